@@ -1,0 +1,1 @@
+"""Polydec decodes language models."""

@@ -1,0 +1,42 @@
+"""What a coroutine may await: a forward pass, all of several coroutines, or the first of them."""
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.core.protocols import Model
+
+Coro = Coroutine[Any, Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """One query to a model; `size` is how many positions it feeds (for the accounts)."""
+    model: Model
+    query: Any
+    size: int
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self)
+
+
+@dataclass(frozen=True, eq=False)
+class Join:
+    coros: tuple[Coro, ...]
+    first: bool
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self)
+
+
+async def gather(*coros: Coro) -> list[Any]:
+    """All results, in order. The first that fails closes the others and raises here."""
+    return await Join(coros, False) if coros else []
+
+
+async def race(*coros: Coro) -> tuple[int, Any]:
+    """(index, result) of the first to finish (lowest index on a tie); the others are closed."""
+    if not coros:
+        raise ValueError("race needs at least one coroutine")
+    return await Join(coros, True)

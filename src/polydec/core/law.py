@@ -1,0 +1,44 @@
+"""Arithmetic on laws: rows of log-weights (logw_V), of log-probabilities (logp_V) and of probabilities (p_V, float64)."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NEG_INF = float("-inf")
+
+
+def normalise(logw_V: Tensor) -> Tensor:
+    """Log-probabilities of log-weights, along the last axis."""
+    return torch.log_softmax(logw_V, -1)
+
+
+def probs(logp_V: Tensor) -> Tensor:
+    """Float64 probabilities of log-probabilities."""
+    return logp_V.double().exp()
+
+
+def one_hot(token: int, like_V: Tensor) -> Tensor:
+    """Log-probabilities with all weight on one token; dtype and device of `like_V`."""
+    out = torch.full_like(like_V, NEG_INF)
+    out[token] = 0.0
+    return out
+
+
+def residual(p_V: Tensor, q_V: Tensor) -> Tensor:
+    """What a rejected draw from q leaves of p: (p - q)+ renormalised; p itself where rounding left nothing."""
+    r = (p_V - q_V).clamp_(min=0.0)
+    total = float(r.sum())
+    return r / total if total > 0.0 else p_V
+
+
+def without(p_V: Tensor, token: int) -> Tensor:
+    """p with one token taken out, renormalised; all zero where nothing else had weight."""
+    out = p_V.clone()
+    out[token] = 0.0
+    total = float(out.sum())
+    return out / total if total > 0.0 else out
+
+
+def total_variation(p_V: Tensor, q_V: Tensor) -> float:
+    """Half the summed distance; 1 - this is the acceptance probability of one draw from q against p."""
+    return float((p_V.double() - q_V.double()).abs().sum()) / 2

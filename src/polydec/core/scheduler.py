@@ -1,0 +1,153 @@
+"""A deterministic scheduler: run every live coroutine until it waits, merge the waiting passes per model, resume."""
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.core.effects import Coro, Forward, Join
+from polydec.core.protocols import Model
+
+
+@dataclass
+class Usage:
+    """What one request took of one model: passes that held a query of it, positions fed, and its share of the seconds
+    (by positions)."""
+    passes: int = 0
+    positions: int = 0
+    seconds: float = 0.0
+
+
+class Task:
+    """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed."""
+    __slots__ = ("coro", "done", "error", "join", "kids", "left", "parent", "result", "slot", "usage")
+
+    def __init__(self, coro: Coro, parent: Task | None = None, slot: int = 0) -> None:
+        self.coro, self.parent, self.slot = coro, parent, slot
+        self.join: Join | None = None
+        self.kids: list[Task] = []
+        self.left = 0
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.usage: dict[Model, Usage] = {} if parent is None else parent.usage
+
+    def close(self) -> None:
+        """Cancel this task and everything below it. What is waiting for it is dropped at the next step."""
+        if not self.done:
+            self.done = True
+            for kid in self.kids:
+                kid.close()
+            self.coro.close()
+
+
+class Scheduler:
+    """`submit` and `cancel` may be called at any tick, also from inside a step (an observer, say).
+
+    Each step runs one merged pass of the cheapest model that is waited for, so that drafts of different depth gather
+    into one pass of the dearer target; a model that was passed over `patience` times runs all the same.
+    """
+    def __init__(self, patience: int = 64) -> None:
+        self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
+        self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
+        self._skipped: dict[Model, int] = {}
+        self._patience = patience
+
+    def submit(self, coro: Coro) -> Task:
+        task = Task(coro)
+        self._ready.append((task, None, None))
+        return task
+
+    def cancel(self, task: Task) -> None:
+        """Close a submitted task: it ends without result or error."""
+        task.close()
+
+    def step(self) -> bool:
+        """Advance every coroutine to its next pass and run the passes that are due; False when nothing is left."""
+        while self._ready:
+            self._resume(*self._ready.popleft())
+        for model in list(self._waiting):
+            self._waiting[model] = [item for item in self._waiting[model] if not item[0].done]
+            if not self._waiting[model]:
+                del self._waiting[model]
+        if not self._waiting:
+            return False
+        cheapest = min(self._waiting, key=lambda m: m.cost)               # the first in order of waiting on a tie
+        for model in list(self._waiting):
+            skipped = self._skipped.pop(model, 0)
+            if model is cheapest or skipped >= self._patience:
+                self._run(model, self._waiting.pop(model))
+            else:
+                self._skipped[model] = skipped + 1
+        return True
+
+    def _run(self, model: Model, group: list[tuple[Task, Forward]]) -> None:
+        start = time.perf_counter()
+        try:
+            answers = model.forward([f.query for _, f in group])
+        except Exception as error:                # every request of this pass fails; the others go on
+            self._ready.extend((t, None, error) for t, _ in group)
+            return
+        seconds, fed = time.perf_counter() - start, sum(f.size for _, f in group)
+        for i, (task, f) in enumerate(group):
+            use = task.usage.setdefault(model, Usage())
+            first = not any(t.usage is task.usage for t, _ in group[:i])  # siblings of one request share one pass
+            use.passes += first
+            use.positions += f.size
+            use.seconds += seconds * f.size / fed
+        self._ready.extend((t, a, None) for (t, _), a in zip(group, answers, strict=True))
+
+    def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:
+        if task.done:
+            return
+        try:
+            effect = task.coro.send(value) if error is None else task.coro.throw(error)
+        except StopIteration as stop:
+            self._finish(task, stop.value, None)
+        except Exception as failure:
+            self._finish(task, None, failure)
+        else:
+            if isinstance(effect, Forward):
+                self._waiting.setdefault(effect.model, []).append((task, effect))
+            else:
+                join: Join = effect
+                task.join, task.kids = join, [Task(c, task, i) for i, c in enumerate(join.coros)]
+                task.left = len(task.kids)
+                self._ready.extend((k, None, None) for k in task.kids)
+
+    def _finish(self, task: Task, value: Any, error: BaseException | None) -> None:
+        task.done, task.result, task.error = True, value, error
+        parent = task.parent
+        if parent is None or parent.done or parent.join is None:
+            return
+        parent.left -= 1
+        answer: Any
+        if error is not None or parent.join.first:
+            answer = (task.slot, value)
+        elif not parent.left:
+            answer = [k.result for k in parent.kids]
+        else:
+            return
+        parent.join = None
+        for kid in parent.kids:
+            kid.close()
+        self._ready.append((parent, answer, error))
+
+
+def run(coros: Sequence[Coro]) -> list[Any]:
+    """Drive the coroutines to their ends; the first error is raised after the others have been closed."""
+    scheduler = Scheduler()
+    tasks = [scheduler.submit(c) for c in coros]
+    try:
+        while scheduler.step():
+            if any(t.error is not None for t in tasks):
+                break
+    finally:
+        for t in tasks:
+            t.close()
+    for t in tasks:
+        if t.error is not None:
+            raise t.error
+    return [t.result for t in tasks]

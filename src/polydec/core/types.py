@@ -1,0 +1,178 @@
+"""Data that the rooms exchange. Everything is frozen; token ids live on the host as ints, laws as tensors.
+
+Shape suffixes: N nodes of a draft, V vocabulary, H hidden width, R rows, K the k of a top-k.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from functools import cached_property
+
+from torch import Tensor
+
+
+class Exactness(Enum):
+    """What a method promises of its output: the target's law, its greedy text only, or neither."""
+    LAW = "law"
+    ARGMAX = "greedy"
+    APPROXIMATE = "approximate"
+
+
+class Reads(IntEnum):
+    """What somebody needs to see of a row; each includes the ones before it."""
+    NOTHING = 0
+    ARGMAX = 1
+    TOPK = 2
+    ROW = 3
+
+
+class Draw(Enum):
+    """How a node was proposed: with certainty, drawn independently of its siblings, or without replacement among them."""
+    CERTAIN = "certain"
+    INDEPENDENT = "independent"
+    WITHOUT = "without replacement"
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """What must agree when laws are combined: size, and the tokenizer's identity (a fingerprint; "" is unknown)."""
+    size: int
+    eos: frozenset[int]
+    tokenizer: str = ""
+
+    def require_same(self, other: Vocab, who: str) -> None:
+        """Raise ValueError where tokens of `other` do not mean what they mean here."""
+        if self.size != other.size:
+            raise ValueError(f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: they must be the same")
+        if self.tokenizer and other.tokenizer and self.tokenizer != other.tokenizer:
+            raise ValueError(f"{who} was made for another tokenizer than the target: ids of one mean other text in the other")
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A token tree.
+
+    Node 0 is the root: committed, not yet in the cache. `parent[i] < i`, the root's is -1; siblings stand in the order
+    drawn. `draw[i]` says how node i was proposed and `law[i]` from which log-probabilities (V; siblings of one source
+    share one tensor object; None where certain), so nodes of several sources can stand in one tree. `probe[i]` marks
+    nodes that are fed for their hidden state only and never accepted.
+    """
+    token: tuple[int, ...]
+    parent: tuple[int, ...]
+    draw: tuple[Draw, ...]
+    law: tuple[Tensor | None, ...]
+    probe: tuple[bool, ...] | None = None
+
+    @staticmethod
+    def certain(token: Sequence[int], parent: Sequence[int]) -> Draft:
+        """A tree proposed with certainty; `token[0]` is the root."""
+        n = len(token)
+        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n)
+
+    @staticmethod
+    def chain(root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None) -> Draft:
+        """One path; `law[i]` is the row that `tokens[i]` was drawn from, None: proposed with certainty."""
+        n, parent = len(tokens), tuple(range(-1, len(tokens)))
+        if law is None:
+            return Draft.certain((root, *tokens), parent)
+        return Draft((root, *tokens), parent, (Draw.CERTAIN, *[Draw.INDEPENDENT] * n), (None, *law))
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Of each node its children that may be accepted, in the order drawn."""
+        out: list[list[int]] = [[] for _ in self.token]
+        for i, p in enumerate(self.parent[1:], 1):
+            if self.probe is None or not self.probe[i]:
+                out[p].append(i)
+        return tuple(map(tuple, out))
+
+    @cached_property
+    def depth(self) -> tuple[int, ...]:
+        out = [0]
+        for p in self.parent[1:]:
+            out.append(out[p] + 1)
+        return tuple(out)
+
+    def child(self, node: int, token: int) -> int | None:
+        """The first child of `node` that has this token."""
+        return next((c for c in self.children[node] if self.token[c] == token), None)
+
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """Nodes from the root (left out) down to `node`."""
+        out: list[int] = []
+        while node > 0:
+            out.append(node)
+            node = self.parent[node]
+        return tuple(reversed(out))
+
+    def extends(self, other: Draft) -> bool:
+        """Whether `other` is this draft with its last nodes left out."""
+        n = len(other)
+        return self.token[:n] == other.token and self.parent[:n] == other.parent
+
+    def fit(self, depth: int, eos: frozenset[int]) -> Draft:
+        """Drop what can never be committed: nodes deeper than `depth`, and nodes below an EOS (the root apart).
+
+        This is the one place where drafts are cut. It looks at ancestors only, never at a node's own token, so what is
+        kept of a drawn tree is still drawn as its laws say.
+        """
+        keep: list[int] = []
+        new: dict[int, int] = {-1: -1}
+        for i, p in enumerate(self.parent):
+            if p in new and self.depth[i] <= depth and not (p > 0 and self.token[p] in eos):
+                new[i] = len(keep)
+                keep.append(i)
+        if len(keep) == len(self.token):
+            return self
+        return Draft(tuple(self.token[i] for i in keep), tuple(new[self.parent[i]] for i in keep),
+                     tuple(self.draw[i] for i in keep), tuple(self.law[i] for i in keep),
+                     None if self.probe is None else tuple(self.probe[i] for i in keep))
+
+
+@dataclass(frozen=True)
+class Want:
+    """What a caller needs to see of a score: of the law's rows, of the model's rows before shaping (`base`), the hidden
+    states (last layer, before the head), and, at prefill, the prompt's rows."""
+    law: Reads = Reads.ROW
+    base: Reads = Reads.NOTHING
+    hidden: bool = False
+    prompt: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The accepted nodes (root left out, top down), the token that follows them, and an importance weight."""
+    path: tuple[int, ...]
+    bonus: int
+    logw: float = 0.0
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The unit of commitment of all loops, in the order erase, insert, write: positions count from the prompt's start.
+
+    `erase` holds positions of the old sequence, `insert` (position, token) pairs in ascending order of the new one,
+    `write` (position, token) pairs that overwrite or lengthen it.
+    """
+    write: tuple[tuple[int, int], ...] = ()
+    erase: tuple[int, ...] = ()
+    insert: tuple[tuple[int, int], ...] = ()
+
+
+def always(depth: int, q: float) -> bool:
+    """The go_on of a budget that never stops early."""
+    return True
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to guess: levels, nodes in all (root left out), siblings, and whether to go on below a draw of
+    probability q at a depth (1 is the first): stop after a draw, never un-draw it."""
+    depth: int = 4
+    nodes: int = 8
+    width: int = 1
+    go_on: Callable[[int, float], bool] = field(default=always)

@@ -1,0 +1,109 @@
+"""The exact output law of a method: every discrete draw is enumerated."""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from polydec.core.effects import Coro
+from polydec.core.law import probs
+from polydec.core.protocols import Target
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+
+Law = dict[tuple[int, ...], float]
+
+
+class Script:
+    """One execution's choices; `advance` moves to the next execution that differs from it."""
+    def __init__(self) -> None:
+        self.taken: list[list[Any]] = []          # [choice, probabilities of the live options, options]
+        self.at, self.prob = 0, 1.0
+
+    def draw(self, p: list[float]) -> int:
+        options = [i for i, x in enumerate(p) if x > 0.0]
+        if len(options) == 1:
+            return options[0]
+        if self.at == len(self.taken):
+            self.taken.append([0, [p[i] for i in options], options])
+        choice, weight, options = self.taken[self.at]
+        self.at += 1
+        self.prob *= weight[choice]
+        return options[choice]
+
+    def advance(self) -> bool:
+        while self.taken and self.taken[-1][0] + 1 == len(self.taken[-1][2]):
+            self.taken.pop()
+        if not self.taken:
+            return False
+        self.taken[-1][0] += 1
+        self.at, self.prob = 0, 1.0
+        return True
+
+
+class EnumeratingRng:
+    """Stands in for Rng: a draw takes the script's choice. A name that is drawn twice in one execution raises."""
+    def __init__(self, script: Script, name: tuple[Any, ...] = (), used: set[tuple[Any, ...]] | None = None) -> None:
+        self._script, self._name, self._used = script, name, set() if used is None else used
+
+    def at(self, *names: object) -> EnumeratingRng:
+        return EnumeratingRng(self._script, (*self._name, *names), self._used)
+
+    def _take(self) -> None:
+        if self._name in self._used:
+            raise RuntimeError(f"drawn twice under one name: {self._name}")
+        self._used.add(self._name)
+
+    def bernoulli(self, a: float) -> bool:
+        self._take()
+        return self._script.draw([1.0 - a, a]) == 1
+
+    def categorical(self, p_V: Tensor) -> int:
+        self._take()
+        return self._script.draw((p_V / p_V.sum()).tolist())
+
+    def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
+        self._take()
+        left_V, out = p_V.clone(), list[int]()
+        for _ in range(k):
+            if not float(left_V.sum()) > 0.0:
+                break
+            out.append(self._script.draw((left_V / left_V.sum()).tolist()))
+            left_V[out[-1]] = 0.0
+        return tuple(out)
+
+
+def law_of(make: Callable[[Any], Coro]) -> Law:
+    """The law of `make(rng)`'s token ids over all draws."""
+    script, law = Script(), defaultdict[tuple[int, ...], float](float)
+    while True:
+        out = run([make(EnumeratingRng(script))])[0].token_ids
+        law[out] += script.prob
+        if not script.advance():
+            return dict(law)
+
+
+def target_law(target: Target, prompt: tuple[int, ...], length: int) -> Law:
+    """The law of plain sampling, written without the decoding loop: one fresh session for every prefix."""
+    law: Law = {}
+
+    async def walk(text: tuple[int, ...], p: float) -> None:
+        session = target.open((*prompt, *text))
+        row_V = (await session.score(Draft.chain((*prompt, *text)[-1]), Want())).row(0)
+        for x, w in enumerate(probs(row_V).tolist()):
+            if not w:
+                continue
+            if x in target.vocab.eos or len(text) + 1 == length:
+                law[(*text, x)] = p * w
+            else:
+                await walk((*text, x), p * w)
+
+    run([walk((), 1.0)])
+    return law
+
+
+def distance(a: Law, b: Law) -> float:
+    """Total variation of two laws over texts."""
+    return sum(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys()) / 2
