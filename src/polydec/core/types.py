@@ -44,7 +44,8 @@ class Vocab:
     def require_same(self, other: Vocab, who: str) -> None:
         """Raise ValueError where tokens of `other` do not mean what they mean here."""
         if self.size != other.size:
-            raise ValueError(f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: they must be the same")
+            raise ValueError(f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: "
+                             "they must be the same")
         if self.tokenizer and other.tokenizer and self.tokenizer != other.tokenizer:
             raise ValueError(f"{who} was made for another tokenizer than the target: ids of one mean other text in the other")
 

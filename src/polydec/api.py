@@ -1,0 +1,292 @@
+"""What Python users call: load a model, generate, stream, and an engine for many requests at once."""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from polydec import registry
+from polydec.core.request import Request, Result, TokenLogprob
+from polydec.core.scheduler import Scheduler, Task, Usage
+from polydec.core.trace import Edited, Event, Finished, Observer, Opened, ignore
+from polydec.models import checkpoint, zoo
+from polydec.models.checkpoint import Checkpoint
+from polydec.shapers.sampling import Sampling, build_shapers
+from polydec.targets.shaped import Shaped
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""Text (through the chat template where the model has one), token ids as they stand, or chat messages."""
+
+
+@dataclass(frozen=True)
+class LM:
+    """A loaded model, and the draft that goes with it (None: methods that need one say so)."""
+    checkpoint: Checkpoint
+    draft: Checkpoint | None = None
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    def sampling(self, **given: Any) -> Sampling:
+        """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
+        says. Raises ValueError for a value out of range, TypeError for an unknown field."""
+        own = self.checkpoint.generation
+        known = {k: own[k] for k in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty") if own.get(k) is not None}
+        if own.get("do_sample") is False:
+            known.pop("temperature", None)
+        return Sampling(**{"temperature": 0.0, **known, **{k: v for k, v in given.items() if v is not None}})
+
+    def ids(self, prompt: Prompt, *, raw: bool = False) -> tuple[int, ...]:
+        """Token ids of a prompt. Raises ValueError where it is empty."""
+        if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+            raise ValueError("prompt is empty: give a text of at least one character")
+        text = self.checkpoint.text
+        if isinstance(prompt, str):
+            return text.encode(prompt) if raw or not text.has_chat else text.chat([{"role": "user", "content": prompt}])
+        if isinstance(prompt[0], Mapping):
+            if not text.has_chat:
+                raise ValueError(f"{self.name} has no chat template: give the prompt as text")
+            return text.chat([dict(m) for m in prompt])       # pyright: ignore[reportArgumentType, reportCallIssue]
+        return tuple(prompt)                                  # pyright: ignore[reportReturnType]
+
+
+def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
+         threads: int | None = None) -> LM:
+    """A model by Hub id, directory, GGUF file or `zoo:NAME`. `draft`: another such name, "default" for the model's own
+    embedded one where that exists, None for none. Raises ValueError with one sentence where it cannot be had."""
+    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads)
+    if draft == "default":
+        draft = zoo.default_draft(name)
+    if draft is None:
+        return LM(model)
+    small = checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
+    model.lm.vocab.require_same(small.lm.vocab, f"draft {draft}")
+    return LM(model, small)
+
+
+@dataclass(frozen=True)
+class Choice:
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token of a stream: the text that it made certain, and whether it was drafted."""
+    text: str
+    token: int
+    drafted: bool
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The answer to one request. `metrics` and `usage` are those of the JSON that the command line prints.
+
+    tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
+    and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
+    """
+    choices: tuple[Choice, ...]
+    usage: dict[str, int]
+    method: dict[str, Any]
+    metrics: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `polydec generate --json`."""
+        out: dict[str, Any] = {"text": self.text, "token_ids": list(self.token_ids), "finish_reason": self.finish_reason,
+                               "usage": self.usage, "method": self.method, "metrics": self.metrics}
+        if len(self.choices) > 1 or self.choices[0].logprobs is not None:
+            out["choices"] = [{"text": c.text, "token_ids": list(c.token_ids), "finish_reason": c.finish_reason,
+                               "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs]} for c in self.choices]
+        return out
+
+
+@dataclass
+class _Watch:
+    """What was seen of one choice, with the clock beside it."""
+    on: Observer
+    opened: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+    pieces: list[Piece] = field(default_factory=list[Piece])
+    reason: str | None = None
+
+    def __call__(self, event: Event) -> None:
+        now = time.perf_counter()
+        if isinstance(event, Opened):
+            self.opened = self.first = self.last = now
+        elif isinstance(event, Edited):
+            self.first, self.last = (self.first if self.pieces else now), now
+            self.pieces += [Piece(t, token, i < event.accepted, event.choice)
+                            for i, (t, (_, token)) in enumerate(zip(event.pieces, event.edit.write, strict=True))]
+        elif isinstance(event, Finished):
+            self.reason = event.finish_reason
+        self.on(event)
+
+
+@dataclass
+class Ticket:
+    """A request under way: its choices' tasks and what was seen of them."""
+    prompt: tuple[int, ...]
+    method: dict[str, Any]
+    kernel: str
+    target: Any
+    names: dict[Any, str]
+    tasks: list[Task]
+    watches: list[_Watch]
+
+    @property
+    def done(self) -> bool:
+        return all(t.done for t in self.tasks)
+
+    def completion(self) -> Completion:
+        """The answer, or what there is of it (finish_reason "abort"). Raises what a choice's coroutine raised."""
+        for t in self.tasks:
+            if t.error is not None:
+                raise t.error
+        results: list[Result | None] = [t.result for t in self.tasks]
+        choices = tuple(Choice(r.text, r.token_ids, r.finish_reason, r.logprobs) if r is not None else
+                        Choice("".join(p.text for p in w.pieces), tuple(p.token for p in w.pieces), "abort")
+                        for r, w in zip(results, self.watches, strict=True))
+        n = sum(len(c.token_ids) for c in choices)
+        usage = {"prompt_tokens": len(self.prompt), "completion_tokens": n}
+        return Completion(choices, usage, self.method, self._metrics([r for r in results if r is not None], n))
+
+    def _metrics(self, results: list[Result], n: int) -> dict[str, Any]:
+        begun, ended = min(w.opened for w in self.watches), max(w.last for w in self.watches)
+        first = min(w.first for w in self.watches)
+        stats = [r.stats for r in results]
+        later, decoding = n - sum(s.first for s in stats), ended - first
+        use: dict[Any, Usage] = {}
+        for t in self.tasks:
+            for model, u in t.usage.items():
+                old = use.get(model, Usage())
+                use[model] = Usage(old.passes + u.passes, old.positions + u.positions, old.seconds + u.seconds)
+        passes, drafts = sum(s.passes for s in stats), sum(s.drafts for s in stats)
+        accepted, drafted = sum(s.accepted for s in stats), sum(s.drafted for s in stats)
+        return {
+            "seconds": ended - begun,
+            "time_to_first_token": first - begun,
+            "tokens_per_second": later / decoding if later and decoding > 0 else None,
+            "target_passes": passes,
+            "tokens_per_pass": n / passes if passes else None,
+            "positions_fed": use[self.target].positions if self.target in use else 0,
+            "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
+            "draft_acceptance_rate": accepted / drafted if drafted else None,
+            "models": [{"name": self.names.get(m, "?"), "passes": u.passes, "positions_fed": u.positions,
+                        "seconds": u.seconds} for m, u in use.items()],
+            "kernel": self.kernel,
+        }
+
+
+class Engine:
+    """Many requests at once over one model, each with its own method and options, merged by one scheduler."""
+    def __init__(self, model: LM) -> None:
+        self.model, self._scheduler = model, Scheduler()
+
+    def submit(self, prompt: Prompt, *, method: str = "plain", options: Mapping[str, Any] | None = None,
+               sampling: Sampling | None = None, max_tokens: int | None = None, stop: Sequence[str] = (),
+               stop_token_ids: Sequence[int] = (), ignore_eos: bool = False, include_stop: bool = False, seed: int = 0,
+               n: int = 1, logprobs: int | None = None, raw: bool = False, order: str = "vllm",
+               on: Observer = ignore) -> Ticket:
+        """Check the request and put it on the scheduler; nothing is computed yet.
+
+        max_tokens: at most, EOS included; None: 128, or what the context leaves. n: choices, with the same seed and
+        their own randomness each. Raises ValueError with one sentence for anything that cannot be honoured.
+        """
+        model, draft = self.model.checkpoint, self.model.draft
+        ids = self.model.ids(prompt, raw=raw)
+        sampling = sampling or self.model.sampling()
+        if n < 1:
+            raise ValueError(f"n is {n}: it must be at least 1")
+        contexts = {model.name: model.lm.network.context}
+        if draft is not None and "draft" in registry.get(method).CARD.needs:
+            contexts[draft.name] = draft.lm.network.context
+        who, context = min(contexts.items(), key=lambda kv: kv[1])
+        room = context - len(ids)
+        if room < 1:
+            raise ValueError(f"prompt has {len(ids)} tokens: the context of {who} holds {context}, the answer included")
+        if max_tokens is not None and max_tokens > room:
+            raise ValueError(f"max_tokens is {max_tokens}: the prompt has {len(ids)} tokens and the context of {who} "
+                             f"holds {context}, so it can be at most {room}")
+        if sampling.min_tokens > (max_tokens or min(128, room)):
+            raise ValueError(f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens "
+                             f"({max_tokens or min(128, room)})")
+        request = Request(ids, max_tokens if max_tokens is not None else min(128, room), frozenset(stop_token_ids), ignore_eos,
+                          seed, 0, logprobs, model.text.writer(tuple(stop), include_stop))
+        eos = frozenset() if ignore_eos else model.lm.vocab.eos
+        tasks, watches, chosen, guarantee = list[Task](), list[_Watch](), dict[str, Any](), None
+        names: dict[Any, str] = {model.lm.network: model.name}
+        if draft is not None:
+            names[draft.lm.network] = draft.name
+        for i in range(n):
+            shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=seed + i)
+            target = Shaped(model.lm, *shapers) if shapers else model.lm
+            small = None if draft is None else Shaped(draft.lm, *shapers) if shapers else draft.lm
+            decoder, chosen = registry.build(method, target, small, dict(options or {}))
+            guarantee = decoder.exactness.value
+            watch = _Watch(on)
+            watches.append(watch)
+            tasks.append(self._scheduler.submit(decoder.run(replace(request, choice=i), on=watch)))
+        described = {"name": method, "guarantee": guarantee, "options": chosen}
+        return Ticket(ids, described, model.kernel, model.lm.network, names, tasks, watches)
+
+    def step(self) -> bool:
+        """One tick for all requests; False when none is left."""
+        return self._scheduler.step()
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request; its completion then holds what there was, with finish_reason "abort"."""
+        for t in ticket.tasks:
+            self._scheduler.cancel(t)
+
+    def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
+        """Tick until these are done. The first error is raised after all have ended."""
+        while not all(t.done for t in tickets) and self.step():
+            pass
+        return [t.completion() for t in tickets]
+
+
+def generate(model: LM, prompt: Prompt, **options: Any) -> Completion:
+    """Decode one request to its end; the options are those of `Engine.submit`."""
+    engine = Engine(model)
+    return engine.run([engine.submit(prompt, **options)])[0]
+
+
+def stream(model: LM, prompt: Prompt, **options: Any) -> Iterator[Piece]:
+    """The pieces of one request as they become certain. Closing the iterator cancels the request."""
+    engine = Engine(model)
+    ticket = engine.submit(prompt, **options)
+    yield from follow(engine, ticket)
+
+
+def follow(engine: Engine, ticket: Ticket) -> Iterator[Piece]:
+    """Tick the engine and yield what becomes certain of one ticket; raises what its choices raised."""
+    seen = [0] * len(ticket.watches)
+    try:
+        while not ticket.done and engine.step():
+            for i, w in enumerate(ticket.watches):
+                while seen[i] < len(w.pieces):
+                    yield w.pieces[seen[i]]
+                    seen[i] += 1
+    finally:
+        engine.cancel(ticket)
+    for i, w in enumerate(ticket.watches):
+        yield from w.pieces[seen[i]:]
+    ticket.completion()
