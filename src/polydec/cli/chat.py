@@ -1,0 +1,37 @@
+"""polydec chat: turn by turn; the cached prefix of earlier turns is reused."""
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from polydec import api
+from polydec.cli.flags import Flags, shared
+from polydec.cli.generate import report, run
+
+
+@shared
+def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system message")] = None) -> None:
+    """Talk to a model. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer."""
+    if flags.json_ or flags.n != 1 or flags.raw:
+        raise ValueError("chat does not take --json, --n or --raw: use `polydec generate` for these")
+    lm = flags.load()
+    lm.checkpoint.lm.keep = 1
+    if lm.draft is not None:
+        lm.draft.lm.keep = 1
+    messages = [{"role": "system", "content": system}] if system else []
+    console, engine = Console(highlight=False), api.Engine(lm)
+    while True:
+        try:
+            said = console.input("[bold]> [/bold]")
+        except (EOFError, KeyboardInterrupt):
+            break
+        if not said.strip():
+            break
+        messages.append({"role": "user", "content": said})
+        ticket = engine.submit(messages, **flags.request(lm))
+        run(engine, ticket, quiet=False)
+        answer = ticket.completion()
+        report(answer)
+        messages.append({"role": "assistant", "content": answer.text})

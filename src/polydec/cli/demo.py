@@ -1,0 +1,55 @@
+"""polydec demo: real prompts by plain and fast methods, side by side."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from polydec import api
+from polydec.bench import machine, measure
+from polydec.cli import prompts
+
+METHODS = ("plain", "prompt-lookup", "token-recycling", "draft-model")
+
+
+def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo:smollm2",
+         prompt_file: Annotated[Path | None, typer.Option(help="prompts: JSON lines, or one a line")] = None,
+         max_tokens: Annotated[int, typer.Option(help="tokens of each answer")] = 128,
+         repeat: Annotated[int | None, typer.Option(help="interleaved repetitions (default: 3 for up to 8 prompts, else 1)")] = None,
+         json_: Annotated[bool, typer.Option("--json", help="the table as one JSON object")] = False) -> None:
+    """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical."""
+    rows = prompts.read(prompt_file) if prompt_file else list(prompts.BUILT_IN)
+    lm = api.load(model)
+    methods = [measure.Method(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None]
+    tasks = [measure.Task(r.workload, (r.prompt,), r.raw) for r in rows]
+    out = Console(stderr=json_, highlight=False, soft_wrap=True)
+    out.print(f"{model}, {lm.checkpoint.kernel}; {machine.describe()}", style="dim")
+    with out.status("decoding") as status:
+        runs = measure.measure(lm, methods, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=max_tokens,
+                               repeats=repeat or (3 if len(rows) <= 8 else 1), tick=status.update)
+    for at, r in enumerate(rows):
+        base = [x for x in runs["plain"] if x.task == at]
+        out.print(f"\n[bold]{r.workload}[/bold]", end=" ")
+        out.print(" ".join(r.key.split())[:100], style="italic", markup=False)
+        out.print(lm.checkpoint.text.decode(base[0].ids[0]).strip(), markup=False)
+        for m in methods:
+            mine = [x for x in runs[m.label] if x.task == at]
+            passes = sum(x.passes for x in mine)
+            ratio = measure.speed(mine) / measure.speed(base) if measure.speed(base) else float("nan")
+            same = "yes" if all(x.ids == y.ids for x, y in zip(mine, base, strict=True)) else "no"
+            out.print(f"  {m.label:16} {measure.speed(mine):7.1f} tokens/s  {sum(x.generated for x in mine) / passes:5.2f} tokens/pass  "
+                      f"identical: {same:3}  {ratio:5.2f}x", style="dim" if m.name == "plain" else "")
+    out.print("\n[bold]over all prompts[/bold]")
+    table = [r for r in measure.table(lm, runs, [measure.Task("all", t.prompts, t.raw) for t in tasks])]
+    for r in table:
+        low, high = r["ratio_interval"]
+        out.print(f"  {r['method']:16} {r['tokens_per_second']:7.1f} tokens/s  {r['tokens_per_pass']:5.2f} tokens/pass  "
+                  f"identical: {'yes' if r['identical'] else 'no':3}  {r['ratio_to_plain']:5.2f}x ({low:.2f} to {high:.2f})")
+    best = max((r for r in table if r["method"] != "plain"), key=lambda r: r["ratio_to_plain"])
+    if json_:
+        print(json.dumps({"machine": machine.describe(), "kernel": lm.checkpoint.kernel, "rows": table}))
+    out.print(f"best: {best['method']} {best['ratio_to_plain']:.2f}x over all prompts, "
+              f"identical: {'yes' if best['identical'] else 'no'}")

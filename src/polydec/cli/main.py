@@ -1,0 +1,48 @@
+"""The command `polydec`: one application, one place where errors become a sentence and exit code 2."""
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import typer
+
+from polydec.cli import bench, chat, demo, generate, methods, train, verify, zoo
+
+app = typer.Typer(name="polydec", help="Decode language models by any published method.", no_args_is_help=True,
+                  add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app.command()(generate.generate)
+app.command()(chat.chat)
+app.command()(methods.methods)
+app.command()(verify.verify)
+app.command()(bench.bench)
+app.command()(demo.demo)
+app.add_typer(train.app, name="train")
+app.add_typer(zoo.app, name="zoo")
+
+
+def main() -> None:
+    """Entry point. Bad input: one sentence on standard error, exit code 2. Ctrl-C: exit code 130."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        code = 130
+    except click.ClickException as error:
+        code = _fail(error.format_message())
+    except (ValueError, OSError) as error:
+        if os.environ.get("POLYDEC_TRACEBACK"):
+            raise
+        code = _fail(str(error))
+    sys.stdout.flush()
+    sys.exit(code or 0)
+
+
+def _fail(sentence: str) -> int:
+    print(f"polydec: {' '.join(sentence.split())}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""polydec methods: what can be asked for."""
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from polydec import registry
+
+
+def methods(name: Annotated[str | None, typer.Argument(help="one method, in full")] = None,
+            json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False) -> None:
+    """List every method: what it is, promises, needs, options, source."""
+    names = sorted(registry.recipes()) if name is None else [name]
+    rows = [describe(n) for n in names]
+    if json_:
+        print(json.dumps(rows))
+        return
+    console = Console(highlight=False)
+    if name is None:
+        table = Table(box=None, pad_edge=False)
+        for column in ("method", "guarantee", "needs", "what it is"):
+            table.add_column(column, no_wrap=column != "what it is")
+        for r in rows:
+            table.add_row(r["name"], str(r["guarantee"]), ", ".join(r["needs"]) or "-", r["title"])
+        console.print(table)
+        return
+    r = rows[0]
+    console.print(f"[bold]{r['name']}[/bold]: {r['title']}")
+    console.print(r["summary"])
+    for key in ("kind", "family", "guarantee", "needs", "reduces_to", "parent", "home", "source"):
+        if r[key]:
+            value = r[key]
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else \
+                "; ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
+            console.print(f"  {key.replace('_', ' ')}: {shown}")
+    for option, facts in r["options"].items():
+        console.print(f"  --set {option}={facts['default']}  {facts['help']}")
+
+
+def describe(name: str) -> dict[str, Any]:
+    """The JSON object of one method."""
+    card = registry.get(name).CARD
+    return {"name": name, "title": card.title, "kind": card.kind, "family": card.family,
+            "guarantee": card.guarantee.value if card.guarantee else None, "needs": list(card.needs),
+            "needs_training": card.needs_training,
+            "options": {o.name: {"type": o.type.__name__, "default": o.default, "help": o.help}
+                        for o in registry.options(name)},
+            "source": card.source, "summary": card.summary, "reduces_to": dict(card.reduces_to), "parent": card.parent,
+            "home": card.home}
