@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="one method, in full
             json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False) -> None:
     """List every method: what it is, promises, needs, options, source."""
     names = sorted(registry.recipes()) if name is None else [name]
-    rows = [describe(n) for n in names]
+    rows = [registry.describe(n) for n in names]
     if json_:
         print(json.dumps(rows))
         return
@@ -34,20 +34,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="one method, in full
     for key in ("kind", "family", "guarantee", "needs", "reduces_to", "parent", "home", "source"):
         if r[key]:
             value = r[key]
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else \
-                "; ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
             console.print(f"  {key.replace('_', ' ')}: {shown}")
     for option, facts in r["options"].items():
         console.print(f"  --set {option}={facts['default']}  {facts['help']}")
 
-
-def describe(name: str) -> dict[str, Any]:
-    """The JSON object of one method."""
-    card = registry.get(name).CARD
-    return {"name": name, "title": card.title, "kind": card.kind, "family": card.family,
-            "guarantee": card.guarantee.value if card.guarantee else None, "needs": list(card.needs),
-            "needs_training": card.needs_training,
-            "options": {o.name: {"type": o.type.__name__, "default": o.default, "help": o.help}
-                        for o in registry.options(name)},
-            "source": card.source, "summary": card.summary, "reduces_to": dict(card.reduces_to), "parent": card.parent,
-            "home": card.home}

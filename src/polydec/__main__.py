@@ -1,0 +1,4 @@
+"""python -m polydec"""
+from polydec.cli.main import main
+
+main()

@@ -1,0 +1,169 @@
+"""The command line on a micro model: what it prints, and one sentence with exit code 2 for everything that is wrong."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import micro
+import pytest
+import torch
+
+from polydec.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.set_num_threads(1)
+    return str(micro.write(tmp_path_factory.mktemp("micro")))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    return str(micro.write(tmp_path_factory.mktemp("other"), seed=1, vocab=330))
+
+
+@pytest.fixture
+def polydec(monkeypatch, capsys):
+    def call(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["polydec", *args])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out = capsys.readouterr()
+        return int(stop.value.code or 0), out.out, out.err
+    return call
+
+
+def test_generate_json(polydec, model):
+    code, out, _ = polydec("generate", "The grey fox", "--model", model, "--max-tokens", "12", "--json", "--dtype", "float32")
+    answer = json.loads(out)
+    assert code == 0 and out.count("\n") == 1
+    assert set(answer) == {"text", "token_ids", "finish_reason", "usage", "method", "metrics"}
+    assert set(answer["usage"]) == {"prompt_tokens", "completion_tokens"}
+    assert set(answer["method"]) == {"name", "guarantee", "options"}
+    assert {"seconds", "tokens_per_second", "target_passes", "tokens_per_pass", "positions_fed", "mean_acceptance_length",
+            "draft_acceptance_rate", "kernel"} <= set(answer["metrics"])
+    assert answer["usage"]["completion_tokens"] == len(answer["token_ids"]) <= 12
+    fed = answer["usage"]["prompt_tokens"] + answer["metrics"]["target_passes"] - 1
+    assert answer["metrics"]["positions_fed"] == fed          # plain decoding feeds every token once
+
+
+def test_generate_streams_what_json_says(polydec, model):
+    args = ("generate", "The grey fox", "--model", model, "--max-tokens", "20", "--dtype", "float32", "--seed", "3",
+            "--temperature", "1")
+    _, text, err = polydec(*args)
+    _, out, _ = polydec(*args, "--json")
+    assert text == json.loads(out)["text"] + "\n"
+    assert "tokens a pass" in err
+
+
+def test_choices_and_logprobs(polydec, model):
+    _, out, _ = polydec("generate", "The", "--model", model, "--max-tokens", "5", "--json", "--n", "2", "--logprobs", "2",
+                        "--temperature", "1", "--ignore-eos")
+    choices = json.loads(out)["choices"]
+    assert len(choices) == 2 and choices[0]["token_ids"] != choices[1]["token_ids"]
+    assert all(len(c["logprobs"]) == 5 and len(t["top"]) == 2 for c in choices for t in c["logprobs"])
+
+
+def test_trace_replays(polydec, model, tmp_path):
+    from polydec.core.trace import Edited, Opened, from_json, replay
+    path = tmp_path / "trace.jsonl"
+    _, out, _ = polydec("generate", "The old river", "--model", model, "--max-tokens", "24", "--method", "prompt-lookup", "--json",
+                        "--trace", str(path), "--ignore-eos")
+    events = [from_json(json.loads(line)) for line in path.read_text().split("\n") if line]
+    prompt = next(e.prompt for e in events if isinstance(e, Opened))
+    assert replay(prompt, [e.edit for e in events if isinstance(e, Edited)]) == json.loads(out)["token_ids"]
+
+
+def test_methods(polydec):
+    code, out, _ = polydec("methods", "--json")
+    rows = json.loads(out)
+    assert code == 0 and {"plain", "prompt-lookup", "token-recycling", "draft-model"} <= {r["name"] for r in rows}
+    keys = {"name", "title", "kind", "family", "guarantee", "needs", "needs_training", "options", "source"}
+    assert all(keys <= set(r) for r in rows)
+    assert all(polydec("methods", r["name"])[0] == 0 for r in rows)
+    assert polydec("methods")[0] == 0
+
+
+def test_verify_and_bench(polydec, model, tmp_path):
+    data = tmp_path / "q.jsonl"
+    data.write_text("".join(json.dumps({"prompt": p, "category": c}) + "\n" for p, c in
+                            (("The tall baker", "a"), ("The young teacher watched the", "b"))))
+    code, out, _ = polydec("verify", "--model", model, "--method", "prompt-lookup", "--data", str(data), "--json",
+                           "--dtype", "float32", "--max-tokens", "40")
+    assert code == 0 and json.loads(out)["counts"] == {"equal": 2, "near-tie": 0, "fault": 0}
+    code, out, _ = polydec("bench", "--model", model, "--methods", "plain,prompt-lookup:depth=3", "--data", str(data), "--json",
+                           "--max-tokens", "16", "--repeat", "2", "--dtype", "float32")
+    result = json.loads(out)
+    keys = {"model", "method", "workload", "batch", "tokens_per_second", "ratio_to_plain", "ratio_interval", "tokens_per_pass",
+            "positions_fed", "mean_acceptance_length", "identical"}
+    assert code == 0 and result["machine"] and all(keys <= set(r) for r in result["rows"])
+    assert {(r["method"], r["workload"]) for r in result["rows"]} == {
+        (m, w) for m in ("plain", "prompt-lookup depth=3") for w in ("a", "b", "all")}
+    assert all(r["identical"] for r in result["rows"])
+
+
+BAD = {
+    "unknown model": (["--model", "zoo:smolm2"], "zoo:smollm2"),
+    "unknown method": (["--method", "prompt-lokup"], "prompt-lookup"),
+    "unknown option": (["--method", "prompt-lookup", "--set", "dept=3"], "depth"),
+    "option out of range": (["--method", "prompt-lookup", "--set", "depth=-1"], "depth"),
+    "option of another type": (["--method", "prompt-lookup", "--set", "depth=many"], "many"),
+    "set without =": (["--set", "depth"], "="),
+    "temperature": (["--temperature", "-1"], "temperature"),
+    "top-p": (["--top-p", "0"], "top_p"),
+    "max-tokens": (["--max-tokens", "0"], "max_tokens"),
+    "more than the context": (["--max-tokens", "9999"], "context"),
+    "n": (["--n", "0"], "n is 0"),
+    "logprobs": (["--logprobs", "100"], "logprobs"),
+    "dtype": (["--dtype", "float7"], "float7"),
+    "threads": (["--threads", "0"], "threads"),
+    "order": (["--order", "mine"], "mine"),
+    "no draft": (["--method", "draft-model"], "draft"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(polydec, model, case):
+    flags, says = BAD[case]
+    if "--model" not in flags:
+        flags = [*flags, "--model", model]
+    code, out, err = polydec("generate", "The grey fox", *flags)
+    assert code == 2 and out == "" and says in err
+    assert err.startswith("polydec: ") and err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_bad_prompts(polydec, model, tmp_path):
+    long = tmp_path / "long.txt"
+    long.write_text("The grey fox watched the boat. " * 200)
+    for args, says in ((["", "--model", model], "empty"), (["  ", "--model", model], "empty"), (["--model", model], "prompt"),
+                       (["--prompt-file", str(long), "--model", model], "context"),
+                       (["--prompt-file", str(tmp_path / "none.txt"), "--model", model], "none.txt")):
+        code, _, err = polydec("generate", *args)
+        assert code == 2 and says in err and err.count("\n") == 1
+
+
+def test_bad_models(polydec, model, other, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    short = micro.write(tmp_path / "short")
+    weights = short / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    for args in (["--model", str(empty)], ["--model", str(short)],
+                 ["--model", model, "--draft", other, "--method", "draft-model"]):
+        code, _, err = polydec("generate", "The", *args)
+        assert code == 2 and err.startswith("polydec: ") and err.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_interrupt_keeps_the_text_so_far(model):
+    code = "from polydec.cli.main import main; main()"
+    p = subprocess.Popen([sys.executable, "-c", code, "generate", "The grey fox", "--model", model, "--ignore-eos", "--max-tokens",
+                          "240", "--temperature", "1", "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = p.stdout.read(1)
+    time.sleep(0.02)
+    p.send_signal(signal.SIGINT)
+    rest, err = p.communicate(timeout=60)
+    assert "Traceback" not in err and first + rest
+    assert p.returncode in (0, 130)               # 0: it was faster than the signal
