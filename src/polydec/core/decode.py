@@ -44,7 +44,8 @@ async def decode(target: Target, drafter: Drafter, verifier: Verifier, policy: P
         state, root = policy.start(), prompt[-1]
         while True:
             n = len(prompt) + len(out.tokens)
-            draft = await guess.propose(root, n, policy.budget(state), rng)
+            budget = policy.budget(state)
+            draft = await guess.propose(root, n, replace(budget, depth=min(budget.depth, out.room - 1)), rng)
             draft = draft.fit(out.room - 1, out.ends)
             on(Proposed(choice, n, draft.token, draft.parent))
             scores = await session.score(draft, want)
@@ -72,7 +73,7 @@ async def decode(target: Target, drafter: Drafter, verifier: Verifier, policy: P
 
 async def _prefill(prefill: Any, guess: Guess, prompt: tuple[int, ...]) -> None:
     """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole."""
-    scores = await prefill(guess.want)
+    scores = await prefill(replace(guess.want, law=guess.want.base))
     if guess.want.prompt and len(prompt) > 1:
         guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1]))
 

@@ -41,7 +41,11 @@ class Scores(Protocol):
         ...
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The k likeliest tokens of row i and their log-probabilities, best first."""
+        """The k likeliest tokens of row i (all, where there are fewer) and their log-probabilities, best first."""
+        ...
+
+    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        """Of several rows the k likeliest tokens, best first: the vectorised twin of `topk`."""
         ...
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -98,9 +102,11 @@ class Shaper(Protocol[S]):
 
     `shape` receives log-weights (finite but for -inf, at least one finite) and returns such; it must not write to its
     argument. Weights are the model's logits for the first shaper: only rules that are defined on logits (CTRL's
-    repetition penalty) may look at more than differences.
+    repetition penalty) may look at more than differences. `reads`: ARGMAX says that the likeliest token is all it
+    leaves; `keeps_argmax`: the likeliest token stays the likeliest.
     """
     reads: ClassVar[Reads]
+    keeps_argmax: ClassVar[bool]
     def start(self, prompt: Sequence[int]) -> S: ...
     def step(self, state: S, token: int) -> S: ...
     def shape(self, state: S, logw_V: Tensor) -> Tensor: ...

@@ -23,7 +23,7 @@ class Noise:
     def topk(self, logp_V: Tensor, k: int) -> tuple[int, ...]:
         """k draws without replacement, the first one being `argmax`; fewer where fewer have weight."""
         value_K, token_K = (logp_V.double().cpu() + self.gumbel_V).topk(min(k, len(self.gumbel_V)))
-        return tuple(int(t) for v, t in zip(value_K.tolist(), token_K.tolist(), strict=True) if v > float("-inf"))
+        return tuple(map(int, token_K[value_K > float("-inf")]))
 
 
 class Rng:
@@ -81,4 +81,4 @@ class Rng:
         """Gumbel noise for `size` tokens."""
         words = np.frombuffer(self._take(), dtype=np.uint64)
         u_V = np.random.Generator(np.random.Philox(key=words)).random(size)
-        return Noise(torch.from_numpy(-np.log(-np.log(np.maximum(u_V, 2.0**-54)))))
+        return Noise(torch.tensor(-np.log(-np.log(np.maximum(u_V, 2.0**-54)))))

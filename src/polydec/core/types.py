@@ -98,9 +98,25 @@ class Draft:
             out.append(out[p] + 1)
         return tuple(out)
 
+    def grown(self, token: int, parent: int, draw: Draw, law: Tensor | None) -> Draft:
+        """This draft with one more node, which is the last."""
+        return Draft((*self.token, token), (*self.parent, parent), (*self.draw, draw), (*self.law, law),
+                     None if self.probe is None else (*self.probe, False))
+
     def child(self, node: int, token: int) -> int | None:
         """The first child of `node` that has this token."""
         return next((c for c in self.children[node] if self.token[c] == token), None)
+
+    def follow(self, pick: Callable[[int, int], int]) -> Verdict:
+        """Walk down from the root: pick(node, its depth) is the token after a node; stop where no child has it."""
+        node, path = 0, list[int]()
+        while True:
+            token = pick(node, len(path))
+            child = self.child(node, token)
+            if child is None:
+                return Verdict(tuple(path), token)
+            path.append(child)
+            node = child
 
     def path_to(self, node: int) -> tuple[int, ...]:
         """Nodes from the root (left out) down to `node`."""

@@ -98,11 +98,13 @@ class LogitScores:
         return self._argmax[chunk][row]
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        value_K, token_K = self.row(i).topk(k)
+        row_V = self.row(i)
+        value_K, token_K = row_V.topk(min(k, len(row_V)))
         return tuple(token_K.tolist()), tuple(value_K.tolist())
 
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
         """Of many rows the k likeliest tokens: the vectorised twin of `topk`, without log-probabilities."""
+        k = min(k, self._chunks[0].shape[-1])
         if len(self._chunks) == 1 and list(rows) == list(range(len(self._at))):
             return self._chunks[0].topk(k, dim=-1).indices.tolist()
         return [self.weights(i).topk(k).indices.tolist() for i in rows]

@@ -1,0 +1,81 @@
+"""Copy what followed the last tokens when they stood in the text before."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Find an earlier occurrence of the last n tokens, n from max_ngram down to min_ngram, and propose what followed it.
+
+    max_ngram: 1 to 16; min_ngram: 1 to max_ngram; first: take the earliest occurrence, else the latest; loop: where the
+    copy reaches the end of the text, go on copying from its own start, else stop there. The budget bounds the length.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: `nothing` where no n-gram comes back.
+    Source: Saxena, "Prompt lookup decoding" (2023).
+    """
+    max_ngram: int = 3
+    min_ngram: int = 1
+    first: bool = False
+    loop: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_ngram <= 16:
+            raise ValueError(f"max_ngram is {self.max_ngram}: it must lie in 1 to 16")
+        if not 1 <= self.min_ngram <= self.max_ngram:
+            raise ValueError(f"min_ngram is {self.min_ngram}: it must lie in 1 to max_ngram, which is {self.max_ngram}")
+
+    def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
+        guess = LookupGuess(self, [], {})
+        guess.extend(prompt)
+        return guess
+
+
+@dataclass(frozen=True)
+class LookupGuess:
+    """text: everything so far, the pending root included; after: of each n-gram that something follows, where that is."""
+    how: Lookup
+    text: list[int]
+    after: dict[tuple[int, ...], int]
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Each new token gives the n-grams that end right before it a continuation."""
+        for token in tokens:
+            end = len(self.text)
+            for n in range(self.how.min_ngram, min(self.how.max_ngram, end) + 1):
+                key = tuple(self.text[end - n:])
+                if self.how.first:
+                    self.after.setdefault(key, end)
+                else:
+                    self.after[key] = end
+            self.text.append(token)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        end, length = len(self.text), min(budget.depth, budget.nodes)
+        for n in range(min(self.how.max_ngram, end - 1), self.how.min_ngram - 1, -1):
+            start = self.after.get(tuple(self.text[end - n:]))
+            if start is not None:
+                copied = self.text[start:start + length]
+                if self.how.loop:
+                    copied = [self.text[start + i % (end - start)] for i in range(length)]
+                return Draft.chain(root, copied)
+        return Draft.chain(root)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.extend([*[draft.token[i] for i in verdict.path], verdict.bonus])
+
+    def fork(self) -> LookupGuess:
+        return LookupGuess(self.how, list(self.text), dict(self.after))
+
+    def close(self) -> None:
+        pass

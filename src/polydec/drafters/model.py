@@ -1,0 +1,51 @@
+"""A second, cheaper law drafts."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.protocols import Scores, Session, Target, Tree
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+
+
+@dataclass(frozen=True)
+class FromModel:
+    """Draws a tree from `draft`, a target of the same vocabulary, shaped as one likes: what it is decides how much is
+    accepted, never what is said.
+
+    Exact: law, under any exact verifier.
+    Reduces to: `nothing` at depth 0.
+    Source: Leviathan et al. (2023); Chen et al. (2023).
+    """
+    draft: Target
+    tree: Tree
+
+    def open(self, prompt: Sequence[int], session: Session) -> ModelGuess:
+        return ModelGuess(self.tree, self.draft.open(prompt))
+
+
+@dataclass(frozen=True)
+class ModelGuess:
+    """The draft's own session, kept in step with what is committed."""
+    tree: Tree
+    session: Session
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        if budget.depth < 1:
+            return Draft.chain(root)
+        await self.session.prefill(Want(law=Reads.NOTHING))   # in chunks; nothing is left to feed from the second time on
+        return await self.tree.grow(self.session, root, position, budget, rng)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+
+    def fork(self) -> ModelGuess:
+        return ModelGuess(self.tree, self.session.fork())
+
+    def close(self) -> None:
+        self.session.close()

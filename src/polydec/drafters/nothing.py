@@ -1,0 +1,40 @@
+"""No draft: plain decoding."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Proposes nothing, so that every pass gives one token.
+
+    Exact: law, under any exact verifier.
+    Reduces to: itself.
+    """
+    def open(self, prompt: Sequence[int], session: Session) -> NothingGuess:
+        return NothingGuess()
+
+
+@dataclass(frozen=True)
+class NothingGuess:
+    """Has no state."""
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        return Draft.chain(root)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        pass
+
+    def fork(self) -> NothingGuess:
+        return self
+
+    def close(self) -> None:
+        pass

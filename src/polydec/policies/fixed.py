@@ -1,0 +1,32 @@
+"""The same budget for every draft."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.core.types import Budget, Draft, Verdict
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """depth: levels of a draft, 0 to 64; nodes: in all, root left out, 0 to 1024, None: as many as depth.
+
+    Exact: law: the budget depends on nothing.
+    Reduces to: plain decoding at depth 0.
+    """
+    depth: int = 4
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.depth <= 64:
+            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
+        if self.nodes is not None and not 0 <= self.nodes <= 1024:
+            raise ValueError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
+
+    def start(self) -> None:
+        return None
+
+    def budget(self, state: None) -> Budget:
+        return Budget(self.depth, self.depth if self.nodes is None else self.nodes)
+
+    def observe(self, state: None, draft: Draft, verdict: Verdict) -> None:
+        return None
