@@ -1,6 +1,8 @@
 """Arithmetic on laws: rows of log-weights (logw_V), of log-probabilities (logp_V) and of probabilities (p_V, float64)."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,18 @@ def one_hot(token: int, like_V: Tensor) -> Tensor:
     out = torch.full_like(like_V, NEG_INF)
     out[token] = 0.0
     return out
+
+
+def masked(logw_V: Tensor, keep_V: Tensor, eos: Sequence[int] = ()) -> Tensor:
+    """-inf where `keep_V` (bool) is False. A mask that would leave nothing ends the text: all weight goes to the EOS
+    ids; where none is given, the row stays as it was."""
+    out_V = logw_V.masked_fill(~keep_V, NEG_INF)
+    if float(out_V.max()) > NEG_INF:
+        return out_V
+    if not eos:
+        return logw_V
+    out_V[list(eos)] = 0.0
+    return out_V
 
 
 def residual(p_V: Tensor, q_V: Tensor) -> Tensor:

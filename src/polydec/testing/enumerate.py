@@ -86,12 +86,14 @@ def law_of(make: Callable[[Any], Coro]) -> Law:
 
 
 def target_law(target: Target, prompt: tuple[int, ...], length: int) -> Law:
-    """The law of plain sampling, written without the decoding loop: one fresh session for every prefix."""
+    """The law of plain sampling, written without the decoding loop: one fresh session for every prefix. The prefix is
+    committed, not opened with, as a law may tell prompt from output."""
     law: Law = {}
 
     async def walk(text: tuple[int, ...], p: float) -> None:
-        session = target.open((*prompt, *text))
-        row_V = (await session.score(Draft.chain((*prompt, *text)[-1]), Want())).row(0)
+        session, tokens = target.open(prompt), (prompt[-1], *text)
+        session.commit(tokens[:-1])
+        row_V = (await session.score(Draft.chain(tokens[-1]), Want())).row(0)
         for x, w in enumerate(probs(row_V).tolist()):
             if not w:
                 continue

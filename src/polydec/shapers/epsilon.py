@@ -1,0 +1,42 @@
+"""Epsilon cutoff: tokens of a probability that is not too small."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF
+from polydec.core.types import Reads
+
+
+@dataclass(frozen=True)
+class Epsilon:
+    """Keep a token where its probability is at least `epsilon`, 0 <= epsilon < 1 (usual: 3e-4 to 9e-4); the likeliest
+    always stays.
+
+    Reduces to: the identity at 0. Raises ValueError outside the range.
+    Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
+    """
+    epsilon: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.epsilon < 1.0:
+            raise ValueError(f"epsilon_cutoff is {self.epsilon}: it must lie in 0 to 1, 1 left out (0 keeps every token)")
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.epsilon == 0.0:
+            return logw_V
+        floor = torch.minimum(logw_V.logsumexp(-1) + math.log(self.epsilon), logw_V.max())
+        return logw_V.masked_fill(logw_V < floor, NEG_INF)

@@ -1,0 +1,44 @@
+"""Eta cutoff: an epsilon cutoff that sinks where the law is flat."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.types import Reads
+
+
+@dataclass(frozen=True)
+class Eta:
+    """Keep a token where its probability is at least min(epsilon, sqrt(epsilon) * exp(-entropy)), 0 <= epsilon < 1 (usual:
+    2e-4 to 2e-3); the likeliest always stays.
+
+    Reduces to: the identity at 0. Raises ValueError outside the range.
+    Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
+    """
+    epsilon: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.epsilon < 1.0:
+            raise ValueError(f"eta_cutoff is {self.epsilon}: it must lie in 0 to 1, 1 left out (0 keeps every token)")
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.epsilon == 0.0:
+            return logw_V
+        logp_V, log_eps = normalise(logw_V), math.log(self.epsilon)
+        entropy = -(logp_V.exp() * logp_V).nansum()
+        floor = torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max())
+        return logw_V.masked_fill(logp_V < floor, NEG_INF)

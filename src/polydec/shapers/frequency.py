@@ -1,0 +1,41 @@
+"""Frequency penalty: a constant off a token for every time that it was generated before."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from polydec.core.types import Reads
+from polydec.shapers._rows import Ids, add, ids, index
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """w - penalty * count, count being how often the token stands in the output (the prompt does not count); a negative
+    penalty rewards.
+
+    Reduces to: the identity at 0. Raises ValueError where the penalty is not finite. Source: OpenAI API reference.
+    """
+    penalty: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.penalty):
+            raise ValueError(f"frequency_penalty is {self.penalty}: it must be finite (0 changes nothing)")
+
+    def start(self, prompt: Sequence[int]) -> Ids:
+        return ids()
+
+    def step(self, state: Ids, token: int) -> Ids:
+        return add(state, token)
+
+    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        token_n, count_n = np.unique(state, return_counts=True)
+        at, out_V = index(token_n, logw_V), logw_V.clone()
+        out_V[at] = logw_V[at] - self.penalty * index(count_n, logw_V).to(logw_V.dtype)
+        return out_V

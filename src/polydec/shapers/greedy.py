@@ -1,0 +1,31 @@
+"""Greedy: the likeliest token and no other."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from polydec.core.law import one_hot
+from polydec.core.types import Reads
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """All weight on the likeliest token, the lowest id on a tie. As the last shaper it makes a law that is known
+    without a row where nothing before it can move the argmax.
+
+    Reduces to: top-k with k = 1 and the limit of temperature 0, both without ties.
+    """
+    reads: ClassVar[Reads] = Reads.ARGMAX
+    keeps_argmax: ClassVar[bool] = True
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        return one_hot(int(logw_V.argmax()), logw_V)

@@ -1,0 +1,46 @@
+"""Minimum length: the answer does not end before so many tokens."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import masked
+from polydec.core.types import Reads
+from polydec.shapers._rows import ids, index
+
+
+@dataclass(frozen=True)
+class MinTokens:
+    """Ban `ends` (EOS ids and stop ids alike) while the output has fewer than `count` tokens, count >= 0. Where an earlier
+    shaper has left nothing else, they stay.
+
+    Reduces to: the identity at 0. Raises ValueError outside the range or for a negative id.
+    Source: vLLM, SamplingParams.min_tokens.
+    """
+    count: int
+    ends: tuple[int, ...]
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise ValueError(f"min_tokens is {self.count}: it must be at least 0")
+        if min(self.ends, default=0) < 0:
+            raise ValueError(f"min_tokens has the end token {min(self.ends)}: ids are at least 0")
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return 0
+
+    def step(self, state: int, token: int) -> int:
+        return state + 1
+
+    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+        if state >= self.count:
+            return logw_V
+        keep_V = torch.ones_like(logw_V, dtype=torch.bool)
+        keep_V[index(ids(self.ends), logw_V)] = False
+        return masked(logw_V, keep_V)

@@ -1,0 +1,40 @@
+"""Top-n-sigma: tokens within n standard deviations of the largest logit."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from polydec.core.law import NEG_INF
+from polydec.core.types import Reads
+
+
+@dataclass(frozen=True)
+class TopNSigma:
+    """Keep w >= max - n * sigma, n > 0 (usual: 1 to 1.5), sigma being the standard deviation (divided by the count) of the
+    finite log-weights. Which tokens stay does not depend on a temperature before it; a truncation before it narrows sigma.
+
+    Reduces to: the identity as n grows. Raises ValueError outside the range.
+    Source: Tang et al., "Top-n-sigma: not all logits are you need", 2024.
+    """
+    n: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.n > 0.0:
+            raise ValueError(f"top_n_sigma is {self.n}: TopNSigma needs a number above 0 (leave it out to keep every token)")
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        sigma = float(logw_V[logw_V > NEG_INF].std(correction=0))
+        if sigma == 0.0:
+            return logw_V
+        return logw_V.masked_fill(logw_V < logw_V.max() - self.n * sigma, NEG_INF)

@@ -1,0 +1,48 @@
+"""Top-p (nucleus): the fewest likeliest tokens that together have the mass p."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.types import Reads
+from polydec.shapers._rows import by_mass
+
+
+@dataclass(frozen=True)
+class TopP:
+    """In descending order of probability (lower ids first among equals) a token stays where those before it have less
+    than `p` together, 0 < p <= 1. Among equals at the edge only as many stay as are needed.
+
+    Reduces to: the identity at p = 1, Greedy as p goes to 0. Raises ValueError outside the range.
+    Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
+    """
+    p: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.p <= 1.0:
+            raise ValueError(f"top_p is {self.p}: it must be above 0 and at most 1 (1 keeps every token)")
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.p == 1.0:
+            return logw_V
+        value_K, token_K, m = by_mass(logw_V, normalise(logw_V), self.p)
+        kept = token_K[:m]
+        if m < len(token_K) and value_K[m] == value_K[m - 1]:      # the edge cuts through equals: the lower ids stay
+            above = token_K[value_K > value_K[m]]
+            kept = torch.cat((above, (logw_V == value_K[m]).nonzero()[:m - len(above), 0]))
+        out_V = torch.full_like(logw_V, NEG_INF)
+        out_V[kept] = logw_V[kept]
+        return out_V

@@ -1,0 +1,44 @@
+"""Typical sampling: tokens whose surprise is close to the expected one."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.types import Reads
+from polydec.shapers._rows import by_mass
+
+
+@dataclass(frozen=True)
+class Typical:
+    """In ascending order of |-ln p - entropy| keep tokens until they have the mass `mass` together, 0 < mass <= 1: the one
+    that crosses it stays, and so does whatever ties with it. The likeliest token may go.
+
+    Reduces to: the identity at 1. Raises ValueError outside the range.
+    Source: Meister et al., "Locally typical sampling", 2023.
+    """
+    mass: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.mass <= 1.0:
+            raise ValueError(f"typical_p is {self.mass}: it must be above 0 and at most 1 (1 keeps every token)")
+
+    def start(self, prompt: Sequence[int]) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+        if self.mass == 1.0:
+            return logw_V
+        logp_V = normalise(logw_V)
+        entropy = -(logp_V.exp() * logp_V).nansum()                # 0 * -inf of what has no weight counts as 0
+        near_V = -(logp_V + entropy).abs()
+        near_K, _, m = by_mass(near_V, logp_V, self.mass)
+        return logw_V.masked_fill(near_V < near_K[m - 1], NEG_INF)

@@ -1,0 +1,56 @@
+"""XTC (exclude top choices): now and then, all of the likely tokens but the least likely of them go."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from polydec.core.law import NEG_INF
+from polydec.core.rng import Rng
+from polydec.core.types import Reads
+
+
+@dataclass(frozen=True)
+class Xtc:
+    """With probability `probability` at each position: where two tokens or more have a probability of at least `threshold`,
+    only the least likely of those (and its equals) stays of them; all tokens below the threshold stay too.
+
+    The coin of a position is drawn at rng.at("xtc", position), position being the number of tokens before it: a shaper
+    is a pure function, so whoever looks at a node, drafter or verifier, once or ten times, sees one and the same law.
+    Coins of different positions are independent of each other and of the text's draws; over seeds the output therefore
+    has the law of a sampler that tosses a coin at every step. For one seed the law is the one given its coins, and that
+    is what lossless methods reproduce. Choices of one request need an `rng` each.
+
+    0 <= probability <= 1, 0 <= threshold <= 1; above 0.5 nothing can go.
+    Reduces to: the identity at probability 0. Raises ValueError outside the ranges.
+    Source: p-e-w, "Exclude Top Choices (XTC)", text-generation-webui pull request 6335, 2024.
+    """
+    probability: float
+    threshold: float = 0.1
+    rng: Rng = field(default=Rng.of(0), compare=False)
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.probability <= 1.0:
+            raise ValueError(f"xtc_probability is {self.probability}: it must lie in 0 to 1 (0 changes nothing)")
+        if not 0.0 <= self.threshold <= 1.0:
+            raise ValueError(f"xtc_threshold is {self.threshold}: it must lie in 0 to 1")
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return len(prompt)
+
+    def step(self, state: int, token: int) -> int:
+        return state + 1
+
+    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+        if not self.rng.at("xtc", state).bernoulli(self.probability):
+            return logw_V
+        log_t = math.log(self.threshold) if self.threshold else NEG_INF
+        top_V = (logw_V >= logw_V.logsumexp(-1) + log_t) & (logw_V > NEG_INF)
+        if int(top_V.sum()) < 2:
+            return logw_V
+        return logw_V.masked_fill(top_V & (logw_V > logw_V[top_V].min()), NEG_INF)

@@ -1,0 +1,214 @@
+"""A law bent by shapers, in the order written.
+
+Every shaper's state is a value at a node of the text, derived along parent pointers when somebody looks at that node;
+so a rejected draft leaves nothing to roll back, and a greedy decode derives no state and writes no row at all.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF, normalise, one_hot
+from polydec.core.protocols import Scores, Session, Shaper, Target
+from polydec.core.types import Draft, Reads, Vocab, Want
+
+Shapers = tuple[Shaper[Any], ...]
+KEEP = 32      # of the committed text, every 32nd node keeps its states: a rewind derives at most 31 of them again
+
+
+@dataclass(frozen=True, init=False)
+class Shaped:
+    """`target` bent by `shapers`, the first one written being the first applied; a Target, so it nests.
+
+    The first shaper receives the inner law's log-weights: a model's logits, on which rules that look at signs (the
+    repetition penalty) are defined. Over a target that makes its own law they act on that law's log-weights.
+
+    Prompt rows (prefill with want.prompt) come unshaped: the shaped law is defined behind the prompt only. Rewinding
+    into the prompt shortens it: the next root ends it, as if the session had been opened there.
+
+    Exact: the law is the definition that lossless methods reproduce; nothing here is approximate.
+    Reduces to: `target` without shapers.
+    """
+    target: Target
+    shapers: Shapers
+
+    def __init__(self, target: Target, *shapers: Shaper[Any]) -> None:
+        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "shapers", shapers)
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    def open(self, prompt: Sequence[int]) -> ShapedSession:
+        return ShapedSession(self.shapers, self.target.open(prompt), Trail(Node(None, None, tuple(prompt[:-1]))))
+
+
+class Node:
+    """One token of the text and what the shapers know after it. The head (depth -1) stands for the prompt up to its
+    root; the root's node has depth 0 and begins with `start`."""
+    __slots__ = ("above", "depth", "kids", "prompt", "states", "token")
+
+    def __init__(self, above: Node | None, token: int | None, prompt: tuple[int, ...] = ()) -> None:
+        self.above, self.token, self.prompt = above, token, prompt
+        self.depth = -1 if above is None else above.depth + 1
+        self.kids: dict[int, Node] = {}
+        self.states: tuple[Any, ...] | None = None
+
+    def next(self, token: int) -> Node:
+        kid = self.kids.get(token)
+        if kid is None:
+            kid = self.kids[token] = Node(self, token)
+        return kid
+
+    def look(self, shapers: Shapers) -> tuple[Any, ...]:
+        """The state of each shaper after this token."""
+        node, behind = self, list[Node]()
+        while node.states is None and node.depth:
+            behind.append(node)
+            node = node.above
+        if node.states is None:
+            prompt = (*node.above.prompt, node.token)
+            node.states = tuple(s.start(prompt) for s in shapers)
+        states = node.states
+        while behind:
+            node = behind.pop()
+            states = tuple(s.step(x, node.token) for s, x in zip(shapers, states, strict=True))
+            if node is self or not node.depth % KEEP:
+                node.states = states
+        return states
+
+
+class Trail:
+    """Where a session stands in the text. A part of a session shares it with the whole."""
+    __slots__ = ("tip",)
+
+    def __init__(self, tip: Node) -> None:
+        self.tip = tip                            # the last committed token
+
+    def nodes(self, draft: Draft) -> list[Node]:
+        out = [self.tip.next(draft.token[0])]
+        for p, x in zip(draft.parent[1:], draft.token[1:], strict=True):
+            out.append(out[p].next(x))
+        return out
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        for x in tokens:
+            kid = self.tip.next(x)
+            self.tip.kids.clear()                 # the branches not taken
+            if kid.states is not None and self.tip.depth % KEEP:
+                self.tip.states = None
+            self.tip = kid
+
+    def rewind(self, n: int) -> None:
+        while n and self.tip.above is not None:
+            self.tip, n = self.tip.above, n - 1
+        if n:
+            self.tip = Node(None, None, self.tip.prompt[:-n])
+
+
+class ShapedSession:
+    """The inner session, and where each of its nodes stands in the text."""
+    def __init__(self, shapers: Shapers, inner: Session, trail: Trail) -> None:
+        self._shapers, self._inner, self._trail = shapers, inner, trail
+        keep = [s.keeps_argmax for s in shapers]
+        self._greedy = bool(shapers) and shapers[-1].reads is Reads.ARGMAX
+        self._same = all(keep[:-1] if self._greedy else keep)      # the argmax of the inner law is known to be ours
+
+    async def prefill(self, want: Want) -> Scores:
+        return await self._inner.prefill(replace(want, law=max(want.law, want.base)))
+
+    async def score(self, draft: Draft, want: Want) -> ShapedScores:
+        law = want.law
+        if law is not Reads.NOTHING and self._shapers:
+            law = Reads.ARGMAX if self._same and (self._greedy or law is Reads.ARGMAX) else Reads.ROW
+        inner = await self._inner.score(draft, replace(want, law=max(law, want.base)))
+        return ShapedScores(self._shapers, inner, self._trail.nodes(draft), self._greedy, self._same)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._inner.commit(tokens)
+        self._trail.commit(tokens)
+
+    def rewind(self, n: int) -> None:
+        self._inner.rewind(n)
+        self._trail.rewind(n)
+
+    def fork(self) -> ShapedSession:
+        return ShapedSession(self._shapers, self._inner.fork(), Trail(self._trail.tip))
+
+    def part(self, layers: range) -> ShapedSession:
+        return ShapedSession(self._shapers, self._inner.part(layers), self._trail)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class ShapedScores:
+    """Scores of the shaped law; a row is bent when it is first looked at."""
+    __slots__ = ("_certain", "_greedy", "_inner", "_nodes", "_row", "_same", "_shapers", "_weights")
+
+    def __init__(self, shapers: Shapers, inner: Scores, nodes: list[Node], greedy: bool, same: bool) -> None:
+        self._shapers, self._inner, self._nodes, self._greedy, self._same = shapers, inner, nodes, greedy, same
+        self._weights: dict[int, Tensor] = {}
+        self._row: dict[int, Tensor] = {}
+        self._certain: dict[int, int] = {}
+
+    def _bend(self, i: int, shapers: Shapers) -> Tensor:
+        w_V = self._inner.weights(i)
+        if w_V.dtype != torch.float64:
+            w_V = w_V.float()
+        if shapers:
+            for s, state in zip(shapers, self._nodes[i].look(self._shapers), strict=False):
+                w_V = s.shape(state, w_V)
+        return w_V
+
+    def weights(self, i: int) -> Tensor:
+        if i not in self._weights:
+            x = self.certain(i)
+            self._weights[i] = self._bend(i, self._shapers) if x is None else one_hot(x, self._inner.weights(i))
+        return self._weights[i]
+
+    def row(self, i: int) -> Tensor:
+        if i not in self._row:
+            self._row[i] = normalise(self.weights(i)) if self._shapers else self._inner.row(i)
+        return self._row[i]
+
+    def certain(self, i: int) -> int | None:
+        if not self._greedy:
+            return self._inner.certain(i) if self._same else None
+        if i not in self._certain:
+            self._certain[i] = self._inner.argmax(i) if self._same else int(self._bend(i, self._shapers[:-1]).argmax())
+        return self._certain[i]
+
+    def argmax(self, i: int) -> int:
+        if self._same and not self._greedy:
+            return self._inner.argmax(i)
+        x = self.certain(i)
+        return int(self.weights(i).argmax()) if x is None else x
+
+    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        row_V = self.row(i)
+        value_K, token_K = row_V.topk(min(k, len(row_V)))
+        return tuple(token_K.tolist()), tuple(value_K.tolist())
+
+    def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
+        return [self.weights(i).topk(min(k, len(self.weights(i)))).indices.tolist() for i in rows]
+
+    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        one = self.certain(i)
+        if one is not None:
+            return tuple(0.0 if x == one else NEG_INF for x in tokens)
+        row_V = self.row(i)
+        return tuple(float(row_V[x]) for x in tokens)
+
+    @property
+    def hidden_NH(self) -> Tensor | None:
+        return self._inner.hidden_NH
+
+    @property
+    def base(self) -> Scores:
+        return self._inner.base
