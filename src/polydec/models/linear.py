@@ -1,0 +1,210 @@
+"""Linear layers: weights packed once, for the kernel that this machine runs fastest.
+
+Every kernel takes and gives activations in the network's own dtype (float32; float64 for "float64"); what differs is how
+the weights are held and in what precision they are multiplied:
+
+- `onednn-fp32`: the file's numbers as they are. A row does not depend on how many rows are in the call: oneDNN splits the
+  sum of a single row over the cores, so a call is padded to four rows.
+- `fbgemm-fp16`: weights rounded to float16 (11 bits; beyond 65,504 clamped), arithmetic in float32. On some CPUs one to
+  three rows round differently from four and more (about 1e-4 in a log-probability).
+- `onednn-bf16`: weights, and the inputs and outputs of the layer, rounded to bfloat16 (8 bits), sums in float32. Only on
+  CPUs that have bfloat16 arithmetic.
+- `torch-fp64`, `torch-fp32`: torch.nn.functional.linear; for tests, and for CPUs that the others do not know.
+
+"auto" measures fbgemm-fp16, onednn-fp32 and onednn-bf16 on the model's own shapes and keeps the choice, by machine and
+shapes, in $XDG_CACHE_HOME/polydec/kernels.json: a choice made anew each time could change a text at a near-tie. Its law
+is thus that of weights rounded to float16 or bfloat16 where one of these wins. bfloat16 rounds activations as well, so
+that a draft's pass and a plain one differ by as much as 1e-2 in a log-probability: it has to be 1.5 times as fast.
+"""
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, pad
+
+Linear = Callable[[Tensor], Tensor]               # [T, in] -> [T, out]
+Shape = tuple[int, int]                           # out, in
+
+
+def _torch(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
+    w, b = weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
+    return lambda x: linear(x, w, b)
+
+
+def _torch_cast(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
+    w, b = weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
+    return lambda x: linear(x.to(dtype), w, b).float()
+
+
+def _onednn_fp32(weight: Tensor, bias: Tensor | None) -> Linear:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.float().contiguous(), 8)
+    op, b = torch.ops.mkldnn._linear_pointwise.default, None if bias is None else bias.float()
+
+    def call(x: Tensor) -> Tensor:
+        if len(x) < 4:
+            return op(pad(x, (0, 0, 0, 4 - len(x))), packed, b, "none", [], "")[:len(x)]
+        return op(x, packed, b, "none", [], "")
+    return call
+
+
+def _onednn_bf16(weight: Tensor, bias: Tensor | None) -> Linear:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16).contiguous(), 8)
+    op, b = torch.ops.mkldnn._linear_pointwise.default, None if bias is None else bias.to(torch.bfloat16)
+    return lambda x: op(x.to(torch.bfloat16), packed, b, "none", [], "").float()
+
+
+def _fbgemm_fp16(weight: Tensor, bias: Tensor | None) -> Linear:
+    packed = torch.ops.quantized.linear_prepack_fp16.default(weight.float().contiguous(), None if bias is None else bias.float())
+    op = torch.ops.quantized.linear_dynamic_fp16.default
+    return lambda x: op(x, packed)
+
+
+def _always() -> bool:
+    return True
+
+
+def has_bf16() -> bool:
+    """Whether this CPU multiplies bfloat16 itself (AVX512-BF16 or AMX)."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def _bf16() -> bool:
+    return has_bf16() and torch.backends.mkldnn.is_available()
+
+
+def _fbgemm() -> bool:
+    return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """handicap: how many times as fast it must be to be chosen, for what it rounds."""
+    name: str
+    pack: Callable[[Tensor, Tensor | None], Linear]
+    usable: Callable[[], bool] = _always
+    handicap: float = 1.0
+
+
+FP64 = Kernel("torch-fp64", lambda w, b: _torch(w, b, torch.float64))
+FP32 = Kernel("torch-fp32", lambda w, b: _torch(w, b, torch.float32))
+ONEDNN32 = Kernel("onednn-fp32", _onednn_fp32, torch.backends.mkldnn.is_available)
+FBGEMM16 = Kernel("fbgemm-fp16", _fbgemm_fp16, _fbgemm, 1.1)
+ONEDNN16 = Kernel("onednn-bf16", _onednn_bf16, _bf16, 1.5)
+MEASURED = (ONEDNN32, FBGEMM16, ONEDNN16)
+
+
+def cuda_kernel(dtype: str) -> tuple[Kernel, str]:
+    """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for."""
+    dtype = "bfloat16" if dtype == "auto" else dtype
+    if dtype == "float64":
+        return FP64, dtype
+    number = getattr(torch, dtype)
+    return Kernel(f"cuda-{dtype}", lambda w, b: _torch_cast(w, b, number)), dtype
+
+
+def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> tuple[Kernel, str]:
+    """The kernel for a dtype, and the dtype that "auto" came to. shapes: of all layers of the model.
+
+    Raises ValueError where this CPU cannot serve the dtype.
+    """
+    if dtype == "auto":
+        kernel = choose(tuple(shapes), torch.get_num_threads())
+        return kernel, {ONEDNN16.name: "bfloat16", FBGEMM16.name: "float16"}.get(kernel.name, "float32")
+    if dtype == "bfloat16" and not _bf16():
+        raise ValueError("dtype is 'bfloat16': this CPU has no bfloat16 arithmetic; 'auto' or 'float32' run here")
+    if dtype == "float16" and not _fbgemm():
+        raise ValueError("dtype is 'float16': this build of torch has no FBGEMM kernels; 'auto' or 'float32' run here")
+    return {"float32": ONEDNN32 if ONEDNN32.usable() else FP32, "bfloat16": ONEDNN16, "float16": FBGEMM16,
+            "float64": FP64}[dtype], dtype
+
+
+def measure(kernels: Sequence[Kernel], shapes: Sequence[Shape], rows: Sequence[int] = (1, 8), repeats: int = 7,
+            ) -> dict[str, list[float]]:
+    """Milliseconds of one pass over layers of these shapes with random weights, best of `repeats`, for each kernel and
+    number of rows. The kernels take turns."""
+    weights = [torch.randn(s) * s[1] ** -0.5 for s in shapes]
+    packed = {k.name: [k.pack(w, None) for w in weights] for k in kernels}
+    best = {k.name: [float("inf")] * len(rows) for k in kernels}
+    with torch.inference_mode():
+        for _ in range(repeats):
+            for name, layers in packed.items():
+                for r, m in enumerate(rows):
+                    xs = {s[1]: torch.randn(m, s[1]) for s in shapes}
+                    start = time.perf_counter()
+                    for call, s in zip(layers, shapes):
+                        call(xs[s[1]])
+                    best[name][r] = min(best[name][r], 1e3 * (time.perf_counter() - start))
+    return best
+
+
+def sample(shapes: Sequence[Shape], budget: int = 24_000_000) -> list[Shape]:
+    """A part of the model's layers, large enough not to fit a cache where the model does not either."""
+    some, left = list[Shape](), budget
+    for s in sorted(shapes, key=lambda s: s[0] * s[1]):
+        if left <= 0:
+            break
+        some.append((min(s[0], max(1, left // s[1])), s[1]))
+        left -= s[0] * s[1]
+    return some
+
+
+def cpu_name() -> str:
+    """The processor's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(x.split(":", 1)[1].strip() for x in lines if x.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def profile_path() -> Path:
+    """Where the choice of kernels is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polydec" / "kernels.json"
+
+
+def _read() -> dict[str, dict[str, str]]:
+    try:
+        found = json.loads(profile_path().read_text())
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError, RuntimeError):
+        return {}
+
+
+def _write(profile: Mapping[str, Mapping[str, str]]) -> None:
+    try:
+        path = profile_path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(profile, indent=1))
+        part.replace(path)
+    except (OSError, RuntimeError):
+        pass                                      # a home that cannot be written to: the choice lasts as long as the process
+
+
+@lru_cache
+def choose(shapes: tuple[Shape, ...], threads: int) -> Kernel:
+    """The fastest usable kernel for layers of these shapes: from the profile, else measured and kept there."""
+    usable = {k.name: k for k in MEASURED if k.usable()}
+    if len(usable) < 2:
+        return next(iter(usable.values()), FP32)
+    machine = f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}, {threads} threads, torch {torch.__version__}"
+    model = " ".join(f"{n}x{o}x{i}" for (o, i), n in sorted({s: shapes.count(s) for s in shapes}.items()))
+    profile = _read()
+    kept = profile.get(machine, {}).get(model)
+    if kept in usable:
+        return usable[kept]
+    took = measure(list(usable.values()), sample(shapes))
+    best = min(usable.values(), key=lambda k: k.handicap * sum(took[k.name]))
+    profile = _read()
+    profile.setdefault(machine, {})[model] = best.name
+    _write(profile)
+    return best
