@@ -12,6 +12,7 @@ from polydec.core.law import probs
 from polydec.core.protocols import Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
+from polydec.testing.noise import SimplexNoise
 
 Law = dict[tuple[int, ...], float]
 
@@ -44,9 +45,11 @@ class Script:
 
 
 class EnumeratingRng:
-    """Stands in for Rng: a draw takes the script's choice. A name that is drawn twice in one execution raises."""
-    def __init__(self, script: Script, name: tuple[Any, ...] = (), used: set[tuple[Any, ...]] | None = None) -> None:
-        self._script, self._name, self._used = script, name, set() if used is None else used
+    """Stands in for Rng: a draw takes the script's choice. A name that is drawn twice in one execution raises; noise is
+    shared by name, as the real one is."""
+    def __init__(self, script: Script, name: tuple[Any, ...] = (), used: dict[tuple[Any, ...], Any] | None = None) -> None:
+        self._script, self._name = script, name
+        self._used: dict[tuple[Any, ...], Any] = {} if used is None else used     # None: a draw; else the noise
 
     def at(self, *names: object) -> EnumeratingRng:
         return EnumeratingRng(self._script, (*self._name, *names), self._used)
@@ -54,7 +57,15 @@ class EnumeratingRng:
     def _take(self) -> None:
         if self._name in self._used:
             raise RuntimeError(f"drawn twice under one name: {self._name}")
-        self._used.add(self._name)
+        self._used[self._name] = None
+
+    def noise(self, size: int) -> SimplexNoise:
+        if size != 3:
+            raise ValueError(f"size is {size}: noise is enumerated for 3 tokens only")
+        noise = self._used.setdefault(self._name, SimplexNoise(self._script))
+        if noise is None:
+            raise RuntimeError(f"noise under a name that was drawn from: {self._name}")
+        return noise
 
     def bernoulli(self, a: float) -> bool:
         self._take()

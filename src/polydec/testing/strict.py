@@ -1,0 +1,49 @@
+"""Real randomness that refuses to give the same draw twice."""
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from polydec.core.rng import Noise, Rng
+
+
+class StrictRng:
+    """Rng, but a name that was drawn from in this run raises RuntimeError when it is drawn from again, also through
+    another object. Noise is meant to be shared by name: it may be asked for again, as noise."""
+    def __init__(self, rng: Rng, name: tuple[Any, ...] = (), drawn: set[Any] | None = None,
+                 noises: set[Any] | None = None) -> None:
+        self._rng, self._name = rng, name
+        self._drawn: set[Any] = set() if drawn is None else drawn
+        self._noises: set[Any] = set() if noises is None else noises
+
+    @staticmethod
+    def of(seed: int, choice: int = 0) -> StrictRng:
+        return StrictRng(Rng.of(seed, choice))
+
+    def at(self, *names: Any) -> StrictRng:
+        return StrictRng(self._rng.at(*names), (*self._name, *names), self._drawn, self._noises)
+
+    def _take(self) -> Rng:
+        if self._name in self._drawn | self._noises:
+            raise RuntimeError(f"drawn twice under one name: {self._name}")
+        self._drawn.add(self._name)
+        return self._rng
+
+    def uniform(self) -> float:
+        return self._take().uniform()
+
+    def bernoulli(self, a: float) -> bool:
+        return self._take().bernoulli(a)
+
+    def categorical(self, p_V: Tensor) -> int:
+        return self._take().categorical(p_V)
+
+    def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
+        return self._take().without_replacement(p_V, k)
+
+    def noise(self, size: int) -> Noise:
+        if self._name in self._drawn:
+            raise RuntimeError(f"noise under a name that was drawn from: {self._name}")
+        self._noises.add(self._name)
+        return self._rng.noise(size)
