@@ -27,14 +27,15 @@ def one_hot(token: int, like_V: Tensor) -> Tensor:
 
 
 def masked(logw_V: Tensor, keep_V: Tensor, eos: Sequence[int] = ()) -> Tensor:
-    """-inf where `keep_V` (bool) is False. A mask that would leave nothing ends the text: all weight goes to the EOS
-    ids; where none is given, the row stays as it was."""
+    """-inf where `keep_V` (bool) is False. A mask that would leave nothing ends the text: only the EOS ids stay, with
+    equal weight if they had none; where none is given, the row stays as it was."""
     out_V = logw_V.masked_fill(~keep_V, NEG_INF)
     if float(out_V.max()) > NEG_INF:
         return out_V
     if not eos:
         return logw_V
-    out_V[list(eos)] = 0.0
+    at = list(eos)
+    out_V[at] = logw_V[at] if float(logw_V[at].max()) > NEG_INF else 0.0
     return out_V
 
 

@@ -38,6 +38,8 @@ class NoRepeatNgram:
         return add(state, token)
 
     def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        if len(state) < self.size:
+            return logw_V
         at = np.arange(self.size - 1, len(state))                  # where the last token of an n-gram stands
         for back in range(1, self.size):
             at = at[state[at - back] == state[-back]]

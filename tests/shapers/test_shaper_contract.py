@@ -1,0 +1,196 @@
+"""Every shaper file has cases, and keeps the contract; broken shapers do not."""
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import polydec.shapers
+from polydec.core.law import NEG_INF
+from polydec.core.rng import Rng
+from polydec.core.types import Reads
+from polydec.shapers.allowed import Allowed
+from polydec.shapers.banned import Banned
+from polydec.shapers.dry import Dry
+from polydec.shapers.epsilon import Epsilon
+from polydec.shapers.eta import Eta
+from polydec.shapers.frequency import Frequency
+from polydec.shapers.greedy import Greedy
+from polydec.shapers.logit_bias import LogitBias
+from polydec.shapers.min_p import MinP
+from polydec.shapers.min_tokens import MinTokens
+from polydec.shapers.no_repeat_ngram import NoRepeatNgram
+from polydec.shapers.presence import Presence
+from polydec.shapers.repetition import Repetition
+from polydec.shapers.temperature import Temperature
+from polydec.shapers.top_k import TopK
+from polydec.shapers.top_n_sigma import TopNSigma
+from polydec.shapers.top_p import TopP
+from polydec.shapers.typical import Typical
+from polydec.shapers.xtc import Xtc
+from polydec.testing.shaper_contract import check_shaper
+
+
+def _case(shaper: Any, *fields: str, **declared: Any) -> tuple[Any, dict[str, Any]]:
+    if fields:
+        declared["relabel"] = lambda to: replace(shaper, **{f: tuple(map(to, getattr(shaper, f))) for f in fields})
+    return shaper, declared
+
+
+CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
+    "allowed": [_case(Allowed((1, 3)), "tokens", neutral=Allowed(tuple(range(7)))),
+                _case(Allowed((6, 2, 2), eos=(4, 6)), "tokens", "eos")],
+    "banned": [_case(Banned((0, 2)), "tokens", neutral=Banned(())),
+               _case(Banned(tuple(range(7)), eos=(3, 5)), "tokens", "eos")],
+    "dry": [_case(Dry(0.8), neutral=Dry(0.0)), _case(Dry(0.5, 2.0, 1, breakers=(2,)), "breakers"), _case(Dry(1.0, 1.5, 1, 5)),
+            _case(Dry(3.0, 1e6, 1, 9, breakers=(0, 1)), "breakers"), _case(Dry(1.0, window=0))],
+    "epsilon": [_case(Epsilon(0.1), neutral=Epsilon(0.0)), _case(Epsilon(0.99))],
+    "eta": [_case(Eta(0.2), neutral=Eta(0.0)), _case(Eta(0.99))],
+    "frequency": [_case(Frequency(0.4), alike=False, neutral=Frequency(0.0)), _case(Frequency(-2.0), alike=False)],
+    "greedy": [_case(Greedy())],
+    "logit_bias": [_case(LogitBias({1: 2.0, 4: -1.5}), relabel=lambda to: LogitBias({to(1): 2.0, to(4): -1.5}),
+                         neutral=LogitBias({2: 0.0}))],
+    "min_p": [_case(MinP(0.3), neutral=MinP(0.0)), _case(MinP(1.0))],
+    "min_tokens": [_case(MinTokens(3, (0, 5)), "ends", alike=False, neutral=MinTokens(0, (0, 5))),
+                   _case(MinTokens(99, tuple(range(7))), alike=False)],
+    "no_repeat_ngram": [_case(NoRepeatNgram(n), neutral=NoRepeatNgram(99)) for n in (1, 2, 3)]
+    + [_case(NoRepeatNgram(1, eos=(6,)), "eos")],
+    "presence": [_case(Presence(0.7), alike=False, neutral=Presence(0.0)), _case(Presence(-2.0), alike=False)],
+    "repetition": [_case(Repetition(1.3), shifts=False, neutral=Repetition(1.0)), _case(Repetition(0.5), shifts=False)],
+    "temperature": [_case(Temperature(0.6), neutral=Temperature(1.0)), _case(Temperature(1e-5)), _case(Temperature(50.0))],
+    "top_k": [_case(TopK(3), neutral=TopK(7)), _case(TopK(1))],
+    "top_n_sigma": [_case(TopNSigma(0.8), neutral=TopNSigma(float("inf"))), _case(TopNSigma(1e-6))],
+    "top_p": [_case(TopP(0.7), neutral=TopP(1.0)), _case(TopP(1e-9)), _case(TopP(1 - 1e-12))],
+    "typical": [_case(Typical(0.6), neutral=Typical(1.0)), _case(Typical(1e-9)), _case(Typical(1 - 1e-12))],
+    "xtc": [_case(Xtc(0.5, 0.1, Rng.of(3)), neutral=Xtc(0.0, 0.1)), _case(Xtc(1.0, 0.05)), _case(Xtc(1.0, 0.0))],
+}
+FILES = {p.stem for p in Path(polydec.shapers.__path__[0]).glob("*.py") if not p.stem.startswith("_")} - {"sampling"}
+
+
+def test_every_file_has_cases_of_the_shaper_in_it() -> None:
+    assert set(CASES) == FILES
+    for name, cases in CASES.items():
+        made_here = {c for _, c in inspect.getmembers(importlib.import_module(f"polydec.shapers.{name}"), inspect.isclass)
+                     if c.__module__ == f"polydec.shapers.{name}"}
+        assert {type(shaper) for shaper, _ in cases} == made_here
+
+
+@pytest.mark.parametrize(("shaper", "declared"),
+                         [pytest.param(*c, id=f"{n}-{i}") for n, cs in CASES.items() for i, c in enumerate(cs)])
+def test_contract(shaper: Any, declared: dict[str, Any]) -> None:
+    check_shaper(shaper, **declared)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+@given(row=st.lists(st.one_of(st.floats(-1e4, 1e4, width=32), st.just(NEG_INF)), min_size=7, max_size=7)
+       .filter(lambda r: max(r) > NEG_INF),
+       text=st.lists(st.integers(0, 6), min_size=1, max_size=20), cut=st.integers(1, 20))
+@settings(max_examples=40, deadline=None)
+def test_total_on_any_row_and_text(name: str, row: list[float], text: list[int], cut: int) -> None:
+    row_V = torch.tensor(row)
+    for shaper, _ in CASES[name]:
+        state = shaper.start(tuple(text[:cut]))
+        for x in text[cut:]:
+            state = shaper.step(state, x)
+        out_V = shaper.shape(state, row_V)
+        assert torch.isfinite(out_V[out_V > NEG_INF]).all() and (out_V > NEG_INF).any()
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The identity, but for one method."""
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = False
+
+    def start(self, prompt: Any) -> Any:
+        return tuple(prompt)
+
+    def step(self, state: Any, token: int) -> Any:
+        return (*state, token)
+
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return logw_V
+
+
+class WritesRow(Broken):
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        logw_V[0] = 0.0
+        return logw_V
+
+
+class WritesState(Broken):
+    def start(self, prompt: Any) -> Any:
+        return list(prompt)
+
+    def step(self, state: Any, token: int) -> Any:
+        state.append(token)
+        return state
+
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return logw_V + torch.arange(len(logw_V)) * len(state)
+
+
+class Empties(Broken):
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return torch.full_like(logw_V, NEG_INF)
+
+
+class OneBehind(Broken):
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        out_V = logw_V.clone()
+        out_V[list(state)[-1]] -= 1.0
+        return out_V
+
+    def step(self, state: Any, token: int) -> Any:
+        return (*state[:-1], token, state[-1])
+
+
+class LooksAtIds(Broken):
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return logw_V + torch.arange(len(logw_V))
+
+
+class LooksAtSigns(Broken):
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return torch.where(logw_V > 0, logw_V / 2, logw_V)
+
+
+class Revives(Broken):
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return logw_V.clamp(min=-1e4)
+
+
+class MovesArgmax(Broken):
+    keeps_argmax = True
+
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return torch.where(logw_V == logw_V.max(), logw_V - 5.0, logw_V)
+
+
+class NotOneHot(Broken):
+    reads = Reads.ARGMAX
+
+
+class Overflows(Broken):
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return logw_V.exp()
+
+
+@pytest.mark.parametrize("broken", Broken.__subclasses__())
+def test_a_broken_shaper_is_caught(broken: type[Broken]) -> None:
+    check_shaper(Broken())
+    with pytest.raises(AssertionError):
+        check_shaper(broken())
+
+
+def test_a_wrong_neutral_is_caught() -> None:
+    with pytest.raises(AssertionError, match="neutral"):
+        check_shaper(Temperature(0.5), neutral=Temperature(0.9))
