@@ -1,0 +1,262 @@
+"""Checkpoints: from a name to a model with its tokenizer; and directories that we write ourselves."""
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import Tensor
+
+from polydec.core.types import Vocab
+from polydec.models import zoo
+from polydec.models.gguf import GGUF
+from polydec.models.gguf_text import generation_defaults, read_text
+from polydec.models.lm import LM
+from polydec.models.text import Text
+from polydec.models.transformer import FAMILIES, Transformer
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded model. generation: the content of generation_config.json; dtype and kernel: what it computes with;
+    path: where its files lie."""
+    name: str
+    lm: LM
+    text: Text
+    generation: dict[str, Any]
+    dtype: str
+    kernel: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """What lies in a checkpoint's files, weights still unread. fingerprint: of the tokenizer, "" where there is none."""
+    path: str
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    text: Text
+    fingerprint: str
+    generation: dict[str, Any]
+
+
+def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None) -> Checkpoint:
+    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: "auto" | "float32" | "bfloat16" | "float16" (auto: what
+    is fastest here); device: "cpu" or "cuda"; threads: of torch on the CPU, at least 1 (default: torch's own choice).
+    Raises ValueError where the model cannot be had or read."""
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"threads is {threads}: it must be at least 1")
+        torch.set_num_threads(threads)
+    source = open_source(name)
+    try:
+        if source.config["model_type"] in FAMILIES:
+            network = Transformer.build(source.config, source.weights, dtype=dtype, device=device)
+            size = source.config["vocab_size"]
+        else:
+            from polydec.models import hf  # transformers takes seconds to import
+            network = hf.load(source.path, dtype=dtype, device=device)
+            size = network.size
+    except (ValueError, SafetensorError) as e:
+        raise ValueError(f"{name} cannot be loaded: {e}") from None
+    vocab = Vocab(size, source.text.eos, source.fingerprint)
+    return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, network.kernel, source.path)
+
+
+def open_source(name: str) -> Source:
+    """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
+    comes from there, and the embedding table where there is none here (a draft model shares its target's)."""
+    path = find(name)
+    if path.is_file():
+        file = GGUF(path)
+        text = read_text(file)
+        return Source(str(path), file.config, file, text, text.fingerprint, generation_defaults(file, text.eos))
+    config, generation = _json(path / "config.json"), _json(path / "generation_config.json", {})
+    if not isinstance(config.get("model_type"), str):
+        raise ValueError(f"{path / 'config.json'} names no model_type: it is not the configuration of a model")
+    weights = open_weights(path)
+    if "polydec_base" in config:
+        base = open_source(config["polydec_base"])
+        return Source(str(path), config, Borrowing(weights, base.weights), base.text, base.fingerprint,
+                      {**base.generation, **generation})
+    text, fingerprint = _open_text(path, config, generation)
+    return Source(str(path), config, weights, text, fingerprint, generation)
+
+
+def find(name: str) -> Path:
+    """The directory or GGUF file of a name; a Hub id is downloaded. Raises ValueError where there is none."""
+    if not name:
+        raise ValueError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
+    if name.startswith("zoo:"):
+        return zoo.resolve(name)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{name} is a directory without a config.json: it holds no checkpoint")
+        return path
+    if path.is_file():
+        return path                               # GGUF says so where it is none
+    if name[0] in "./~" or name.endswith((".gguf", ".safetensors")) or name.count("/") > 1:
+        raise ValueError(f"model {name!r} is not there: no such file or directory")
+    from huggingface_hub import snapshot_download
+    wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
+    try:
+        found = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        if not any(found.glob("*.safetensors")):
+            found = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=["*/*"]))
+    except Exception as e:                        # the Hub, the network and the name's form each have errors of their own
+        why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
+        raise ValueError(f"model {name!r} is no directory or GGUF file, and the Hugging Face Hub did not give it ({why}); "
+                         f"of embedded models {zoo.nearest(name)}") from None
+    if not (found / "config.json").is_file():
+        raise ValueError(f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint")
+    return found
+
+
+def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    if default is not None and not path.is_file():
+        return default
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise ValueError(f"{path} is not readable JSON ({e})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}: it must be one JSON object")
+    return content
+
+
+class SafeTensors(Mapping[str, Tensor]):
+    """Tensors of some .safetensors files, each read when asked for. Raises ValueError where a file is damaged."""
+    def __init__(self, files: list[Path]) -> None:
+        self._at: dict[str, tuple[Path, Any]] = {}
+        for file in files:
+            try:
+                handle = safe_open(file, "pt")
+                self._at |= dict.fromkeys(handle.keys(), (file, handle))
+            except (SafetensorError, OSError) as e:
+                raise ValueError(f"{file} cannot be read as safetensors, it is truncated or damaged ({e})") from None
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._at[name][1].get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+
+class Borrowing(Mapping[str, Tensor]):
+    """Tensors of one checkpoint, the embedding table of another where it has none."""
+    def __init__(self, own: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:
+        self._own, name = own, "model.embed_tokens.weight"
+        self._borrowed = {name: base} if name in base and name not in own else {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._borrowed.get(name, self._own)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._own, *self._borrowed])
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._borrowed)
+
+
+def open_weights(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a directory: model.safetensors, or the files of its index, else PyTorch's own format. Raises
+    ValueError where there are none, one is missing or one is damaged."""
+    for single, index in (("model.safetensors", "model.safetensors.index.json"),
+                          ("pytorch_model.bin", "pytorch_model.bin.index.json")):
+        if (path / single).is_file():
+            files = [path / single]
+        elif (path / index).is_file():
+            shards = _json(path / index).get("weight_map")
+            if not isinstance(shards, dict):
+                raise ValueError(f"{path / index} has no weight_map: it is not the index of a checkpoint")
+            files = [path / str(f) for f in sorted(set(shards.values()))]
+        else:
+            continue
+        if (lost := next((f for f in files if not f.is_file()), None)) is not None:
+            raise ValueError(f"{path} is incomplete: {lost.name}, which its index names, is missing")
+        if single.endswith(".safetensors"):
+            return SafeTensors(files)
+        try:
+            return ChainMap(*(torch.load(f, map_location="cpu", mmap=True, weights_only=True) for f in files))
+        except Exception as e:                    # torch raises what its unpickler meets
+            why = str(e).splitlines()[0]
+            raise ValueError(f"{files[0]} cannot be read, it is damaged or not in PyTorch's zip format ({why})") from None
+    raise ValueError(f"{path} is a directory without weights: model.safetensors (or its index) is missing")
+
+
+def _open_text(path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[Text, str]:
+    """The tokenizer of a directory and its fingerprint."""
+    said = _json(path / "special_tokens_map.json", {}) | _json(path / "tokenizer_config.json", {})
+    template = None
+    if (path / "chat_template.jinja").is_file():
+        template = (path / "chat_template.jinja").read_text(encoding="utf-8")
+    elif (path / "chat_template.json").is_file():
+        template = _json(path / "chat_template.json").get("chat_template")
+    eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
+    eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
+    if (path / "tokenizer.json").is_file():
+        text = Text.from_tokenizer_json(path / "tokenizer.json", said, eos=eos, template=template)
+    elif any((path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")):
+        from transformers import AutoTokenizer
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            text = Text.from_parts(tokenizer.backend_tokenizer, {**said, **tokenizer.special_tokens_map}, eos=eos,
+                                   template=template)
+        except Exception as e:                    # whatever the tokenizer's own code meets
+            why = str(e).splitlines()[0] if str(e) else type(e).__name__
+            raise ValueError(f"{path} has a tokenizer that transformers cannot read ({why})") from None
+    else:
+        warnings.warn(f"{path} has no tokenizer: prompts are token ids, and text is written as <id>", stacklevel=3)
+        size = _text_config(config)["vocab_size"]
+        return Text(Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}, "<0>")), eos=eos), ""
+    return text, text.fingerprint
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config says of its language model."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
+def save(path: str | Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], text: Text | None,
+         generation: Mapping[str, Any] | None = None) -> None:
+    """Write a checkpoint that `load` and transformers read: config.json, model.safetensors, generation_config.json and,
+    unless `text` is None (config["polydec_base"] then names whose tokenizer it is), tokenizer.json and its chat template.
+    Files that are there are replaced, each at once."""
+    if text is None and "polydec_base" not in config:
+        raise ValueError("text is None: a checkpoint without a tokenizer needs config['polydec_base'], whose tokenizer it uses")
+    where = Path(path)
+    where.mkdir(parents=True, exist_ok=True)
+
+    def put(name: str, write: Any) -> None:
+        part = where / f"{name}.part"
+        write(part)
+        os.replace(part, where / name)
+
+    def put_json(name: str, content: Mapping[str, Any]) -> None:
+        put(name, lambda part: part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"))
+
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
+    put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
+    put_json("config.json", config)
+    eos = {"eos_token_id": sorted(text.eos)} if text is not None and text.eos else {}
+    put_json("generation_config.json", {**eos, **(generation or {})})
+    if text is not None:
+        put("tokenizer.json", lambda part: text.tokenizer.save(str(part)))
+        put_json("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names})
+        if text.template is not None:
+            put("chat_template.jinja", lambda part: part.write_text(text.template.source, encoding="utf-8"))

@@ -1,0 +1,318 @@
+"""GGUF files of the Llama skeleton, as Hugging Face names and shapes them: configuration and lazily dequantised weights.
+
+The header is read here: the `gguf` library's reader makes one array of every string, which takes seconds where the
+vocabulary is large. Types, block sizes and the rarer dequantisers are the library's.
+"""
+from __future__ import annotations
+
+import math
+import re
+import struct
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+from torch import Tensor
+
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+
+# The architectures served, their Hugging Face model type, and whether llama.cpp permutes the rows of q and k.
+ARCHITECTURES = {"llama": ("llama", True), "qwen2": ("qwen2", False), "qwen3": ("qwen3", False)}
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+          "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+          "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+          "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of the file: shape as in torch, bytes [start, stop) of the file."""
+    shape: tuple[int, ...]
+    type: GGMLQuantizationType
+    start: int
+    stop: int
+
+
+class _Header:
+    """Reads the header's values in order; says where the file ends too early."""
+    def __init__(self, data: memoryview) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, size: int) -> memoryview:
+        if size > len(self.data) - self.at:
+            raise ValueError(f"its header asks for {size} bytes at byte {self.at}, but the file ends at {len(self.data)}: "
+                             "it is truncated or damaged")
+        self.at += size
+        return self.data[self.at - size:self.at]
+
+    def scalar(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def count(self, what: str, least: int) -> int:
+        """A number of things that take at least `least` bytes each."""
+        n = self.scalar("<Q")
+        if n * least > len(self.data) - self.at:
+            raise ValueError(f"its header announces {n} {what}, more than the file has room for: it is truncated or damaged")
+        return n
+
+    def string(self) -> str:
+        return str(self.take(self.count("characters of a string", 1)), "utf-8", "replace")
+
+    def value(self, kind: int) -> Any:
+        if kind in _SCALARS:
+            return self.scalar(_SCALARS[kind])
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY:
+            raise ValueError(f"its header has a value of kind {kind} at byte {self.at}: kinds are 0 to 12")
+        item = self.scalar("<I")
+        if item == _STRING:
+            return [self.string() for _ in range(self.count("strings", 8))]
+        if item not in _SCALARS:
+            raise ValueError(f"its header has an array of kind {item} at byte {self.at}: numbers and strings are legal")
+        form = np.dtype(_SCALARS[item])
+        return np.frombuffer(self.take(self.count("numbers", form.itemsize) * form.itemsize), form).tolist()
+
+
+class GGUF(Mapping[str, Tensor]):
+    """One file: `fields` (its metadata), `config` (that of a Hugging Face config.json) and, as a mapping, the weights under
+    their Hugging Face names, dequantised when asked for (float32; F16 and BF16 tensors as they are).
+
+    Raises ValueError where the file is no GGUF of versions 2 or 3, is truncated, or of an architecture outside
+    ARCHITECTURES (that when `config` or the weights are asked for).
+    """
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        try:
+            self._bytes = np.memmap(self.path, np.uint8, "r")
+            self.fields, self.entries = _read(memoryview(self._bytes))
+        except ValueError as e:                   # an empty file cannot be mapped: that too is a ValueError
+            raise ValueError(f"{self.path} cannot be read as GGUF: {e}") from None
+
+    def field(self, key: str, *default: Any) -> Any:
+        """The metadata `key`; raises ValueError where it is missing and there is no default."""
+        if key not in self.fields and not default:
+            raise ValueError(f"{self.path} lacks the field {key}")
+        return self.fields.get(key, *default)
+
+    @cached_property
+    def architecture(self) -> str:
+        name = self.field("general.architecture")
+        if name not in ARCHITECTURES:
+            raise ValueError(f"{self.path} holds a model of the architecture {name!r}: GGUF files are read of "
+                             f"{', '.join(ARCHITECTURES)}")
+        if self.fields.get(f"{name}.expert_count"):
+            raise ValueError(f"{self.path} holds a mixture of experts: GGUF files are read of dense models only")
+        if self.fields.get("split.count", 0) > 1:
+            raise ValueError(f"{self.path} is one of {self.fields['split.count']} parts: join them first "
+                             "(llama-gguf-split --merge)")
+        return name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        arch, embedding = self.architecture, self.entries.get("token_embd.weight")
+        if embedding is None:
+            raise ValueError(f"{self.path} holds no weights of a language model: the tensor token_embd.weight is missing")
+        heads = self._number(f"{arch}.attention.head_count")
+        width = self._number(f"{arch}.embedding_length")
+        head_dim = self._number(f"{arch}.attention.key_length", width // max(heads, 1))
+        rope_dim = self._number(f"{arch}.rope.dimension_count", head_dim)
+        config = {
+            "model_type": ARCHITECTURES[arch][0],
+            "vocab_size": embedding.shape[0],
+            "hidden_size": width,
+            "intermediate_size": self._number(f"{arch}.feed_forward_length"),
+            "num_hidden_layers": self._number(f"{arch}.block_count"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": self._number(f"{arch}.attention.head_count_kv", heads),
+            "head_dim": head_dim,
+            "hidden_act": "silu",
+            "max_position_embeddings": self._number(f"{arch}.context_length"),
+            "rms_norm_eps": _short(self.field(f"{arch}.attention.layer_norm_rms_epsilon")),
+            "rope_theta": _short(self.field(f"{arch}.rope.freq_base", 10000.0)),
+            "attention_bias": "blk.0.attn_q.bias" in self.entries,
+            "tie_word_embeddings": "output.weight" not in self.entries,
+            "bos_token_id": self.fields.get("tokenizer.ggml.bos_token_id"),
+            "eos_token_id": self.fields.get("tokenizer.ggml.eos_token_id"),
+        }
+        if rope_dim != head_dim:
+            config["partial_rotary_factor"] = rope_dim / head_dim
+        if self.fields.get(f"{arch}.attention.sliding_window"):
+            config["sliding_window"] = self._number(f"{arch}.attention.sliding_window")
+        if (scaling := self._scaling(arch, config)) is not None:
+            config["rope_scaling"] = scaling
+        return config
+
+    def _number(self, key: str, *default: int) -> int:
+        value = self.field(key, *default)
+        if isinstance(value, list):               # one a layer
+            if len(set(value)) != 1:
+                raise ValueError(f"{self.path} has {key} = {value}: layers that differ are not served")
+            value = value[0]
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{self.path} has {key} = {value!r}: it must be a whole number of at least 1")
+        return value
+
+    def _scaling(self, arch: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        kind, key = self.fields.get(f"{arch}.rope.scaling.type", "none"), f"{arch}.rope.scaling"
+        if "rope_freqs.weight" in self.entries:
+            divisor = self._tensor("rope_freqs.weight").tolist()
+            llama3 = {"rope_type": "llama3", "factor": max(divisor), "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                      "original_max_position_embeddings": 8192}
+            if np.allclose(divisor, _llama3_divisors(llama3, config["rope_theta"], 2 * len(divisor)), rtol=1e-4):
+                return llama3
+            # any other table: the scaling that takes one divisor a frequency
+            return {"rope_type": "longrope", "short_factor": divisor, "long_factor": divisor, "attention_factor": 1.0,
+                    "original_max_position_embeddings": config["max_position_embeddings"]}
+        if kind == "none":
+            return None
+        if kind not in ("linear", "yarn"):
+            raise ValueError(f"{self.path} has {key}.type = {kind!r}: linear and yarn are served, and tables of divisors")
+        scaling = {"rope_type": kind, "factor": float(self.field(f"{key}.factor"))}
+        if kind == "yarn":
+            scaling["original_max_position_embeddings"] = self._number(f"{key}.original_context_length")
+        return scaling
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """Hugging Face name -> the file's."""
+        names = {}
+        for own in self.entries:
+            stem, _, end = own.rpartition(".")
+            block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
+            if stem in _TOP:
+                names[f"{_TOP[stem]}.{end}"] = own
+            elif block and block[2] in _BLOCK:
+                names[f"model.layers.{block[1]}.{_BLOCK[block[2]]}.{end}"] = own
+            elif own != "rope_freqs.weight":
+                raise ValueError(f"{self.path} has the tensor {own}, which no {self.architecture} model has")
+        return names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> Tensor:
+        own = self._names[name]
+        tensor = self._tensor(own)
+        if ARCHITECTURES[self.architecture][1] and (".attn_q." in own or ".attn_k." in own):
+            heads = self.config["num_attention_heads" if ".attn_q." in own else "num_key_value_heads"]
+            # llama.cpp pairs neighbouring rows in RoPE, Hugging Face the two halves of a head
+            tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
+        return tensor
+
+    def _tensor(self, own: str) -> Tensor:
+        entry = self.entries[own]
+        raw = self._bytes[entry.start:entry.stop]
+        if entry.type in _PLAIN:
+            return torch.from_numpy(np.array(raw)).view(_PLAIN[entry.type]).view(entry.shape)
+        block, size = GGML_QUANT_SIZES[entry.type]
+        if entry.type in _FAST:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                blocks_NB = torch.from_numpy(raw).view(-1, size)
+            return _FAST[entry.type](blocks_NB).view(entry.shape)
+        rows = raw.reshape(*entry.shape[:-1], entry.shape[-1] // block * size)
+        try:
+            return torch.from_numpy(dequantize(rows, entry.type)).view(entry.shape)
+        except NotImplementedError:
+            raise ValueError(f"{self.path} has the tensor {own} in {entry.type.name}, which the gguf library cannot "
+                             "dequantise") from None
+
+
+def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
+    head = _Header(data)
+    if bytes(head.take(4)) != b"GGUF":
+        raise ValueError("it does not begin with the letters GGUF")
+    if (version := head.scalar("<I")) not in (2, 3):
+        raise ValueError(f"its version is {version}: versions 2 and 3 are read, little-endian")
+    # a tensor's description takes 32 bytes or more, a field 13: whatever cannot fit is refused before it is read
+    tensors, n_fields = head.count("tensors", 32), head.count("fields", 13)
+    fields = {}
+    for _ in range(n_fields):
+        key = head.string()
+        fields[key] = head.value(head.scalar("<I"))
+    described = []
+    for _ in range(tensors):
+        name, dims = head.string(), head.scalar("<I")
+        if not 1 <= dims <= 4:
+            raise ValueError(f"its tensor {name!r} has {dims} dimensions: 1 to 4 are legal")
+        shape = tuple(reversed([head.scalar("<Q") for _ in range(dims)]))
+        described.append((name, shape, head.scalar("<I"), head.scalar("<Q")))
+    align = fields.get("general.alignment", 32)
+    if not isinstance(align, int) or align < 1 or align & (align - 1):
+        raise ValueError(f"its alignment is {align!r}: it must be a power of two")
+    base, entries = -(-head.at // align) * align, dict[str, Entry]()
+    for name, shape, number, offset in described:
+        if name in entries:
+            raise ValueError(f"it holds the tensor {name} twice")
+        try:
+            kind = GGMLQuantizationType(number)
+        except ValueError:
+            raise ValueError(f"its tensor {name} is of type {number}, which the gguf library does not know") from None
+        block, size = GGML_QUANT_SIZES[kind]
+        if shape[-1] % block:
+            raise ValueError(f"its tensor {name} has rows of {shape[-1]}, not a multiple of the {block} of {kind.name}")
+        start = base + offset
+        stop = start + math.prod(shape) // block * size
+        if stop > len(data):
+            raise ValueError(f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged")
+        entries[name] = Entry(shape, kind, start, stop)
+    return fields, entries
+
+
+def _short(value: float) -> float:
+    """The shortest decimal that this float32 can have been."""
+    return float(str(np.float32(value)))
+
+
+def _llama3_divisors(scaling: Mapping[str, Any], theta: float, dims: int) -> np.ndarray:
+    """By what Llama 3.1 divides each rotary frequency: 1 where its wave is short, `factor` where it is long."""
+    wave = 2 * np.pi * theta ** (np.arange(0, dims, 2) / dims)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    smooth = np.clip((scaling["original_max_position_embeddings"] / wave - low) / (high - low), 0, 1)
+    return 1 / ((1 - smooth) / scaling["factor"] + smooth)
+
+
+def _halves(blocks_NB: Tensor, at: int) -> Tensor:
+    """The float16 number at byte `at` of each block, N1."""
+    return blocks_NB[:, at:at + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(bytes_NB: Tensor) -> Tensor:
+    """Low halves of the bytes first, then the high ones."""
+    n, b = bytes_NB.shape
+    out = torch.empty(n, 2 * b)
+    out[:, :b], out[:, b:] = bytes_NB & 15, bytes_NB >> 4
+    return out
+
+
+def _q4_0(blocks_NB: Tensor) -> Tensor:
+    return _nibbles(blocks_NB[:, 2:]).sub_(8).mul_(_halves(blocks_NB, 0))
+
+
+def _q4_1(blocks_NB: Tensor) -> Tensor:
+    return _nibbles(blocks_NB[:, 4:]).mul_(_halves(blocks_NB, 0)).add_(_halves(blocks_NB, 2))
+
+
+def _q8_0(blocks_NB: Tensor) -> Tensor:
+    return blocks_NB[:, 2:].view(torch.int8).float().mul_(_halves(blocks_NB, 0))
+
+
+_PLAIN = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16,
+          GGMLQuantizationType.BF16: torch.bfloat16, GGMLQuantizationType.F64: torch.float64}
+_FAST: dict[GGMLQuantizationType, Callable[[Tensor], Tensor]] = {
+    GGMLQuantizationType.Q4_0: _q4_0, GGMLQuantizationType.Q4_1: _q4_1, GGMLQuantizationType.Q8_0: _q8_0}
