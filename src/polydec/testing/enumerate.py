@@ -2,18 +2,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from polydec.core.effects import Coro
-from polydec.core.law import probs
-from polydec.core.protocols import Target
+from polydec.core.law import normalise, probs
+from polydec.core.protocols import Shaper, Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.testing.noise import SimplexNoise
 
+R = TypeVar("R")
 Law = dict[tuple[int, ...], float]
 
 
@@ -86,34 +87,42 @@ class EnumeratingRng:
         return tuple(out)
 
 
+def executions(make: Callable[[Any], R]) -> Iterator[tuple[R, float]]:
+    """(make(rng), its probability) for every way that the draws can fall."""
+    script = Script()
+    while True:
+        yield make(EnumeratingRng(script)), script.prob
+        if not script.advance():
+            return
+
+
 def law_of(make: Callable[[Any], Coro]) -> Law:
     """The law of `make(rng)`'s token ids over all draws."""
-    script, law = Script(), defaultdict[tuple[int, ...], float](float)
-    while True:
-        out = run([make(EnumeratingRng(script))])[0].token_ids
-        law[out] += script.prob
-        if not script.advance():
-            return dict(law)
+    law: Law = defaultdict(float)
+    for result, p in executions(lambda rng: run([make(rng)])[0]):
+        law[result.token_ids] += p
+    return dict(law)
 
 
-def target_law(target: Target, prompt: tuple[int, ...], length: int) -> Law:
-    """The law of plain sampling, written without the decoding loop: one fresh session for every prefix. The prefix is
-    committed, not opened with, as a law may tell prompt from output."""
+def target_law(target: Target, prompt: Sequence[int], length: int, shapers: Sequence[Shaper[Any]] = ()) -> Law:
+    """The law of plain sampling from `target` bent by `shapers`, written without the decoding loop and without
+    polydec.targets.shaped: one fresh session of the bare target for every prefix."""
     law: Law = {}
 
-    async def walk(text: tuple[int, ...], p: float) -> None:
-        session, tokens = target.open(prompt), (prompt[-1], *text)
-        session.commit(tokens[:-1])
-        row_V = (await session.score(Draft.chain(tokens[-1]), Want())).row(0)
-        for x, w in enumerate(probs(row_V).tolist()):
+    async def walk(text: tuple[int, ...], p: float, states: tuple[Any, ...]) -> None:
+        session = target.open((*prompt, *text))
+        logw_V = (await session.score(Draft.chain((*prompt, *text)[-1]), Want())).weights(0)
+        for s, state in zip(shapers, states, strict=True):
+            logw_V = s.shape(state, logw_V)
+        for x, w in enumerate(probs(normalise(logw_V)).tolist()):
             if not w:
                 continue
             if x in target.vocab.eos or len(text) + 1 == length:
                 law[(*text, x)] = p * w
             else:
-                await walk((*text, x), p * w)
+                await walk((*text, x), p * w, tuple(s.step(state, x) for s, state in zip(shapers, states, strict=True)))
 
-    run([walk((), 1.0)])
+    run([walk((), 1.0, tuple(s.start(prompt) for s in shapers))])
     return law
 
 

@@ -76,6 +76,8 @@ class Table:
         return Answer(torch.stack([self.weight[t[-2] if len(t) > 1 else self.size, t[-1]] for t in texts]))
 
 
-def toy(seed: int, size: int = 3, *, eos: int | None = None, cost: float = 1.0, tree: bool = True, chunk: int = 2) -> LM:
-    """A random law over `size` tokens, the last one being EOS unless `eos` says which."""
-    return LM(Table(seed, size, cost=cost, tree=tree), Vocab(size, frozenset({size - 1 if eos is None else eos})), chunk=chunk)
+def toy(seed: int, size: int = 3, *, eos: int | None = None, sharp: float = 1.2, cost: float = 1.0, tree: bool = True,
+        chunk: int = 2) -> LM:
+    """A random law over `size` tokens, the last one being EOS unless `eos` says which; logits spread by `sharp`."""
+    ends = frozenset({size - 1 if eos is None else eos})
+    return LM(Table(seed, size, sharp, cost=cost, tree=tree), Vocab(size, ends), chunk=chunk)

@@ -1,0 +1,135 @@
+"""The contract of decoders of the draft-and-verify family: recipes, and whatever is composed by hand."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from polydec.core.decode import Speculative
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.scheduler import run
+from polydec.core.trace import Edited, Event, from_json, replay, to_json
+from polydec.core.types import Exactness
+from polydec.drafters.nothing import Nothing
+from polydec.policies.fixed import Fixed
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.testing.enumerate import distance, law_of, target_law
+from polydec.testing.examples import SHAPERS, bend, pairs
+from polydec.testing.strict import StrictRng
+from polydec.testing.toy import toy
+from polydec.verifiers.match import Match
+
+Make = Callable[[Target, Target], Speculative]
+"""(target, draft) -> the decoder to check."""
+
+PROMPT = (0, 1, 0)
+
+
+def check_decoder(make: Make, *, laws: int = 8, length: int = 3, tolerance: float = 1e-9) -> None:
+    """Raise AssertionError unless what `make` gives keeps its promise and everything that is promised of all decoders:
+    the output law (LAW) or the greedy text (ARGMAX), the ends of the answer, replay, single-use randomness, independence
+    of choices, and that a request's answer does not depend on its neighbours."""
+    kind = make(*pairs(1)[0]).exactness
+    if kind is Exactness.LAW:
+        check_law(make, laws=laws, length=length, tolerance=tolerance)
+    if kind is not Exactness.APPROXIMATE:
+        check_greedy(make)
+    check_ends(make)
+    check_replay(make)
+    check_batch(make)
+    check_choices(make)
+
+
+def check_law(make: Make, *, laws: int = 8, length: int = 3, tolerance: float = 1e-9,
+              shapings: Iterable[str] = ("plain", "shaped", "greedy")) -> None:
+    """The enumerated output law is the target's, under each of these shapings of target and draft. Laws of four tokens are
+    left out where noise is asked for that can be enumerated over three only."""
+    done = 0
+    for target, draft in pairs(laws):
+        for name in shapings:
+            shapers = SHAPERS[name]
+            decoder, request = make(bend(target, shapers), bend(draft, shapers)), Request(PROMPT, max_tokens=length)
+            try:
+                got = law_of(lambda rng, d=decoder, r=request: d.run(r, rng))
+            except ValueError as error:
+                if "enumerated for 3 tokens" not in str(error):
+                    raise
+                continue
+            off = distance(got, target_law(target, PROMPT, length, shapers))
+            done += 1
+            assert off < tolerance, f"law of {target.vocab.size} tokens, {name}: the output law is off by {off:.2e}"
+    assert done, "no law could be enumerated"
+
+
+def _run(decoder: Speculative, *requests: Request, on: Callable[[Event], None] | None = None) -> list[Result]:
+    extra: dict[str, Any] = {} if on is None else {"on": on}
+    return run([decoder.run(r, **extra) for r in requests])
+
+
+def check_greedy(make: Make) -> None:
+    """Greedy texts are those of plain decoding."""
+    for seed in range(6):
+        size = 3 + 5 * (seed % 3)
+        target, draft = (Shaped(toy(seed + s, size, sharp=2.0), Greedy()) for s in (1, 50 * (seed % 2) + 1))
+        request = Request(PROMPT, max_tokens=24, seed=seed, ignore_eos=True)
+        got = _run(make(target, draft), request)[0].token_ids
+        want = _run(Speculative(target, Nothing(), Match(), Fixed(0)), request)[0].token_ids
+        assert got == want, f"greedy text {got} is not that of plain decoding, {want}"
+
+
+def check_ends(make: Make) -> None:
+    """An answer ends at its first EOS or stop id, which it holds, or at max_tokens; nothing follows, inside an accepted
+    run either. With ignore_eos it does not end at EOS."""
+    for seed in range(40):
+        size, ids = 3 + seed % 3, frozenset[int]({0} if seed % 5 == 4 else ())
+        target, draft = toy(seed, size, sharp=2.0), toy(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1)
+        for ignore in (False, True):
+            request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
+            out = _run(make(target, draft), request)[0]
+            ends = ids | (frozenset() if ignore else target.vocab.eos)
+            assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
+            stopped = out.token_ids[-1] in ends
+            assert out.finish_reason == ("stop" if stopped else "length"), f"{out.token_ids} ended by {out.finish_reason}"
+            assert stopped or len(out.token_ids) == request.max_tokens, f"{len(out.token_ids)} tokens, no end among them"
+            assert len(out.token_ids) <= request.max_tokens, f"{len(out.token_ids)} tokens are over max_tokens"
+            s = out.stats
+            assert len(out.token_ids) <= s.passes + s.accepted, "more tokens than passes and accepted drafts account for"
+
+
+def check_replay(make: Make) -> None:
+    """The edits of the trace, read back from JSON, add up to the answer; every draw has a name of its own."""
+    for seed in range(8):
+        target, draft = toy(seed, 5), toy(seed + 1, 5, cost=0.1)
+        events, decoder = list[Event](), make(target, draft)
+        coro = decoder.run(Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append)   # type: ignore[arg-type]
+        out = run([coro])[0]
+        read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
+        assert read == events, "an event is not what its JSON says"
+        got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, Edited)]))
+        assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
+        plain = _run(decoder, Request(PROMPT, max_tokens=20, seed=seed))[0].token_ids
+        assert plain == out.token_ids, "the answer changed when it was watched"
+
+
+def check_batch(make: Make) -> None:
+    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
+    target, draft = toy(11, 6), toy(12, 6, cost=0.1)
+    decoder = make(target, draft)
+    requests = [Request((0, 1, 2, 3, 4, 0, 1)[i % 3:], 3 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
+    alone = [_run(decoder, r)[0] for r in requests]
+    for order in (requests, requests[::-1]):
+        together = dict(zip(map(requests.index, order), _run(decoder, *order), strict=True))
+        for i, want in enumerate(alone):
+            assert together[i].token_ids == want.token_ids, f"request {i} has another answer beside its neighbours"
+
+
+def check_choices(make: Make) -> None:
+    """Choices of one request, and requests of other seeds, draw independently of each other."""
+    target, draft = toy(21, 6, sharp=0.5), toy(22, 6, sharp=0.5, cost=0.1)
+    decoder = make(target, draft)
+    for vary in ("choice", "seed"):
+        requests = [Request(PROMPT, 12, ignore_eos=True, **{vary: i}) for i in range(8)]
+        texts = [r.token_ids for r in _run(decoder, *requests)]
+        assert len(set(texts)) == len(texts), f"requests that differ in {vary} gave the same text"

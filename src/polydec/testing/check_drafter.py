@@ -1,0 +1,123 @@
+"""The contracts of drafters and of policies."""
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+from polydec.core.decode import Speculative
+from polydec.core.protocols import Drafter, Guess, Policy, Session
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.drafters.nothing import Nothing
+from polydec.policies.fixed import Fixed
+from polydec.testing.enumerate import distance, law_of, target_law
+from polydec.testing.strict import StrictRng
+from polydec.testing.toy import toy
+from polydec.verifiers.exact import Exact
+from polydec.verifiers.match import Match
+
+TEXT = (0, 1, 0, 1, 2, 0, 1)
+
+
+def _now(coro: Coroutine[Any, Any, Any]) -> Any:
+    return run([coro])[0]
+
+
+def check_drafter(drafter: Drafter, *, size: int = 3, tolerance: float = 1e-9) -> None:
+    """Raise AssertionError unless the drafter's proposals are trees below the root that stay within the budget, depend on
+    nothing but the text, what it was shown and the randomness, are left alone by a fork's doings, and change neither the
+    text under `match` nor the law under `exact`.
+
+    size: tokens of the toy targets; a drafter that holds a model must hold one of that size.
+    """
+    for seed in range(4):
+        target = toy(seed + 1, size)
+        for prompt, length in (((0, 1), 3), ((0, 1, 0), 4)):
+            request, decoder = Request(prompt, max_tokens=length), Speculative(target, drafter, Exact(), Fixed(2, 4))
+            off = distance(law_of(lambda rng, d=decoder, r=request: d.run(r, rng)), target_law(target, prompt, length))
+            assert off < tolerance, f"under exact verification the output law {seed} is off by {off:.2e}"
+        request = Request(TEXT, max_tokens=24, ignore_eos=True, seed=seed)
+        texts = [_now(Speculative(target, d, Match(), Fixed(5, 12)).run(request, StrictRng.of(seed)))    # type: ignore[arg-type]
+                 for d in (Nothing(), drafter)]
+        assert texts[0].token_ids == texts[1].token_ids, "under `match` a draft changed the text"
+    _now(_rounds(drafter, size))
+
+
+async def _rounds(drafter: Drafter, size: int) -> None:
+    target, dice = toy(9, size), random.Random(3)
+    sessions = [target.open(TEXT) for _ in range(3)]
+    guesses = [drafter.open(TEXT, s) for s in sessions]
+    for g, s in zip(guesses, sessions, strict=True):
+        await _prefill(g, s)
+    root, position, twin = TEXT[-1], len(TEXT), guesses[0].fork()
+    for budget in (Budget(3, 6), Budget(0, 0), Budget(1, 2), Budget(4, 3), Budget(2, 64), Budget(6, 12)):
+        rng = Rng.of(position)
+        drafts = [await g.propose(root, position, budget, rng) for g in guesses]
+        for draft in drafts:
+            _legal(draft, root, budget, size)
+        assert all(_same(drafts[0], d) for d in drafts), "the same text and randomness gave another draft"
+        bonus = dice.randrange(size)
+        for g, s, d in zip(guesses, sessions, drafts, strict=True):
+            leaf = len(d) - 1 if g is not guesses[2] else 0
+            verdict = Verdict(d.path_to(leaf), bonus)
+            scores = await s.score(d, replace(g.want, law=Reads.ROW))
+            s.commit((root, *[d.token[i] for i in verdict.path]))
+            g.learn(d, scores, verdict)
+        position += len(drafts[0].path_to(len(drafts[0]) - 1)) + 1
+        root = bonus
+        guesses[2], sessions[2] = guesses[0].fork(), sessions[0].fork()       # the third went another way
+    draft = await twin.propose(TEXT[-1], len(TEXT), Budget(3, 6), Rng.of(len(TEXT)))
+    fresh, session = drafter.open(TEXT, target.open(TEXT)), target.open(TEXT)
+    await _prefill(fresh, session)
+    assert _same(draft, await fresh.propose(TEXT[-1], len(TEXT), Budget(3, 6), Rng.of(len(TEXT)))), \
+        "what one guess learned changed its fork"
+    for thing in (*guesses, twin, fresh, *sessions):
+        thing.close()
+
+
+async def _prefill(guess: Guess, session: Session) -> None:
+    if guess.want.prompt:
+        scores = await session.prefill(replace(guess.want, law=guess.want.base))
+        guess.learn(Draft.chain(TEXT[0], TEXT[1:-1]), scores, Verdict(tuple(range(1, len(TEXT) - 1)), TEXT[-1]))
+    else:
+        await session.prefill(Want(law=Reads.NOTHING))
+
+
+def _same(a: Draft, b: Draft) -> bool:
+    return (a.token, a.parent, a.draw) == (b.token, b.parent, b.draw)
+
+
+def _legal(draft: Draft, root: int, budget: Budget, size: int) -> None:
+    assert draft.token[0] == root and draft.parent[0] == -1, f"node 0 is {draft.token[0]}, not the root {root}"
+    assert all(0 <= p < i for i, p in enumerate(draft.parent[1:], 1)), "a node stands before its parent"
+    assert all(0 <= x < size for x in draft.token), f"{draft.token} holds what is no token"
+    assert max(draft.depth) <= budget.depth, f"depth {max(draft.depth)} is over the budget's {budget.depth}"
+    assert len(draft) - 1 <= budget.nodes, f"{len(draft) - 1} nodes are over the budget's {budget.nodes}"
+    for i in range(1, len(draft)):
+        assert (draft.law[i] is None) == (draft.draw[i] is Draw.CERTAIN), f"node {i} is {draft.draw[i]}, its law says otherwise"
+    for children in draft.children:
+        certain = [draft.token[c] for c in children if draft.draw[c] is not Draw.INDEPENDENT]
+        assert len(certain) == len(set(certain)), f"siblings {certain} hold one token twice"
+
+
+def check_policy(policy: Policy[Any]) -> None:
+    """Raise AssertionError unless budgets are legal and follow from what was observed alone."""
+    dice = random.Random(7)
+    history = [(Draft.chain(0, (1,) * n), Verdict(tuple(range(1, 1 + dice.randint(0, n))), 2))
+               for n in [dice.randrange(5) for _ in range(30)]]
+    runs: list[list[tuple[int, int, int, bool]]] = []
+    for _ in range(2):
+        state, seen = policy.start(), list[tuple[int, int, int, bool]]()
+        for draft, verdict in history:
+            b = policy.budget(state)
+            assert b.depth >= 0 and b.nodes >= 0 and b.width >= 1, f"budget {b} is not legal"
+            again = policy.budget(state)
+            seen.append((b.depth, b.nodes, b.width, b.go_on(1, 0.5)))
+            assert seen[-1] == (again.depth, again.nodes, again.width, again.go_on(1, 0.5)), "one state gave two budgets"
+            state = policy.observe(state, draft, verdict)
+        runs.append(seen)
+    assert runs[0] == runs[1], "the same history gave other budgets"

@@ -1,0 +1,207 @@
+"""The contract of targets and their sessions."""
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import probs
+from polydec.core.protocols import Scores, Session, Shaper, Target
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+
+
+def check_target(target: Target, *, prompt: Sequence[int] = (0, 1), tolerance: float = 1e-5, seed: int = 0,
+                 prefill: bool = True) -> None:
+    """Raise AssertionError unless sessions of `target` keep their promises: rows are normalised laws; the row of a tree's
+    node is that of its path; a draft that extends the last one, one that replaces it, commits of scored and of unscored
+    tokens, rewinds and forks all leave the law where it should be.
+
+    prompt: at least two tokens of the vocabulary; tolerance: of log-probabilities; prefill: whether a text given as the
+    prompt means the same as one that was generated (not so under penalties of generated tokens only).
+    """
+    Checker(target, tuple(prompt), tolerance, random.Random(seed), prefill).all()
+
+
+class Checker:
+    """One target under check."""
+    def __init__(self, target: Target, prompt: tuple[int, ...], tolerance: float, dice: random.Random, prefill: bool) -> None:
+        self.target, self.prompt, self.tolerance, self.dice, self.prefill = target, prompt, tolerance, dice, prefill
+        self.usual = sorted(set(range(target.vocab.size)) - target.vocab.eos)[:50]
+
+    def all(self) -> None:
+        for check in (self.trees, self.extension, self.commits, self.unscored, self.rewind, self.forks, self.reading,
+                      self.prompt_rows):
+            run([check()])
+
+    def tree(self, nodes: int) -> Draft:
+        """A random tree below the prompt's root, without equal siblings."""
+        token, parent = [self.prompt[-1]], [-1]
+        while len(token) < nodes:
+            p, x = self.dice.randrange(len(token)), self.dice.choice(self.usual)
+            if all((p, x) != (q, y) for q, y in zip(parent, token, strict=True)):
+                token.append(x)
+                parent.append(p)
+        return Draft.certain(token, parent)
+
+    async def after(self, text: Sequence[int]) -> Tensor:
+        """The row after prompt and text, by single steps of a fresh session."""
+        session, root = self.target.open(self.prompt), self.prompt[-1]
+        for x in (*text, None):
+            row_V = (await session.score(Draft.chain(root), Want())).row(0)
+            if x is not None:
+                session.commit((root,))
+                root = x
+        session.close()
+        if self.prefill and text:
+            session = self.target.open((*self.prompt, *text))
+            self.same(row_V, (await session.score(Draft.chain(text[-1]), Want())).row(0),
+                      f"committing {tuple(text)} is not the same as giving it with the prompt")
+            session.close()
+        return row_V
+
+    def same(self, got_V: Tensor, want_V: Tensor, message: str) -> None:
+        distance = float((probs(got_V) - probs(want_V)).abs().max())
+        assert distance <= self.tolerance, f"{message}: probabilities differ by {distance:.2e}"
+
+    async def rows(self, scores: Scores, draft: Draft, text: Sequence[int], what: str) -> None:
+        for i in range(len(draft)):
+            path = [draft.token[j] for j in draft.path_to(i)]
+            self.same(scores.row(i), await self.after([*text, *path]), f"{what}: row {i} is not that of its path {path}")
+
+    async def trees(self) -> None:
+        for nodes in (1, 2, 5, 7):
+            session, draft = self.target.open(self.prompt), self.tree(min(nodes, len(self.usual) + 1))
+            await session.prefill(Want(law=Reads.NOTHING))
+            scores = await session.score(draft, Want())
+            total = float(probs(scores.row(0)).sum())
+            assert abs(total - 1.0) < 1e-5, f"row 0 sums to {total}, not to 1"
+            await self.rows(scores, draft, (), f"tree of {len(draft)} nodes")
+            session.close()
+
+    async def extension(self) -> None:
+        session, whole = self.target.open(self.prompt), self.tree(5)
+        for n in (2, 3, 5):
+            part = Draft.certain(whole.token[:n], whole.parent[:n])
+            await self.rows(await session.score(part, Want()), part, (), f"draft extended to {n} nodes")
+        other = self.tree(4)
+        await self.rows(await session.score(other, Want()), other, (), "draft that replaces another")
+        session.close()
+
+    async def commits(self) -> None:
+        """Accepted paths of every length, one round after another."""
+        session, text = self.target.open(self.prompt), list[int]()
+        for depth in (0, 2, 1, 3):
+            root = ([*self.prompt, *text])[-1]
+            a, b = self.usual[0], self.usual[-1]
+            draft = Draft.certain((root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3))      # accepted below: 2, 3, 6
+            await self.rows(await session.score(draft, Want()), draft, text, f"after {len(text)} committed tokens")
+            path = [draft.token[i] for i in (2, 3, 6)][:depth]
+            session.commit((root, *path))
+            text += [*path, self.dice.choice(self.usual)]
+        session.close()
+
+    async def unscored(self) -> None:
+        """Tokens may be committed that no score has seen."""
+        session, text = self.target.open(self.prompt), [self.dice.choice(self.usual) for _ in range(5)]
+        session.commit((self.prompt[-1], *text[:-1]))
+        await self.rows(await session.score(Draft.chain(text[-1]), Want()), Draft.chain(text[-1]), text, "unscored commit")
+        a, b = self.usual[0], self.usual[-1]
+        await session.score(Draft.chain(text[-1], (a,)), Want())
+        session.commit((text[-1], b, a))
+        text += [b, a, b]
+        await self.rows(await session.score(Draft.chain(b), Want()), Draft.chain(b), text, "commit beside the scored draft")
+        session.close()
+
+    async def rewind(self) -> None:
+        for n in (0, 1, 3, 4):
+            session, text = self.target.open(self.prompt), [self.dice.choice(self.usual) for _ in range(5)]
+            draft = Draft.chain(self.prompt[-1], text[:4])
+            await session.score(draft, Want())
+            session.commit(draft.token)
+            await session.score(Draft.chain(text[4]), Want())
+            session.rewind(n)                     # the last n committed tokens; the next root stands where the first did
+            left = [self.prompt[-1], *text][:5 - n]
+            root = ([self.prompt[-1], *text])[5 - n]
+            await self.rows(await session.score(Draft.chain(root), Want()), Draft.chain(root), [*left[1:], root],
+                            f"rewound by {n}")
+            session.close()
+
+    async def forks(self) -> None:
+        """Twins go their own ways, also when one is forked while something is staged."""
+        session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
+        await session.score(Draft.certain((self.prompt[-1], a, b), (-1, 0, 0)), Want())
+        twin = session.fork()
+        session.commit((self.prompt[-1], a))
+        for s, first in ((twin, b), (session, a)):
+            if s is twin:
+                s.commit((self.prompt[-1], first))
+            draft = Draft.chain(b, (a,))
+            await self.rows(await s.score(draft, Want()), draft, (first, b), f"twin that took {first}")
+        session.commit((b,))
+        twin.commit((b, a))
+        await self.rows(await session.score(Draft.chain(a), Want()), Draft.chain(a), (a, b, a), "first twin, later")
+        await self.rows(await twin.score(Draft.chain(b), Want()), Draft.chain(b), (b, b, a, b), "second twin, later")
+        session.close()
+        twin.close()
+
+    async def reading(self) -> None:
+        """argmax, topk, logp and certain say what the row says."""
+        session, draft = self.target.open(self.prompt), self.tree(4)
+        scores = await session.score(draft, Want(base=Reads.ROW))
+        k = min(3, self.target.vocab.size)
+        for s in (scores, scores.base):
+            ranked = s.topk_rows(range(len(draft)), k)
+            for i in range(len(draft)):
+                row_V, tokens = s.row(i), s.topk(i, k)
+                best = float(row_V.max())
+                assert float(row_V[s.argmax(i)]) == best, f"argmax({i}) is {s.argmax(i)}: not the likeliest token"
+                assert [float(row_V[x]) for x in tokens[0]] == list(tokens[1]), f"topk({i}) has other values than the row"
+                assert list(tokens[1]) == row_V.topk(k).values.tolist(), f"topk({i}) is not the best {k} of the row"
+                assert [float(row_V[x]) for x in ranked[i]] == list(tokens[1]), f"topk_rows is not topk at row {i}"
+                assert list(s.logp(i, range(k))) == row_V[:k].tolist(), f"logp({i}) has other values than the row"
+                only = s.certain(i)
+                assert only is None or float(row_V[only]) == 0.0, f"certain({i}) is {only}: the row has other tokens"
+        session.close()
+
+    async def prompt_rows(self) -> None:
+        session = self.target.open((*self.prompt, *self.usual[:4]))
+        scores = (await session.prefill(Want(law=Reads.ROW, base=Reads.ROW, prompt=True))).base
+        text = (*self.prompt, *self.usual[:4])
+        for i in range(len(text) - 1):
+            fresh = self.target.open(text[:i + 1])
+            want = (await fresh.score(Draft.chain(text[i]), Want(base=Reads.ROW))).base.row(0)
+            self.same(scores.row(i), want, f"row {i} of the prompt is not that of its beginning")
+            fresh.close()
+        session.close()
+
+
+def check_shaped(target: Target, inner: Target, shapers: Sequence[Shaper[Any]], *, prompt: Sequence[int] = (0, 1),
+                 length: int = 4, tolerance: float = 1e-9) -> None:
+    """Raise AssertionError unless every row of `target`, under random texts, is the inner model's logits bent by the
+    shapers with the state that the text gives them: start(prompt), then one step a token."""
+    dice = random.Random(5)
+    for _ in range(4):
+        text = [dice.randrange(target.vocab.size) for _ in range(length)]
+
+        async def rows(of: Target, text: Sequence[int] = text) -> Scores:
+            session: Session = of.open(prompt)
+            return await session.score(Draft.chain(prompt[-1], text), Want())
+
+        got, plain = _now(rows(target)), _now(rows(inner))
+        states = [s.start(prompt) for s in shapers]
+        for i in range(length + 1):
+            logw_V: Tensor = plain.weights(i)
+            for s, state in zip(shapers, states, strict=True):
+                logw_V = s.shape(state, logw_V)
+            distance = float((probs(got.row(i)) - torch.softmax(logw_V.double(), -1)).abs().max())
+            assert distance <= tolerance, f"after {text[:i]} the shaped law is off by {distance:.2e}"
+            if i < length:
+                states = [s.step(x, text[i]) for s, x in zip(shapers, states, strict=True)]
+
+
+def _now(coro: Coroutine[Any, Any, Any]) -> Any:
+    return run([coro])[0]

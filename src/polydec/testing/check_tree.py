@@ -1,0 +1,111 @@
+"""The contract of trees."""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from polydec.core.law import probs, without
+from polydec.core.protocols import Target, Tree
+from polydec.core.scheduler import run
+from polydec.core.types import Budget, Draft, Draw, Want
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.testing.enumerate import executions
+from polydec.testing.strict import StrictRng
+from polydec.testing.toy import toy
+
+BUDGETS = {
+    "nothing": Budget(0, 0),
+    "one level": Budget(1, 8),
+    "two levels": Budget(2, 6),
+    "two nodes": Budget(4, 2),
+    "stop at once": Budget(4, 8, go_on=lambda depth, q: False),
+    "stop after a weak draw": Budget(2, 8, go_on=lambda depth, q: q > 0.3),
+}
+
+
+def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> None:
+    """Raise AssertionError unless the tree stays within its budget and every node says truly how it was drawn: its law is
+    the draft's row after its path, and over all executions its token, given its ancestors and the siblings before it, has
+    that law (without replacement: what the siblings left of it). So nothing may be drawn from another law, dropped or
+    reordered for what it turned out to be. A greedy draft's token is certain and has no law."""
+    for name, budget in BUDGETS.items():
+        for seed in (1, 2) if name != "nothing" else (1,):
+            _draws(tree, toy(seed), name, budget, tolerance)
+    for draft in _grown(tree, Shaped(toy(3), Greedy()), Budget(3, 8)):
+        row = [_row(toy(3), _path(draft, p)) for p in range(len(draft))]
+        assert len(draft) > 1, "a greedy draft was not used"
+        for i in range(1, len(draft)):
+            assert draft.draw[i] is Draw.CERTAIN and draft.law[i] is None, "a greedy draft's token is certain, without a law"
+            assert draft.token[i] == int(row[draft.parent[i]].argmax()), "a greedy draft's token is not the likeliest"
+    _names(tree)
+
+
+def _grow(tree: Tree, target: Target, budget: Budget, rng: Any) -> Draft:
+    return run([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
+
+
+def _grown(tree: Tree, target: Target, budget: Budget) -> Iterator[Draft]:
+    make: Callable[[Any], Draft] = lambda rng: _grow(tree, target, budget, rng)     # noqa: E731
+    return (draft for draft, _ in executions(make))
+
+
+def _path(draft: Draft, node: int) -> tuple[int, ...]:
+    return tuple(draft.token[i] for i in draft.path_to(node))
+
+
+def _row(target: Target, path: Sequence[int]) -> Tensor:
+    async def score() -> Tensor:
+        return (await target.open((0, 1)).score(Draft.chain(1, path), Want())).row(len(path))
+
+    return run([score()])[0]
+
+
+def _draws(tree: Tree, target: Target, name: str, budget: Budget, tolerance: float) -> None:
+    seen: defaultdict[Any, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    rows: dict[tuple[int, ...], Tensor] = {}
+    for draft, p in executions(lambda rng: _grow(tree, target, budget, rng)):
+        assert draft.token[0] == 1, f"budget {name}: node 0 is {draft.token[0]}, not the root"
+        assert all(a < i for i, a in enumerate(draft.parent)), f"budget {name}: a node stands before its parent"
+        assert max(draft.depth) <= budget.depth, f"budget {name}: depth {max(draft.depth)} is over the budget's {budget.depth}"
+        assert len(draft) - 1 <= budget.nodes, f"budget {name}: {len(draft) - 1} nodes are over the budget's {budget.nodes}"
+        assert len(draft) > 1 or not budget.nodes, f"budget {name}: nothing was drawn"
+        for node, children in enumerate(draft.children):
+            path, before = _path(draft, node), tuple[int, ...]()
+            if path not in rows:
+                rows[path] = _row(target, path)
+            if children and node:
+                q = float(probs(rows[_path(draft, draft.parent[node])])[draft.token[node]])
+                assert budget.go_on(draft.depth[node], q), f"budget {name}: something stands below a draw where go_on said stop"
+            for c in children:
+                law_V = draft.law[c]
+                assert law_V is not None, f"budget {name}: a drawn node has no law"
+                assert float((probs(law_V) - probs(rows[path])).abs().max()) < tolerance, \
+                    f"budget {name}: the law of a node below {path} is not the draft's row there"
+                seen[path, before if draft.draw[c] is Draw.WITHOUT else len(before), draft.draw[c]][draft.token[c]] += p
+                before = (*before, draft.token[c])
+    for (path, before, draw), got in seen.items():
+        want_V = probs(rows[path])
+        for x in before if draw is Draw.WITHOUT else ():
+            want_V = without(want_V, x)
+        total = sum(got.values())
+        off = max(abs(got[x] / total - float(want_V[x])) for x in range(len(want_V)))
+        assert off < tolerance, f"budget {name}: what is drawn below {path} after siblings {before} is off its law by {off:.2e}"
+
+
+def _names(tree: Tree) -> None:
+    """Rounds draw under names of their own."""
+    rng, target = StrictRng.of(4), toy(4, 5)
+
+    async def rounds() -> None:
+        session, root, text = target.open((0, 1)), 1, [0, 1]
+        for _ in range(4):
+            draft = await tree.grow(session, root, len(text), Budget(3, 8), rng)     # type: ignore[arg-type]
+            session.commit((root,))
+            root = (draft.token[-1] + 1) % 4
+            text.append(root)
+
+    run([rounds()])

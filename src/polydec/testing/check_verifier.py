@@ -1,0 +1,141 @@
+"""The contract of verifiers."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from polydec.core.decode import Speculative
+from polydec.core.protocols import Scores, Verifier
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Draw, Exactness, Want
+from polydec.drafters.nothing import Nothing
+from polydec.policies.fixed import Fixed
+from polydec.testing.enumerate import distance, law_of, target_law
+from polydec.testing.examples import Siblings
+from polydec.testing.strict import StrictRng
+from polydec.testing.toy import toy
+
+C, D, W = Draw.CERTAIN, Draw.INDEPENDENT, Draw.WITHOUT
+
+CANDIDATES: dict[str, tuple[tuple[Draw, int, int], ...]] = {
+    "one certain": ((C, 0, 1),),
+    "all certain": ((C, 1, 4),),
+    "one draw": ((D, 201, 1),),
+    "two independent": ((D, 202, 2),),
+    "two without replacement": ((W, 203, 2),),
+    "every token without replacement": ((W, 204, 4),),
+    "certain, then drawn": ((C, 0, 1), (D, 205, 1)),
+    "drawn, then certain": ((D, 206, 1), (C, 0, 2)),
+    "without, certain, without": ((W, 207, 2), (C, 1, 1), (W, 208, 1)),
+    "independent of two laws": ((D, 209, 1), (D, 210, 1)),
+    "without beside independent": ((W, 211, 2), (D, 212, 1)),
+}
+"""Sources of siblings: (how, seed of the law, how many)."""
+
+
+def check_verifier(verifier: Verifier, *, laws: int = 2, tolerance: float = 1e-9) -> None:
+    """Raise AssertionError unless the verifier keeps its promise: of LAW, that the output law, enumerated, is the
+    target's for every kind of candidate and mixture of kinds; of LAW and ARGMAX, that a certain row is followed unread;
+    of all, that what it accepts is a path without probes and that nothing it was given is written to.
+
+    laws: random laws for each kind of candidates; every second one has four tokens where they can be enumerated.
+    """
+    if verifier.exactness is Exactness.LAW:
+        sizes = (3, 4) if _enumerable(verifier, 4) else (3,)
+        for n, (name, sources) in enumerate(CANDIDATES.items()):
+            for j in range(laws):
+                size = sizes[j % len(sizes)]
+                _law(verifier, n + len(CANDIDATES) * j, size, Siblings(size, sources), name, 2, tolerance)
+        for name in ("one draw", "drawn, then certain"):
+            _law(verifier, 7, 3, Siblings(3, CANDIDATES[name], depth=2), f"{name}, two levels", 3, tolerance)
+        _law(verifier, 8, 3, Siblings(3, CANDIDATES["one draw"], probe=True), "one draw beside a probe", 2, tolerance)
+    _path(verifier)
+    if verifier.exactness is not Exactness.APPROXIMATE:
+        _certain(verifier)
+
+
+def _enumerable(verifier: Verifier, size: int) -> bool:
+    try:
+        law_of(lambda rng: Speculative(toy(1, size), Nothing(), verifier, Fixed(0)).run(Request((0,), max_tokens=1), rng))
+    except ValueError:                            # noise over more than three tokens is not enumerable
+        return False
+    return True
+
+
+def _law(verifier: Verifier, seed: int, size: int, drafter: Siblings, name: str, length: int, tolerance: float) -> None:
+    target = toy(seed + 1, size)
+    decoder, request = Speculative(target, drafter, verifier, Fixed(8)), Request((0, 1), max_tokens=length)
+    off = distance(law_of(lambda rng: decoder.run(request, rng)), target_law(target, (0, 1), length))
+    assert off < tolerance, f"candidates {name}, law {seed} over {size} tokens: the output law is off by {off:.2e}"
+
+
+def _path(verifier: Verifier) -> None:
+    """Random drafts with real randomness: the verdict is a path, and its inputs are as they were."""
+    for seed in range(40):
+        size = 3 + seed % 2
+        target, sources = toy(seed, size, eos=-1), list(CANDIDATES.values())[seed % len(CANDIDATES)]
+        rng, budget = StrictRng.of(seed), Fixed(8, 64).budget(None)
+        guess = Siblings(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
+
+        async def round_(guess: Any = guess, target: Any = target, budget: Any = budget, rng: Any = rng) -> Any:
+            draft = await guess.propose(1, 2, budget, rng)
+            return draft, await target.open((0, 1)).score(draft, Want())
+
+        draft, scores = run([round_()])[0]
+        before = [law_V.clone() for law_V in draft.law if law_V is not None]
+        rows = [scores.row(i).clone() for i in range(len(draft))]
+        verdict = verifier.verify(draft, scores, rng, 2)            # type: ignore[arg-type]
+        above = 0
+        for i in verdict.path:
+            assert draft.parent[i] == above, f"path {verdict.path} leaves the tree at node {i}"
+            assert not draft.probe[i], f"probe node {i} was accepted"
+            above = i
+        assert 0 <= verdict.bonus < size, f"bonus {verdict.bonus} is not a token"
+        again = verifier.verify(draft, scores, StrictRng(rng._rng), 2)      # type: ignore[arg-type]
+        assert again == verdict, "the same inputs gave another verdict"
+        after = [law_V for law_V in draft.law if law_V is not None]
+        assert all(a.equal(b) for a, b in zip(before, after, strict=True)), "the verifier wrote to a law of the draft"
+        assert all(a.equal(scores.row(i)) for i, a in enumerate(rows)), "the verifier wrote to a row of the target"
+
+
+@dataclass(frozen=True)
+class Blind:
+    """Scores of a greedy law whose rows may not be read."""
+    only: tuple[int, ...]
+
+    def certain(self, i: int) -> int:
+        return self.only[i]
+
+    argmax = certain
+
+    def row(self, i: int) -> Tensor:
+        raise AssertionError(f"row {i} was read although its only token is known")
+
+    weights = row
+
+    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        return (self.only[i],), (0.0,)
+
+    def topk_rows(self, rows: Any, k: int) -> list[list[int]]:
+        return [[self.only[i]] for i in rows]
+
+    def logp(self, i: int, tokens: Any) -> tuple[float, ...]:
+        return tuple(0.0 if x == self.only[i] else float("-inf") for x in tokens)
+
+    hidden_NH = None
+
+    @property
+    def base(self) -> Scores:
+        return self
+
+
+def _certain(verifier: Verifier) -> None:
+    law_V = toy(1).network.weight[0, 0].log_softmax(-1)
+    draft = Draft((0, 1, 2, 0, 1), (-1, 0, 0, 2, 3), (C, D, D, C, W), (None, law_V, law_V, None, law_V))
+    for only, path, bonus in (((2, 0, 0, 1, 2), (2, 3, 4), 2), ((2, 0, 1, 0, 0), (2,), 1), ((0, 0, 0, 0, 0), (), 0)):
+        verdict = verifier.verify(draft, Blind(only), StrictRng.of(0), 1)   # type: ignore[arg-type]
+        assert (verdict.path, verdict.bonus) == (path, bonus), \
+            f"greedy rows {only}: path {verdict.path} and {verdict.bonus}, not {path} and {bonus}"

@@ -1,0 +1,107 @@
+"""Small instances of everything, for the contracts."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, get_type_hints
+
+from polydec.core.protocols import Scores, Session, Shaper, Target, Tree
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.models.lm import LM
+from polydec.shapers.greedy import Greedy
+from polydec.shapers.presence import Presence
+from polydec.shapers.repetition import Repetition
+from polydec.shapers.temperature import Temperature
+from polydec.shapers.top_p import TopP
+from polydec.targets.shaped import Shaped
+from polydec.testing.toy import toy
+from polydec.trees.chain import Chain
+
+SHAPERS: dict[str, tuple[Shaper[Any], ...]] = {
+    "plain": (),
+    "shaped": (Repetition(1.3), Presence(0.4), Temperature(0.8), TopP(0.9)),
+    "greedy": (Greedy(),),
+}
+"""The laws of the enumeration: the model's own, one with state and cuts, and one without chance."""
+
+
+def pairs(count: int = 8) -> list[tuple[LM, LM]]:
+    """Random (target, draft) laws: three tokens, every fourth one four; the draft resembles the target in half of them."""
+    sizes = [4 if i % 4 == 3 else 3 for i in range(count)]
+    return [(toy(i + 1, v), toy(i + 1 if i % 2 else i + 101, v, sharp=0.7 if i % 2 else 1.2, cost=0.1))
+            for i, v in enumerate(sizes)]
+
+
+def bend(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
+    """The target under these shapers."""
+    return Shaped(target, *shapers) if shapers else target
+
+
+def example(kind: type) -> Any:
+    """An instance of a mechanism: its defaults, and a toy or a chain where it asks for a target or a tree."""
+    hints, fill = get_type_hints(kind), {Target: lambda: toy(91, cost=0.1), Tree: Chain}
+    return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
+                   if f.default is MISSING and f.default_factory is MISSING})
+
+
+@dataclass(frozen=True)
+class Siblings:
+    """A drafter for tests of verifiers: below every node down to `depth`, children of several sources in the order given.
+
+    sources: (how, seed, count): `count` children drawn from the toy of that seed, or, where certain, the tokens seed,
+    seed + 1, … modulo the size. Tokens of certain children that stand there already are left out.
+    """
+    size: int
+    sources: tuple[tuple[Draw, int, int], ...]
+    depth: int = 1
+    probe: bool = False
+
+    def open(self, prompt: Sequence[int], session: Session) -> SiblingsGuess:
+        return SiblingsGuess(self, tuple(toy(seed, self.size, cost=0.1).open(prompt) for _, seed, _ in self.sources))
+
+
+@dataclass(frozen=True)
+class SiblingsGuess:
+    how: Siblings
+    sessions: tuple[Session, ...]
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft, tips = Draft.chain(root), [0]
+        for _ in range(min(self.how.depth, budget.depth)):
+            laws = [await s.score(draft, Want()) for s in self.sessions]
+            known = len(draft)
+            for node in tips:
+                for j, (how, seed, count) in enumerate(self.how.sources):
+                    row_V, here = laws[j].row(node), rng.at("draft", position, node, j)
+                    if how is Draw.CERTAIN:
+                        stand = {draft.token[c] for c in draft.children[node]}
+                        tokens = [x for i in range(count) if (x := (seed + i) % self.how.size) not in stand]
+                    elif how is Draw.INDEPENDENT:
+                        tokens = [here.at(i).categorical(row_V.exp()) for i in range(count)]
+                    else:
+                        tokens = list(here.without_replacement(row_V.exp(), count))
+                    for x in tokens:
+                        draft = draft.grown(x, node, how, None if how is Draw.CERTAIN else row_V)
+            tips = list(range(known, len(draft)))
+        if self.how.probe:                        # a node that is fed and must never be accepted, first among its siblings
+            tokens = (draft.token[0], self.how.size - 1, *draft.token[1:])
+            parent = (-1, 0, *(p + (p > 0) for p in draft.parent[1:]))
+            draft = Draft(tokens, parent, (Draw.CERTAIN, Draw.CERTAIN, *draft.draw[1:]), (None, None, *draft.law[1:]),
+                          (False, True, *[False] * (len(draft) - 1)))
+        return draft
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        for s in self.sessions:
+            s.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+
+    def fork(self) -> SiblingsGuess:
+        return SiblingsGuess(self.how, tuple(s.fork() for s in self.sessions))
+
+    def close(self) -> None:
+        for s in self.sessions:
+            s.close()

@@ -1,0 +1,62 @@
+"""Every mechanism and recipe that the registry finds keeps its role's contract."""
+import pytest
+
+from polydec import registry
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.recycling import Recycling
+from polydec.testing.check_decoder import check_decoder, check_law
+from polydec.testing.check_drafter import check_drafter, check_policy
+from polydec.testing.check_target import check_shaped, check_target
+from polydec.testing.check_tree import check_tree
+from polydec.testing.check_verifier import check_verifier
+from polydec.testing.examples import SHAPERS, bend, example
+from polydec.testing.toy import toy
+from polydec.trees.static import Static
+
+
+@pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
+def test_verifier(name):
+    check_verifier(example(registry.mechanisms("verifiers")[name]))
+
+
+@pytest.mark.parametrize("name", registry.mechanisms("trees"))
+def test_tree(name):
+    check_tree(example(registry.mechanisms("trees")[name]))
+
+
+def test_independent_siblings():
+    check_tree(Static((2, 1), replace=True))
+
+
+@pytest.mark.parametrize("name", registry.mechanisms("drafters"))
+def test_drafter(name):
+    check_drafter(example(registry.mechanisms("drafters")[name]))
+
+
+@pytest.mark.parametrize("drafter", [Lookup(4, 2, True, False), Lookup(1, 1, False, False), Recycling(2, 20),
+                                     Recycling(recycle_prefill=True)], ids=str)
+def test_drafter_options(drafter):
+    check_drafter(drafter)
+
+
+@pytest.mark.parametrize("name", registry.mechanisms("policies"))
+def test_policy(name):
+    check_policy(example(registry.mechanisms("policies")[name]))
+
+
+@pytest.mark.parametrize("name", registry.recipes())
+def test_recipe(name):
+    check_decoder(lambda target, draft: registry.build(name, target, draft)[0], laws=4, length=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registry.recipes())
+def test_recipe_over_all_laws(name):
+    check_law(lambda target, draft: registry.build(name, target, draft)[0], laws=12)
+
+
+@pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "path by path"])
+@pytest.mark.parametrize("name", SHAPERS)
+def test_target(name, tree):
+    check_target(bend(toy(3, tree=tree), SHAPERS[name]), tolerance=1e-12, prefill=name == "plain")
+    check_shaped(bend(toy(3, tree=tree), SHAPERS[name]), toy(3), SHAPERS[name])

@@ -1,0 +1,52 @@
+"""The output law of every composition, enumerated, is the target's."""
+import pytest
+
+from polydec.core.decode import Speculative
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.model import FromModel
+from polydec.drafters.nothing import Nothing
+from polydec.drafters.recycling import Recycling
+from polydec.policies.fixed import Fixed
+from polydec.testing.check_decoder import check_law
+from polydec.testing.examples import SHAPERS
+from polydec.trees.chain import Chain
+from polydec.trees.coupled_chain import CoupledChain
+from polydec.trees.coupled_static import CoupledStatic
+from polydec.trees.static import Static
+from polydec.verifiers.coupled import Coupled
+from polydec.verifiers.exact import Exact
+from polydec.verifiers.match import Match
+
+DRAFTERS = {
+    "none": (lambda d: Nothing(), Fixed(0)),
+    "chain": (lambda d: FromModel(d, Chain()), Fixed(2)),
+    "independent tree": (lambda d: FromModel(d, Static((2, 1), replace=True)), Fixed(2, 4)),
+    "tree without replacement": (lambda d: FromModel(d, Static((2, 1))), Fixed(2, 4)),
+    "lookup": (lambda d: Lookup(), Fixed(3)),
+    "recycling": (lambda d: Recycling(k=2, nodes=6), Fixed(3, 6)),
+    "coupled chain": (lambda d: FromModel(d, CoupledChain()), Fixed(2)),
+    "coupled tree": (lambda d: FromModel(d, CoupledStatic((2, 1))), Fixed(2, 4)),
+}
+VERIFIERS = {"match": Match(), "exact": Exact(), "coupled": Coupled()}
+CELLS = [(s, d, v) for s in SHAPERS for d in DRAFTERS for v in VERIFIERS if not d.startswith("coupled") or v == "coupled"]
+
+
+def law(shaping, drafter, verifier, laws, length):
+    make, policy = DRAFTERS[drafter]
+    check_law(lambda t, d: Speculative(t, make(d), VERIFIERS[verifier], policy), laws=laws, length=length, shapings=[shaping])
+
+
+@pytest.mark.parametrize("shaping, drafter, verifier", CELLS)
+def test_two_tokens(shaping, drafter, verifier):
+    law(shaping, drafter, verifier, 8, 2)
+
+
+@pytest.mark.parametrize("shaping, drafter, verifier", [c for c in CELLS if "tree" not in c[1]])
+def test_three_tokens(shaping, drafter, verifier):
+    law(shaping, drafter, verifier, 2, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shaping, drafter, verifier", CELLS)
+def test_all_laws(shaping, drafter, verifier):
+    law(shaping, drafter, verifier, 8, 3)
