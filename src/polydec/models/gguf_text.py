@@ -24,10 +24,10 @@ _TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_U
 # How text is cut before the merges: the kinds of tokenizer.ggml.pre, as the models' own tokenizers cut it.
 _GPT2_KINDS = {"default", "gpt-2", "gpt2", "phi-2", "olmo", "mpt", "jais", "trillion", "mellum", "granite-docling"}
 _DIGIT_KINDS = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-_SPLIT_KINDS = {"llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3, "falcon3": _LLAMA3, "dbrx": _LLAMA3,
+_SPLIT_KINDS = {"llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3, "dbrx": _LLAMA3,
                 "smaug-bpe": _LLAMA3, "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2, "stablelm2": _QWEN2, "tekken": _TEKKEN}
 # The vocabularies whose whole words win over merges, and which put BOS first unless the file says otherwise.
-_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"}
+_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
 # Names of tokens that end a turn: such a control token ends an answer where the chat template writes it.
 _TURN_ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>"}
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
@@ -106,6 +106,8 @@ def _byte_level(file: GGUF, tokens: Sequence[str], types: Sequence[int], pre: st
     except Exception as e:                        # the library raises bare Exceptions
         raise ValueError(f"{file.path} has merges that do not fit its tokens ({e})") from None
     tokenizer.pre_tokenizer = _cut(file, pre)
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
