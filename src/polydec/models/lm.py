@@ -176,13 +176,9 @@ class LMSession:
     async def score(self, draft: Draft, want: Want) -> LogitScores:
         if not self._lm.network.tree:
             return await self._score_paths(draft, want)
-        known = 0
-        if self._tree is not None:
-            if draft.extends(self._tree):
-                known = len(self._tree)
-            else:
-                self._cache.commit(())
+        known = len(self._tree) if self._tree is not None and draft.extends(self._tree) else 0
         if not known:
+            self._cache.commit(())                # what is staged, be it by a part
             self._answers = []
         if known < len(draft):
             new = len(draft) - known
@@ -238,6 +234,8 @@ class LMSession:
         elif tuple(tokens) in self._paths:
             self._cache = self._paths[tuple(tokens)]
             self._cache.commit(range(len(tokens)))
+        else:
+            self._cache.commit(())
         self._paths, self._answers = {}, []
         self._text += tokens
 
@@ -278,12 +276,11 @@ class PartSession:
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
         w = self.whole
-        if w._cache.length < len(w._text):        # every layer must hold what is committed
-            await w._feed(len(w._text), (), Want(law=Reads.NOTHING))
-        part = LMSession(w._lm, w._cache, w._text, self.layers)
         w._cache.commit(())
         w._tree = None
-        return await part.score(draft, want)
+        if w._cache.length < len(w._text):        # every layer must hold what is committed
+            await w._feed(len(w._text), (), Want(law=Reads.NOTHING))
+        return await LMSession(w._lm, w._cache, w._text, self.layers).score(draft, want)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.whole.commit(tokens)
