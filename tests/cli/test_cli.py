@@ -1,6 +1,7 @@
 """The command line on a micro model: what it prints, and one sentence with exit code 2 for everything that is wrong."""
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,9 +146,9 @@ def test_bad_prompts(polydec, model, tmp_path):
 
 
 def test_bad_models(polydec, model, other, tmp_path):
-    empty = tmp_path / "empty"
+    empty, short = tmp_path / "empty", tmp_path / "short"
     empty.mkdir()
-    short = micro.write(tmp_path / "short")
+    shutil.copytree(model, short)
     weights = short / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
     for args in (["--model", str(empty)], ["--model", str(short)],
