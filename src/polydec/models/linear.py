@@ -63,7 +63,8 @@ def _onednn_bf16(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def _fbgemm_fp16(weight: Tensor, bias: Tensor | None) -> Linear:
-    packed = torch.ops.quantized.linear_prepack_fp16.default(weight.float().contiguous(), None if bias is None else bias.float())
+    b = None if bias is None else bias.float()
+    packed = torch.ops.quantized.linear_prepack_fp16.default(weight.float().contiguous(), b)
     op = torch.ops.quantized.linear_dynamic_fp16.default
     return lambda x: op(x, packed)
 
@@ -134,8 +135,11 @@ def measure(kernels: Sequence[Kernel], shapes: Sequence[Shape], rows: Sequence[i
     weights = [torch.randn(s) * s[1] ** -0.5 for s in shapes]
     packed = {k.name: [k.pack(w, None) for w in weights] for k in kernels}
     best = {k.name: [float("inf")] * len(rows) for k in kernels}
+    deadline = time.perf_counter() + 2.0          # on a busy machine a pass can take a hundred times as long
     with torch.inference_mode():
-        for _ in range(repeats):
+        for n in range(repeats):
+            if n > 1 and time.perf_counter() > deadline:
+                break
             for name, layers in packed.items():
                 for r, m in enumerate(rows):
                     xs = {s[1]: torch.randn(m, s[1]) for s in shapes}
@@ -147,9 +151,9 @@ def measure(kernels: Sequence[Kernel], shapes: Sequence[Shape], rows: Sequence[i
 
 
 def sample(shapes: Sequence[Shape], budget: int = 24_000_000) -> list[Shape]:
-    """A part of the model's layers, large enough not to fit a cache where the model does not either."""
+    """The first layers of the model, large enough not to fit a cache where the model does not either."""
     some, left = list[Shape](), budget
-    for s in sorted(shapes, key=lambda s: s[0] * s[1]):
+    for s in shapes:
         if left <= 0:
             break
         some.append((min(s[0], max(1, left // s[1])), s[1]))

@@ -150,9 +150,9 @@ class Transformer:
         """
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(DTYPES)}")
-        where = torch.device(device)
-        if where.type not in ("cpu", "cuda"):
+        if device.split(":")[0] not in ("cpu", "cuda"):
             raise ValueError(f"device is {device!r}: it must be 'cpu' or 'cuda'")
+        where = torch.device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here")
         c = Config.of(config)
@@ -182,7 +182,8 @@ class Transformer:
                 load.get("model.embed_tokens.weight", (embed.shape[0], W))
             norm = load.get("model.norm.weight", (W,)) * W ** 0.5
             matrix = embed.to(number) if head_name != "lm_head.weight" else load.get(head_name, (rows, W))
-            head = pool.submit(lambda: kernel.pack(matrix * norm, load.bias(["lm_head.bias"], [rows])))
+            head_bias = load.bias(["lm_head.bias"], [rows])
+            head = pool.submit(lambda: kernel.pack(matrix * norm, head_bias))
             waiting, layers = list[list[Any]](), list[Layer]()
             for i in range(c.layers):             # two layers at most wait unpacked: large models fill no memory twice
                 waiting.append(_layer(load, f"model.layers.{i}.", c, D, order, kernel, pool))
@@ -340,8 +341,8 @@ def _layer(load: _Loader, name: str, c: Config, D: int, order: Tensor, kernel: K
             bq, bk, bv = b.split(sizes)
             b = torch.cat([heads(bq, H)[:, 0] * scale, heads(bk, KV)[:, 0], bv])
         return kernel.pack(weight, b)
-    b_out, b_mlp, b_down = (load.bias(n, s) for n, s in (
-        ([a + "o_proj.bias"], [W]), ([m + "gate_proj.bias", m + "up_proj.bias"], [inner, inner]), ([m + "down_proj.bias"], [W])))
+    b_out, b_down = load.bias([a + "o_proj.bias"], [W]), load.bias([m + "down_proj.bias"], [W])
+    b_mlp = load.bias([m + "gate_proj.bias", m + "up_proj.bias"], [inner, inner])
     return [pool.submit(qkv), pool.submit(lambda: kernel.pack(out, b_out)),
             pool.submit(lambda: kernel.pack(torch.cat([gate, up]).mul_(n2), b_mlp)),
             pool.submit(lambda: kernel.pack(down, b_down)), qk_norm]
