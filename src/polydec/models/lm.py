@@ -58,6 +58,11 @@ class Network(Protocol):
         ...
 
     @property
+    def rollback(self) -> bool:
+        """Whether a cache can drop its last entries cheaply; asked only where `tree` is False."""
+        ...
+
+    @property
     def partial(self) -> bool:
         """Whether a range of the layers can run alone."""
         ...
@@ -231,11 +236,12 @@ class LMSession:
                     keep.append(child)
             self._cache.commit(keep)
             self._tree = None
-        elif tuple(tokens) in self._paths:
-            self._cache = self._paths[tuple(tokens)]
-            self._cache.commit(range(len(tokens)))
         else:
-            self._cache.commit(())
+            path = next((p for p in self._paths if p[:len(tokens)] == tuple(tokens)
+                         and (len(p) == len(tokens) or self._lm.network.rollback)), None)
+            if path is not None:
+                self._cache = self._paths[path]
+            self._cache.commit(range(len(tokens)) if path is not None else ())
         self._paths, self._answers = {}, []
         self._text += tokens
 

@@ -46,7 +46,7 @@ class TextCache:
 
 class Table:
     """An order-2 law: the next token depends on the last two. Float64. `cost` orders it in the scheduler."""
-    layers, context, partial = 1, 1 << 20, False
+    layers, context, partial, rollback = 1, 1 << 20, False, True
 
     def __init__(self, seed: int, size: int = 3, sharp: float = 1.2, *, cost: float = 1.0, tree: bool = True) -> None:
         g = torch.Generator().manual_seed(seed)
