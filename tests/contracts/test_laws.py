@@ -41,7 +41,7 @@ def test_two_tokens(shaping, drafter, verifier):
     law(shaping, drafter, verifier, 8, 2)
 
 
-@pytest.mark.parametrize("shaping, drafter, verifier", [c for c in CELLS if "tree" not in c[1]])
+@pytest.mark.parametrize("shaping, drafter, verifier", [c for c in CELLS if "tree" not in c[1] or c[2] == "exact"])
 def test_three_tokens(shaping, drafter, verifier):
     law(shaping, drafter, verifier, 2, 3)
 
@@ -49,4 +49,4 @@ def test_three_tokens(shaping, drafter, verifier):
 @pytest.mark.slow
 @pytest.mark.parametrize("shaping, drafter, verifier", CELLS)
 def test_all_laws(shaping, drafter, verifier):
-    law(shaping, drafter, verifier, 8, 3)
+    law(shaping, drafter, verifier, 4 if (drafter, verifier) == ("independent tree", "match") else 8, 3)

@@ -123,11 +123,11 @@ class Checker:
             await session.score(draft, Want())
             session.commit(draft.token)
             await session.score(Draft.chain(text[4]), Want())
-            session.rewind(n)                     # the last n committed tokens; the next root stands where the first did
+            session.rewind(n)                     # then another token than the one that stood there
             left = [self.prompt[-1], *text][:5 - n]
-            root = ([self.prompt[-1], *text])[5 - n]
-            await self.rows(await session.score(Draft.chain(root), Want()), Draft.chain(root), [*left[1:], root],
-                            f"rewound by {n}")
+            root = next(x for x in self.usual[::-1] if x != [self.prompt[-1], *text][5 - n])
+            draft = Draft.chain(root, (self.usual[0],))
+            await self.rows(await session.score(draft, Want()), draft, [*left[1:], root], f"rewound by {n}")
             session.close()
 
     async def forks(self) -> None:
