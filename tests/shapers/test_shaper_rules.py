@@ -109,6 +109,15 @@ def test_top_p_without_sorting_equals_the_definition(seed: int, p: float, scale:
     assert near or kept(TopP(p), row_V) == sorted(order[before < p].tolist())
 
 
+def test_mass_that_rounding_never_reaches() -> None:
+    for row_V in (torch.zeros(3000), torch.randn(3000, generator=torch.Generator().manual_seed(1))):
+        for shaper in (TopP(1 - 1e-16), TopP(1 - 1e-9), Typical(1 - 1e-16)):
+            assert len(kept(shaper, row_V)) > 2990
+    row_V = torch.full((3000,), NEG_INF)
+    row_V[100:900] = 0.0
+    assert kept(TopP(1 - 1e-12), row_V) == kept(Typical(1 - 1e-12), row_V) == list(range(100, 900))
+
+
 @given(st.integers(0, 2**31), st.sampled_from([0.05, 0.5, 0.9, 0.99]))
 @settings(max_examples=30, deadline=None)
 def test_typical_without_sorting_equals_the_definition(seed: int, mass: float) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
-FIRST = 256      # how many entries a selection looks at before it looks at eight times as many
+FIRST = 256      # how many of the largest entries a selection looks at before it looks at all
+SLOTS = 4096     # a 64th of a nat each
 
 
 def ids(tokens: Sequence[int] = ()) -> Ids:
@@ -26,15 +27,21 @@ def index(text_n: Ids, logw_V: Tensor) -> Tensor:
     return torch.from_numpy(text_n).to(logw_V.device)
 
 
-def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, Tensor, int]:
-    """(key_K, token_K, m): entries in descending order of key, of which the first m are the fewest whose probabilities
-    reach `mass`; K > m unless nothing is left out. At least one is kept."""
-    size, k = key_V.shape[-1], FIRST
-    while True:
-        k = min(k, size)
-        key_K, token_K = key_V.topk(k)
-        p_K = logp_V[token_K].double().exp()
-        m = int((p_K.cumsum(-1) - p_K < mass).sum())
-        if m < k or k == size:
-            return key_K, token_K, max(m, 1)
-        k *= 8
+def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, int]:
+    """(edge, equals): in descending order of key, the fewest entries whose probabilities reach `mass` are those above
+    `edge` and `equals` (at least one) of those at it."""
+    key_K, token_K = key_V.topk(min(FIRST, len(key_V)))
+    before = 0.0
+    p_K = logp_V[token_K].double().exp()
+    if len(key_K) < len(key_V) and float(p_K.sum()) - float(p_K[-1]) < mass:       # a flat law: find where the edge lies
+        slot_V = ((key_K[0] - key_V) * 64.0).clamp(max=SLOTS - 1).long()
+        mass_S = torch.bincount(slot_V, logp_V.exp(), SLOTS).double()
+        before_S = mass_S.cumsum(-1) - mass_S
+        slot = int(((before_S < mass) & (mass_S > 0.0)).nonzero()[-1])
+        before = float(before_S[slot])
+        token_K = (slot_V == slot).nonzero()[:, 0]
+        key_K, order = key_V[token_K].sort(descending=True)
+        p_K = logp_V[token_K[order]].double().exp()
+    m = max(1, int((p_K.cumsum(-1) - p_K + before < mass).sum()))
+    edge = key_K[m - 1]
+    return edge, int((key_K[:m] == edge).sum())

@@ -34,7 +34,8 @@ class TopNSigma:
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
-        sigma = float(logw_V[logw_V > NEG_INF].std(correction=0))
+        finite_V = logw_V if float(logw_V.min()) > NEG_INF else logw_V[logw_V > NEG_INF]
+        sigma = float(finite_V.std(correction=0))
         if sigma == 0.0:
             return logw_V
         return logw_V.masked_fill(logw_V < logw_V.max() - self.n * sigma, NEG_INF)

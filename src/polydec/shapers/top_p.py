@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise
@@ -38,11 +37,7 @@ class TopP:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.p == 1.0:
             return logw_V
-        value_K, token_K, m = by_mass(logw_V, normalise(logw_V), self.p)
-        kept = token_K[:m]
-        if m < len(token_K) and value_K[m] == value_K[m - 1]:      # the edge cuts through equals: the lower ids stay
-            above = token_K[value_K > value_K[m]]
-            kept = torch.cat((above, (logw_V == value_K[m]).nonzero()[:m - len(above), 0]))
-        out_V = torch.full_like(logw_V, NEG_INF)
-        out_V[kept] = logw_V[kept]
+        edge, equals = by_mass(logw_V, normalise(logw_V), self.p)
+        out_V = logw_V.masked_fill(logw_V < edge, NEG_INF)
+        out_V[(logw_V == edge).nonzero()[equals:, 0]] = NEG_INF
         return out_V

@@ -40,5 +40,5 @@ class Typical:
         logp_V = normalise(logw_V)
         entropy = -(logp_V.exp() * logp_V).nansum()                # 0 * -inf of what has no weight counts as 0
         near_V = -(logp_V + entropy).abs()
-        near_K, _, m = by_mass(near_V, logp_V, self.mass)
-        return logw_V.masked_fill(near_V < near_K[m - 1], NEG_INF)
+        edge, _ = by_mass(near_V, logp_V, self.mass)
+        return logw_V.masked_fill(near_V < edge, NEG_INF)

@@ -50,7 +50,11 @@ class Xtc:
         if not self.rng.at("xtc", state).bernoulli(self.probability):
             return logw_V
         log_t = math.log(self.threshold) if self.threshold else NEG_INF
-        top_V = (logw_V >= logw_V.logsumexp(-1) + log_t) & (logw_V > NEG_INF)
-        if int(top_V.sum()) < 2:
+        choices = (logw_V >= logw_V.logsumexp(-1) + log_t).nonzero()[:, 0]
+        w = logw_V[choices]
+        choices, w = choices[w > NEG_INF], w[w > NEG_INF]
+        if len(choices) < 2:
             return logw_V
-        return logw_V.masked_fill(top_V & (logw_V > logw_V[top_V].min()), NEG_INF)
+        out_V = logw_V.clone()
+        out_V[choices[w > w.min()]] = NEG_INF
+        return out_V
