@@ -7,7 +7,7 @@ import sys
 import click
 import typer
 
-from polydec.cli import bench, chat, demo, generate, methods, verify, zoo
+from polydec.cli import bench, chat, demo, generate, methods, train, verify, zoo
 
 app = typer.Typer(name="polydec", help="Decode language models by any published method.", no_args_is_help=True,
                   add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -17,6 +17,7 @@ app.command()(methods.methods)
 app.command()(verify.verify)
 app.command()(bench.bench)
 app.command()(demo.demo)
+app.add_typer(train.app, name="train")
 app.add_typer(zoo.app, name="zoo")
 
 
