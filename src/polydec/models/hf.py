@@ -263,7 +263,7 @@ class _Trial:
     @contextmanager
     def _small_window(self) -> Iterator[None]:
         """So that a few tokens reach past the sliding window. The model reads it from its config."""
-        net, config = self._net, self._net._config
+        net, config = self._net, self._net._model.config.get_text_config(decoder=True)
         old = net._window
         try:
             if old is not None:
