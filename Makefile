@@ -9,7 +9,7 @@ demo: $(STAMP)
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests --cov=polydec.core --cov-report=term --cov-fail-under=100
+	$(BIN)/python -m pytest tests --cov=src/polydec/core --cov-report=term --cov-fail-under=100
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks

@@ -22,14 +22,14 @@ class Usage:
 
 class Task:
     """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed."""
-    __slots__ = ("coro", "done", "error", "join", "kids", "left", "parent", "result", "slot", "usage")
+    __slots__ = ("coro", "done", "error", "join", "kids", "left", "parent", "result", "running", "slot", "usage")
 
     def __init__(self, coro: Coro, parent: Task | None = None, slot: int = 0) -> None:
         self.coro, self.parent, self.slot = coro, parent, slot
         self.join: Join | None = None
         self.kids: list[Task] = []
         self.left = 0
-        self.done = False
+        self.done = self.running = False
         self.result: Any = None
         self.error: BaseException | None = None
         self.usage: dict[Model, Usage] = {} if parent is None else parent.usage
@@ -40,7 +40,8 @@ class Task:
             self.done = True
             for kid in self.kids:
                 kid.close()
-            self.coro.close()
+            if not self.running:                  # one that ends itself (from an observer) is closed when it next waits
+                self.coro.close()
 
 
 class Scheduler:
@@ -86,7 +87,7 @@ class Scheduler:
     def _run(self, model: Model, group: list[tuple[Task, Forward]]) -> None:
         start = time.perf_counter()
         try:
-            answers = model.forward([f.query for _, f in group])
+            answers = list(zip(group, model.forward([f.query for _, f in group]), strict=True))
         except Exception as error:                # every request of this pass fails; the others go on
             self._ready.extend((t, None, error) for t, _ in group)
             return
@@ -97,11 +98,12 @@ class Scheduler:
             use.passes += first
             use.positions += f.size
             use.seconds += seconds * f.size / fed
-        self._ready.extend((t, a, None) for (t, _), a in zip(group, answers, strict=True))
+        self._ready.extend((t, a, None) for (t, _), a in answers)
 
     def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:
         if task.done:
             return
+        task.running = True
         try:
             effect = task.coro.send(value) if error is None else task.coro.throw(error)
         except StopIteration as stop:
@@ -109,7 +111,10 @@ class Scheduler:
         except Exception as failure:
             self._finish(task, None, failure)
         else:
-            if isinstance(effect, Forward):
+            task.running = False
+            if task.done:
+                task.coro.close()
+            elif isinstance(effect, Forward):
                 self._waiting.setdefault(effect.model, []).append((task, effect))
             else:
                 join: Join = effect
@@ -118,6 +123,8 @@ class Scheduler:
                 self._ready.extend((k, None, None) for k in task.kids)
 
     def _finish(self, task: Task, value: Any, error: BaseException | None) -> None:
+        if task.done:
+            return
         task.done, task.result, task.error = True, value, error
         parent = task.parent
         if parent is None or parent.done or parent.join is None:

@@ -1,0 +1,238 @@
+"""The autoregressive loop."""
+from dataclasses import dataclass, replace
+
+import pytest
+
+from polydec import registry
+from polydec.core.decode import Speculative
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.trace import Edited, Finished, Opened, Proposed, Verified, replay
+from polydec.core.types import Draft, Exactness, Reads, Verdict, Want
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.model import FromModel
+from polydec.drafters.nothing import Nothing
+from polydec.policies.fixed import Fixed
+from polydec.shapers.greedy import Greedy
+from polydec.shapers.temperature import Temperature
+from polydec.targets.shaped import Shaped
+from polydec.testing.toy import toy
+from polydec.trees.chain import Chain
+from polydec.verifiers.exact import Exact
+from polydec.verifiers.match import Match
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Drafts these tokens, whatever the text."""
+    tokens: tuple
+    seen: list
+    prompt: bool = False
+
+    @property
+    def want(self):
+        return Want(law=Reads.NOTHING, base=Reads.ROW if self.prompt else Reads.NOTHING, prompt=self.prompt)
+
+    def open(self, prompt, session):
+        return self
+
+    async def propose(self, root, position, budget, rng):
+        return Draft.chain(root, self.tokens[position:position + budget.depth])
+
+    def learn(self, draft, scores, verdict):
+        self.seen.append((draft, scores, verdict))
+
+    def fork(self):
+        return self
+
+    def close(self):
+        self.seen.append("closed")
+
+
+def plain(target):
+    return Speculative(target, Nothing(), Match(), Fixed(0))
+
+
+def decode(decoder, request, on=None):
+    return run([decoder.run(request) if on is None else decoder.run(request, on=on)])[0]
+
+
+def test_exactness_is_the_verifiers():
+    assert plain(toy(1)).exactness is Exactness.LAW
+
+
+def test_a_perfect_draft_takes_one_pass_for_depth_plus_one_tokens():
+    target, request = toy(2, 6, eos=-1), Request((0, 1), max_tokens=20)
+    text = decode(plain(target), request).token_ids
+    seen, events = [], []
+    out = decode(Speculative(target, Oracle((0, 1, *text), seen), Match(), Fixed(4)), request, events.append)
+    assert out.token_ids == text and out.finish_reason == "length"
+    s = out.stats
+    assert (s.passes, s.drafts, s.drafted, s.accepted, s.first) == (4, 4, 16, 16, 5)
+    assert s.accepted_at == s.tried_at == (4, 4, 4, 4) and s.mean_acceptance_length == 5.0
+    assert [e.accepted for e in events if isinstance(e, Edited)] == [4, 4, 4, 4]
+    assert seen[-1] == "closed"
+
+
+def test_drafts_never_pass_the_room_that_is_left():
+    target, events = toy(2, 6, eos=-1), []
+    request = Request((0, 1), max_tokens=7)
+    text = decode(plain(target), request).token_ids
+    decode(Speculative(target, Oracle((0, 1, *text, 0, 0, 0, 0), []), Match(), Fixed(4)), request, events.append)
+    assert [len(e.token) for e in events if isinstance(e, Proposed)] == [5, 2]
+
+
+def test_a_rejected_draft_costs_nothing_but_the_pass():
+    target, request = toy(2, 6, eos=-1), Request((0, 1), max_tokens=6)
+    text = decode(plain(target), request).token_ids
+    wrong = tuple((x + 1) % 6 for x in text)
+    out = decode(Speculative(target, Oracle((0, 1, *wrong), []), Match(), Fixed(3)), request)
+    assert out.token_ids == text and out.stats.accepted == 0 and out.stats.passes == 6
+    assert out.stats.tried_at == (5, 4, 3) and out.stats.accepted_at == (0, 0, 0)
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_an_end_inside_an_accepted_run(place):
+    """Wherever EOS falls in a draft of five: accepted or drawn, it is the last token, and nothing below it is fed."""
+    target, request = toy(5, 8, eos=-1), Request((0, 1), max_tokens=12)
+    text = decode(plain(target), request).token_ids
+    place = next(i for i in range(place, 12) if text[i] not in text[:i])
+    ends = toy(5, 8, eos=text[place])
+    events = []
+    out = decode(Speculative(ends, Oracle((0, 1, *text), []), Match(), Fixed(5)), request, events.append)
+    assert out.token_ids == text[:place + 1] and out.finish_reason == "stop"
+    fed = [e for e in events if isinstance(e, Proposed)][-1]
+    assert text[place] not in fed.token[1:-1]
+    stop = decode(Speculative(target, Oracle((0, 1, *text), []), Match(), Fixed(5)),
+                  replace(request, stop_ids=frozenset({text[place]})))
+    assert stop.token_ids == out.token_ids and stop.finish_reason == "stop"
+    ignored = decode(Speculative(ends, Oracle((0, 1, *text), []), Match(), Fixed(5)), replace(request, ignore_eos=True))
+    assert ignored.token_ids == text
+
+
+class Letters:
+    def __init__(self, stop):
+        self.stop, self.text, self.stopped = stop, "", False
+
+    def push(self, token):
+        self.text += str(token)
+        self.stopped = self.text.endswith(self.stop)
+        return "" if self.stopped else str(token)
+
+    def end(self):
+        return ""
+
+
+def test_a_stop_string_inside_an_accepted_run():
+    target, request = toy(5, 8, eos=-1), Request((0, 1), max_tokens=12)
+    text = decode(plain(target), request).token_ids
+    stop = "".join(map(str, text[2:4]))
+    end = "".join(map(str, text)).index(stop) + 2
+    asked = replace(request, writer=lambda: Letters(stop))
+    out = decode(Speculative(target, Oracle((0, 1, *text), []), Match(), Fixed(8)), asked)
+    assert out.token_ids == text[:end] and out.finish_reason == "stop"
+
+
+def test_events_in_order_and_replay():
+    target, events = toy(2, 6, eos=-1), []
+    request = Request((0, 1, 0, 1), max_tokens=15, choice=2)
+    out = decode(Speculative(target, Lookup(), Match(), Fixed(3)), request, events.append)
+    assert events[0] == Opened(2, (0, 1, 0, 1)) and events[-1] == Finished(2, "length")
+    kinds = [type(e) for e in events[1:-1]]
+    assert kinds == [Proposed, Verified, Edited] * (len(kinds) // 3)
+    assert tuple(replay((0, 1, 0, 1), [e.edit for e in events if isinstance(e, Edited)])) == out.token_ids
+
+
+@pytest.mark.parametrize("shapers", [(), (Temperature(0.5),), (Greedy(),)], ids=["plain", "warm", "greedy"])
+def test_logprobs_of_the_shaped_law_and_of_the_model(shapers):
+    base = toy(4, 5, eos=-1)
+    target = Shaped(base, *shapers) if shapers else base
+    request = Request((0, 1), max_tokens=9, logprobs=2, seed=1)
+    alone = decode(plain(target), request)
+    drafted = decode(Speculative(target, Oracle((0, 1, *alone.token_ids), []), Match(), Fixed(3)), request)
+    assert drafted.logprobs == alone.logprobs and len(alone.logprobs) == 9
+    text = [0, 1]
+    for note in alone.logprobs:
+        async def row(of, text=tuple(text)):
+            return (await of.open(text).score(Draft.chain(text[-1]), Want())).row(0)
+
+        model, shaped = run([row(base)])[0], run([row(target)])[0]
+        assert note.model_logp == pytest.approx(float(model[note.token]))
+        assert note.logp == pytest.approx(float(shaped[note.token]))
+        assert note.top == tuple((int(i), pytest.approx(float(model[i]))) for i in model.topk(2).indices)
+        text.append(note.token)
+    none = decode(plain(target), replace(request, logprobs=0))
+    assert none.logprobs[0].top == () and none.logprobs[0].logp == alone.logprobs[0].logp
+    assert decode(plain(target), replace(request, logprobs=None)).logprobs is None
+
+
+def test_prompt_rows_reach_a_drafter_that_wants_them():
+    target, seen = toy(4, 5), []
+    decode(Speculative(target, Oracle((), seen, prompt=True), Match(), Fixed(0)), Request((0, 1, 2, 3), max_tokens=2))
+    draft, scores, verdict = seen[0]
+    assert draft.token == (0, 1, 2) and verdict == Verdict((1, 2), 3)
+    assert scores.base.topk(2, 1)[0][0] == int(target.network.weight[1, 2].argmax())
+    seen.clear()
+    decode(Speculative(target, Oracle((), seen, prompt=True), Match(), Fixed(0)), Request((1,), max_tokens=1))
+    assert seen == ["closed"]                     # a prompt of one token has no rows before its root's
+
+
+def test_a_drafter_that_fails_to_open_still_closes_the_session():
+    class Fails(Nothing):
+        def open(self, prompt, session):
+            raise OSError("no")
+
+    closed = []
+
+    @dataclass(frozen=True)
+    class Watched:
+        inner: object
+
+        @property
+        def vocab(self):
+            return self.inner.vocab
+
+        def open(self, prompt):
+            session = self.inner.open(prompt)
+            session.close = lambda: closed.append(True)
+            return session
+
+    with pytest.raises(OSError):
+        decode(Speculative(Watched(toy(1)), Fails(), Match(), Fixed(0)), Request((0,)))
+    assert closed == [True]
+
+
+def test_cancelled_requests_close_their_sessions_and_leave_the_others_alone():
+    target, seen = toy(2, 6, eos=-1), []
+    request = Request((0, 1), max_tokens=30)
+    alone = decode(plain(target), request).token_ids
+    scheduler, written = Scheduler(), []
+    kept = scheduler.submit(plain(target).run(request))
+
+    def watch(event):
+        written.append(event)
+        if isinstance(event, Edited) and len(written) > 9:
+            scheduler.cancel(cut)                 # from inside its own step
+
+    cut = scheduler.submit(Speculative(target, Oracle((0, 1, *alone), seen), Match(), Fixed(1)).run(request, on=watch))
+    while scheduler.step():
+        pass
+    assert kept.result.token_ids == alone
+    assert cut.done and cut.result is None and seen[-1] == "closed"
+    got = replay((0, 1), [e.edit for e in written if isinstance(e, Edited)])
+    assert 0 < len(got) < 30 and tuple(got) == alone[:len(got)]
+
+
+def test_a_batch_of_every_recipe_equals_singles():
+    target, draft = toy(7, 6), toy(8, 6, cost=0.1)
+    warm = Shaped(toy(7, 6), Temperature(0.7))
+    requests = []
+    for i, name in enumerate(registry.recipes()):
+        for j, law in enumerate((target, warm)):
+            decoder = registry.build(name, law, draft)[0]
+            requests.append((decoder, Request((0, 1, 2, 3)[:1 + (i + j) % 4], 10 + i, seed=i, choice=j)))
+    requests.append((Speculative(target, FromModel(draft, Chain()), Exact(), Fixed(2)), Request((5,), 12)))
+    alone = [decode(d, r).token_ids for d, r in requests]
+    together = [r.token_ids for r in run([d.run(r) for d, r in requests])]
+    assert together == alone
+    assert len(set(alone)) > 10

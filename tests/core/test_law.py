@@ -1,0 +1,44 @@
+"""Arithmetic on laws."""
+import torch
+
+from polydec.core import law
+from polydec.core.law import NEG_INF
+
+P = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+Q = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64)
+
+
+def test_normalise_and_probs():
+    w = torch.tensor([1.0, 3.0, NEG_INF])
+    assert torch.allclose(law.normalise(w).exp(), torch.tensor([0.1192, 0.8808, 0.0]), atol=1e-4)
+    assert law.probs(law.normalise(w)).dtype == torch.float64
+
+
+def test_one_hot():
+    out = law.one_hot(1, P.float())
+    assert out.tolist() == [NEG_INF, 0.0, NEG_INF] and out.dtype == torch.float32
+
+
+def test_residual():
+    assert torch.allclose(law.residual(P, Q), torch.tensor([0.75, 0.0, 0.25], dtype=torch.float64))
+    assert law.residual(P, P) is P                # rounding rejected what could not be
+    assert P.tolist() == [0.5, 0.3, 0.2]
+
+
+def test_without():
+    assert torch.allclose(law.without(P, 0), torch.tensor([0.0, 0.6, 0.4], dtype=torch.float64))
+    assert law.without(torch.tensor([0.0, 1.0]), 1).tolist() == [0.0, 0.0]
+
+
+def test_total_variation():
+    assert abs(law.total_variation(P, Q) - 0.4) < 1e-12
+    assert abs(1 - law.total_variation(P, Q) - float(torch.minimum(P, Q).sum())) < 1e-12
+
+
+def test_masked():
+    w, keep = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True])
+    assert law.masked(w, keep).tolist() == [1.0, NEG_INF, 3.0]
+    none = torch.tensor([False, False, False])
+    assert law.masked(w, none).tolist() == w.tolist()
+    assert law.masked(w, none, [2]).tolist() == [NEG_INF, NEG_INF, 3.0]
+    assert law.masked(torch.tensor([1.0, 2.0, NEG_INF]), none, [2]).tolist() == [NEG_INF, NEG_INF, 0.0]

@@ -1,0 +1,258 @@
+"""The scheduler: merging, patience, failure, cancelling, accounts."""
+from dataclasses import dataclass, field
+
+import pytest
+
+from polydec.core.effects import Forward, gather, race
+from polydec.core.scheduler import Scheduler, run
+
+
+@dataclass(eq=False)
+class Doubler:
+    """Doubles its queries, and notes what each pass held."""
+    cost: float = 1.0
+    passes: list = field(default_factory=list)
+
+    def forward(self, queries):
+        self.passes.append(list(queries))
+        if "bad" in queries:
+            raise OSError("a pass failed")
+        return [2 * q for q in queries] if "short" not in queries else []
+
+
+async def ask(model, *queries):
+    out = 0
+    for q in queries:
+        out = await Forward(model, q, 1)
+    return out
+
+
+def test_waiting_passes_are_merged_per_model():
+    a, b = Doubler(), Doubler()
+    assert run([ask(a, 1, 2), ask(a, 3), ask(b, 4), ask(a, 5, 6)]) == [4, 6, 8, 12]
+    assert a.passes == [[1, 3, 5], [2, 6]]
+    assert b.passes == [[4]]
+
+
+def test_cheap_models_run_first_so_that_the_dear_one_fills():
+    cheap, dear = Doubler(0.1), Doubler(1.0)
+
+    async def draft(steps):
+        for i in range(steps):
+            await Forward(cheap, i, 1)
+        return await Forward(dear, steps, 1)
+
+    assert run([draft(1), draft(3), draft(2)]) == [2, 6, 4]
+    assert dear.passes == [[1, 2, 3]] or sorted(dear.passes[0]) == [1, 2, 3]
+    assert len(dear.passes) == 1
+
+
+def test_patience_bounds_the_wait():
+    cheap, dear, seen = Doubler(0.1), Doubler(1.0), []
+    scheduler = Scheduler(patience=3)
+    waiting = scheduler.submit(ask(dear, 1))
+    scheduler.submit(ask(cheap, *range(20)))
+    while scheduler.step():
+        seen.append(len(dear.passes))
+    assert waiting.result == 2
+    assert seen.index(1) == 3
+
+
+def test_gather_keeps_order_and_nothing_is_an_answer():
+    m = Doubler()
+
+    async def main():
+        assert await gather() == []
+        return await gather(ask(m, 1, 1, 1), ask(m, 2), ask(m, 3, 3))
+
+    assert run([main()]) == [[2, 4, 6]]
+    assert m.passes == [[1, 2, 3], [1, 3], [1]]
+
+
+def test_race_gives_the_first_and_closes_the_rest():
+    m, closed = Doubler(), []
+
+    async def slow():
+        try:
+            return await ask(m, 1, 1, 1, 1)
+        finally:
+            closed.append("slow")
+
+    async def main():
+        return await race(slow(), ask(m, 5, 5), ask(m, 6, 6))
+
+    assert run([main()]) == [(1, 10)]             # the lowest index of the two that tie
+    assert closed == ["slow"]
+    assert m.passes == [[1, 5, 6], [1, 5, 6]]
+
+
+def test_race_of_none_is_refused():
+    async def main():
+        await race()
+
+    with pytest.raises(ValueError, match="at least one"):
+        run([main()])
+
+
+def test_failure_closes_siblings_and_raises_in_the_parent():
+    m, closed = Doubler(), []
+
+    async def sibling():
+        try:
+            await ask(m, *range(9))
+        finally:
+            closed.append(True)
+
+    async def fails():
+        await ask(m, 1)
+        raise KeyError("mine")
+
+    async def main():
+        try:
+            await gather(sibling(), fails())
+        except KeyError:
+            return await ask(m, 7)
+
+    assert run([main()]) == [14]
+    assert closed == [True]
+
+
+def test_failed_pass_fails_its_requests_only():
+    m, other = Doubler(), Doubler(2.0)
+    scheduler = Scheduler()
+    tasks = [scheduler.submit(c) for c in (ask(m, "bad"), ask(m, 2), ask(other, 3), ask(m, 1, 1))]
+    while scheduler.step():
+        pass
+    assert [str(t.error) for t in tasks] == ["a pass failed", "a pass failed", "None", "a pass failed"]
+    assert tasks[2].result == 6
+
+    async def survives():
+        try:
+            return await ask(m, "bad")
+        except OSError:
+            return await ask(m, 4)
+
+    assert run([survives()]) == [8]
+
+
+def test_a_model_that_answers_too_little_fails_its_requests():
+    with pytest.raises(ValueError):
+        run([ask(Doubler(), "short")])
+
+
+def test_run_raises_the_first_error_after_closing_the_others():
+    m, closed = Doubler(), []
+
+    async def other():
+        try:
+            await ask(m, *range(99))
+        finally:
+            closed.append(True)
+
+    async def fails():
+        await ask(m, 1)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        run([other(), fails()])
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("tick", range(6))
+def test_submit_and_cancel_at_any_tick(tick):
+    m, closed = Doubler(), []
+
+    async def inner():
+        try:
+            await ask(m, 1, 1, 1)
+        finally:
+            closed.append("inner")
+
+    async def outer():
+        try:
+            return await gather(inner(), ask(m, 1, 1))
+        finally:
+            closed.append("outer")
+
+    scheduler = Scheduler()
+    task, neighbour = scheduler.submit(outer()), scheduler.submit(ask(m, 9, 9, 9, 9, 9))
+    late = None
+    for _ in range(tick):
+        scheduler.step()
+    scheduler.cancel(task)
+    scheduler.cancel(task)                        # twice is once
+    late = scheduler.submit(ask(m, 4))
+    while scheduler.step():
+        pass
+    assert neighbour.result == 18 and late.result == 8
+    assert task.done and task.error is None
+    assert closed == ["inner", "outer"] or tick == 0
+    assert (task.result is not None) == (tick > 3)
+
+
+def test_cancel_before_the_first_step_needs_no_pass():
+    m, scheduler = Doubler(), Scheduler()
+    scheduler.cancel(scheduler.submit(ask(m, 1)))
+    assert not scheduler.step()
+    assert m.passes == []
+
+
+@pytest.mark.parametrize("then", ["wait", "end", "fail"])
+def test_a_task_may_cancel_itself(then):
+    m, closed, scheduler = Doubler(), [], Scheduler()
+
+    async def main():
+        try:
+            await ask(m, 1)
+            scheduler.cancel(task)
+            if then == "wait":
+                await ask(m, 2)
+            if then == "fail":
+                raise KeyError
+            return "an answer"
+        finally:
+            closed.append(True)
+
+    task = scheduler.submit(main())
+    while scheduler.step():
+        pass
+    assert task.done and task.result is None and task.error is None
+    assert closed == [True]
+    assert m.passes == [[1]]
+
+
+def test_a_child_may_cancel_the_whole():
+    m, scheduler = Doubler(), Scheduler()
+
+    async def child():
+        await ask(m, 1)
+        scheduler.cancel(task)
+        await ask(m, 2)
+
+    async def main():
+        await gather(child(), ask(m, 3, 3, 3))
+
+    task = scheduler.submit(main())
+    while scheduler.step():
+        pass
+    assert task.done and task.result is None
+    assert m.passes == [[1, 3]]
+
+
+def test_accounts_of_a_request():
+    m = Doubler()
+
+    async def two():
+        return await gather(Forward_(m, 1, 3), Forward_(m, 2, 1))
+
+    scheduler = Scheduler()
+    tasks = [scheduler.submit(two()), scheduler.submit(Forward_(m, 5, 4))]
+    while scheduler.step():
+        pass
+    a, b = (t.usage[m] for t in tasks)
+    assert (a.passes, a.positions, b.passes, b.positions) == (1, 4, 1, 4)
+    assert a.seconds == pytest.approx(b.seconds) and a.seconds > 0
+
+
+async def Forward_(model, query, size):
+    return await Forward(model, query, size)

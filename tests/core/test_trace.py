@@ -1,0 +1,39 @@
+"""Events, their JSON, and replay."""
+import json
+
+import pytest
+
+from polydec.core.trace import Edited, Finished, Opened, Proposed, Verified, from_json, ignore, replay, to_json
+from polydec.core.types import Edit
+
+EVENTS = [Opened(0, (1, 2)), Proposed(1, 2, (2, 5), (-1, 0)), Verified(0, 2, (1,), 7),
+          Edited(0, Edit(((2, 5), (3, 7)), (1,), ((0, 4),)), ("a", ""), 1), Finished(0, "stop")]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+def test_json_there_and_back(event):
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+@pytest.mark.parametrize("line", [{"event": "Sung"}, {}])
+def test_unknown_events_are_refused(line):
+    with pytest.raises(ValueError, match="is unknown: it must be one of Opened, Proposed"):
+        from_json(line)
+
+
+def test_ignore_ignores():
+    assert ignore(EVENTS[0]) is None
+
+
+def test_replay_appends_overwrites_erases_and_inserts():
+    assert replay((1, 2), [Edit(((2, 5), (3, 6))), Edit(((4, 7),))]) == [5, 6, 7]
+    assert replay((1, 2), [Edit(((2, 5), (3, 6))), Edit(((2, 8),))]) == [8, 6]
+    assert replay((1,), [Edit(((1, 5), (2, 6), (3, 7))), Edit(erase=(1, 3))]) == [6]
+    assert replay((1,), [Edit(((1, 5), (2, 6))), Edit(insert=((1, 8), (3, 9)))]) == [8, 5, 9, 6]
+    # all at once: positions of erase are the old ones, of insert and write the new ones
+    assert replay((1,), [Edit(((1, 5), (2, 6), (3, 7))), Edit(((2, 0), (4, 4)), (1, 2), ((1, 8), (2, 9)))]) == [8, 0, 7, 4]
+
+
+def test_a_write_beyond_the_end_is_an_error():
+    with pytest.raises(IndexError):
+        replay((1,), [Edit(((5, 5),))])

@@ -1,0 +1,72 @@
+"""Drafts, budgets and vocabularies."""
+import pytest
+import torch
+
+from polydec.core.types import Budget, Draft, Draw, Verdict, Vocab
+
+LAW = torch.zeros(3)
+#        0
+#       / \
+#      1   2        node 3 is a probe, node 5 an EOS (token 9) with a child
+#     /|    \
+#    3 4     5
+#             \
+#              6
+TREE = Draft((7, 1, 2, 3, 3, 9, 4), (-1, 0, 0, 1, 1, 2, 5), (Draw.CERTAIN,) + (Draw.WITHOUT,) * 6,
+             (None,) + (LAW,) * 6, (False, False, False, True, False, False, False))
+
+
+def test_vocabularies_must_agree():
+    a = Vocab(10, frozenset({9}), "one")
+    a.require_same(Vocab(10, frozenset({8}), "one"), "draft")
+    a.require_same(Vocab(10, frozenset()), "draft")
+    with pytest.raises(ValueError, match="draft has a vocabulary of 11 tokens, the target one of 10"):
+        a.require_same(Vocab(11, frozenset()), "draft")
+    with pytest.raises(ValueError, match="another tokenizer"):
+        a.require_same(Vocab(10, frozenset(), "two"), "draft")
+
+
+def test_shape_of_a_tree():
+    assert len(TREE) == 7
+    assert TREE.children == ((1, 2), (4,), (5,), (), (), (6,), ())       # probes cannot be accepted
+    assert TREE.depth == (0, 1, 1, 2, 2, 2, 3)
+    assert TREE.path_to(6) == (2, 5, 6) and TREE.path_to(0) == ()
+    assert TREE.child(0, 2) == 2 and TREE.child(1, 3) == 4 and TREE.child(0, 5) is None
+
+
+def test_chains():
+    drawn = Draft.chain(7, (1, 2), (LAW, LAW))
+    assert drawn.draw == (Draw.CERTAIN, Draw.INDEPENDENT, Draw.INDEPENDENT) and drawn.law == (None, LAW, LAW)
+    sure = Draft.chain(7, (1, 2))
+    assert sure.draw == (Draw.CERTAIN,) * 3 and sure.law == (None,) * 3 and sure.parent == (-1, 0, 1)
+    assert len(Draft.chain(7)) == 1
+
+
+def test_growing():
+    one = Draft.chain(7).grown(3, 0, Draw.INDEPENDENT, LAW)
+    assert (one.token, one.parent, one.draw[1], one.law[1]) == ((7, 3), (-1, 0), Draw.INDEPENDENT, LAW)
+    assert one.extends(Draft.chain(7)) and not one.extends(Draft.chain(8)) and not Draft.chain(7).extends(one)
+    assert TREE.grown(1, 4, Draw.CERTAIN, None).probe == (False, False, False, True, False, False, False, False)
+
+
+def test_following():
+    picks = {0: 2, 2: 9, 5: 1}
+    assert TREE.follow(lambda node, depth: picks[node]) == Verdict((2, 5), 1)
+    assert TREE.follow(lambda node, depth: 100 + depth) == Verdict((), 100)
+
+
+def test_fit_cuts_by_depth_and_below_an_end():
+    assert TREE.fit(9, frozenset()) is TREE
+    below = TREE.fit(9, frozenset({9}))
+    assert below.token == (7, 1, 2, 3, 3, 9) and below.parent == (-1, 0, 0, 1, 1, 2) and len(below.law) == 6
+    assert below.probe == (False, False, False, True, False, False)
+    assert TREE.fit(1, frozenset()).token == (7, 1, 2)
+    assert TREE.fit(0, frozenset()).token == (7,)
+    assert Draft.chain(9, (1, 2)).fit(9, frozenset({9})).token == (9, 1, 2)       # the root may be one: it was ignored
+    assert Draft.chain(7, (9, 2, 3)).fit(9, frozenset({9})).token == (7, 9)
+    assert Draft.chain(7, (9, 2)).fit(1, frozenset()).probe is None
+
+
+def test_budgets_go_on_unless_told():
+    assert Budget().go_on(1, 0.0)
+    assert not Budget(go_on=lambda depth, q: q > 0.5).go_on(1, 0.4)
