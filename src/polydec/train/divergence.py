@@ -1,0 +1,76 @@
+"""How far a draft's law q is from the target's p ("DistillSpec", Zhou et al., 2023), with gradients towards q only.
+
+All take log-probabilities of N positions over the C tokens that the draft can propose, and `rest_N`, the target's
+probability of all tokens that it cannot (0 where C is the whole vocabulary), and give N numbers in nats. A draft never
+proposes the rest, so acceptance is exactly 1 - TVD.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Divergence = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def terms(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """sum of weight x (a - b); 0 where the weight is 0, whatever the logarithms are."""
+    return torch.where(weight > 0, weight * (a - b), 0.0).sum(-1)
+
+
+@dataclass(frozen=True)
+class ForwardKL:
+    """KL(p || q) of what p puts within reach: p is renormalised there and the result weighted with that probability. The
+    rest itself would add infinity and no gradient. Where it is empty this is the divergence itself."""
+    def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
+        return terms(logp_NC.exp(), logp_NC, logq_NC) - torch.special.xlog1py(1 - rest_N, -rest_N)
+
+
+@dataclass(frozen=True)
+class ReverseKL:
+    """KL(q || p). It seeks one mode of p: fit for drafts that are drawn at temperature 1."""
+    def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
+        return terms(logq_NC.exp(), logq_NC, logp_NC.clamp_min(-60.0))
+
+
+@dataclass(frozen=True)
+class JensenShannon:
+    """beta KL(p || m) + (1 - beta) KL(q || m), m = beta p + (1 - beta) q; at most log 2 at beta 0.5. beta in (0, 1)."""
+    beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < 1:
+            raise ValueError(f"beta is {self.beta}: it must lie above 0 and below 1")
+
+    def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
+        b = self.beta
+        logm = torch.logaddexp(logp_NC + math.log(b), logq_NC + math.log(1 - b))
+        unreachable = rest_N * -math.log(b)       # there q = 0 and m = beta p
+        return b * (terms(logp_NC.exp(), logp_NC, logm) + unreachable) + (1 - b) * terms(logq_NC.exp(), logq_NC, logm)
+
+
+@dataclass(frozen=True)
+class TotalVariation:
+    """half the sum of |p - q|: one minus the probability that a draft drawn from q is accepted."""
+    def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
+        return ((logp_NC.exp() - logq_NC.exp()).abs().sum(-1) + rest_N) / 2
+
+
+DIVERGENCES: Mapping[str, Callable[[float], Divergence]] = {
+    "fkl": lambda beta: ForwardKL(), "rkl": lambda beta: ReverseKL(), "jsd": JensenShannon,
+    "tvd": lambda beta: TotalVariation()}
+
+
+def divergence(name: str, beta: float = 0.5) -> Divergence:
+    """beta is read by jsd alone. Raises ValueError on an unknown name."""
+    if name not in DIVERGENCES:
+        raise ValueError(f"divergence is {name!r}: it must be one of {', '.join(DIVERGENCES)}")
+    return DIVERGENCES[name](beta)
+
+
+def acceptance(logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
+    """The probability that exact verification accepts a token drawn from q: sum of min(p, q) = 1 - TVD."""
+    return 1 - TotalVariation()(logp_NC, logq_NC, rest_N)

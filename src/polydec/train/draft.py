@@ -1,0 +1,253 @@
+"""`polydec train draft`: a small draft distilled from a target on text that one of the two writes (DistillSpec)."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.core.types import Vocab
+from polydec.models import checkpoint
+from polydec.models.lm import LM
+from polydec.models.transformer import Transformer
+from polydec.train import network as net
+from polydec.train import selfplay
+from polydec.train.acceptance import Acceptance, measure
+from polydec.train.data import data_root
+from polydec.train.divergence import acceptance, divergence
+from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.network import Llama, Shape, save_directory
+from polydec.train.progress import shown
+from polydec.train.selfplay import Mode, Sample
+from polydec.train.teacher import Laws, Teacher
+
+POLICIES: Mapping[str, float] = {"target": 0.0, "mixed": 0.5, "on-policy": 1.0}      # share of steps on the draft's own text
+
+
+@dataclass(frozen=True)
+class DraftSpec:
+    """What `train_draft` makes.
+
+    out: the directory to write; target: a checkpoint of the Llama skeleton, by any name that `polydec.load` takes; data:
+    where the prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of samples (None: out/text.jsonl, written by
+    the target first, `each` prompts a kind, answers of at most `max_tokens`); divergence: fkl | rkl | jsd | tvd (beta: of
+    jsd); policy: whose text, target | mixed | on-policy; temperature: of both laws (above 0); tokens: how many the draft can
+    propose, the most frequent of the text (0: all); layers, width (0: the target's), inner (0: the target's share of the
+    width), kv_heads (0: the target's where the width is); steps; rows: samples a step; rate, muon: learning rates;
+    context: longest sequence in training; seed; bf16: None measures whether it is faster.
+    """
+    out: str
+    target: str = "zoo:smollm2"
+    data: str | None = None
+    text: str | None = None
+    each: int = 300
+    max_tokens: int = 256
+    divergence: str = "fkl"
+    beta: float = 0.5
+    policy: str = "target"
+    temperature: float = 1.0
+    tokens: int = 8192
+    layers: int = 1
+    width: int = 0
+    inner: int = 0
+    kv_heads: int = 0
+    steps: int = 600
+    rows: int = 12
+    rate: float = 1e-3
+    muon: float = 5e-3
+    context: int = 1024
+    seed: int = 0
+    bf16: bool | None = None
+    save_every: int = 50
+
+    def __post_init__(self) -> None:
+        divergence(self.divergence, self.beta)
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy is {self.policy!r}: it must be one of {', '.join(POLICIES)}")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature is {self.temperature}: it must be above 0")
+        for name in ("steps", "rows", "layers", "each", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("tokens", "width", "inner", "kv_heads"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
+
+
+def train_draft(spec: DraftSpec) -> dict[str, Any]:
+    """Train, save the draft at spec.out (its config names the target, from which tokenizer and embedding table come), and
+    measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some; what was measured
+    (also in out/training.json). Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec,
+    missing data, or a target outside the Llama skeleton."""
+    out, began = Path(spec.out), time.perf_counter()
+    source = checkpoint.open_source(spec.target)
+    shape = shape_of(spec, source.config)
+    fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
+    path = Path(spec.text) if spec.text else out / "text.jsonl"
+    if not path.exists() or spec.text is None:
+        gather(spec, path)
+    samples = [s for s in selfplay.read(path) if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context]
+    if not samples:
+        raise ValueError(f"text is {str(path)!r}: no sample in it fits into {spec.context} tokens")
+    teacher = Teacher.of({**source.config, "max_position_embeddings": spec.context}, source.weights, fast)
+    laws = teacher.cached(samples, path, spec.temperature)
+    student = build(spec, shape, teacher, samples)
+    lesson = Lesson(spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos)
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
+    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "bf16")}, "bf16": fast,
+                "samples": len(samples)}
+    with shown("draft", spec.steps) as watch:
+        curve = fit(student, lesson.loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
+    save(out, student, spec, source.config)
+    result: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in student.parameters()), "samples": len(samples), "tokens": len(laws.lse_N),
+        "steps": spec.steps, "seconds": round(time.perf_counter() - began, 1), "bf16": fast, "loss": curve[-1][1],
+        "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))), "curve": curve}
+    if (out / "held.jsonl").exists():
+        held = selfplay.read(out / "held.jsonl")
+        result["held_out"] = {k: asdict(v) for k, v in evaluate(student, teacher, held).items()}
+    net.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    return result
+
+
+def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:
+    """The draft's sizes: the target's head size, and where the width is its own the target's other sizes."""
+    t = Shape.of(config, spec.context)
+    width = spec.width or t.width
+    if width % t.head:
+        raise ValueError(f"width is {width}: it must be a multiple of the target's head size, {t.head}")
+    heads = width // t.head
+    kv = spec.kv_heads or (t.kv_heads if heads == t.heads else next(k for k in range(min(heads, t.kv_heads), 0, -1)
+                                                                    if heads % k == 0))
+    inner = spec.inner or -(-t.inner * width // t.width // 32) * 32
+    return replace(t, width=width, layers=spec.layers, heads=heads, kv_heads=kv, inner=inner)
+
+
+def gather(spec: DraftSpec, path: Path) -> None:
+    """Let the target answer the prompts, and some held-out ones."""
+    point, root = checkpoint.load(spec.target), data_root(spec.data)
+    selfplay.write(path, point.lm, point.text, root, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
+    selfplay.write(path.with_name("held.jsonl"), point.lm, point.text, root, max(1, spec.each // 10),
+                   max_tokens=spec.max_tokens, seed=spec.seed, held=True)
+
+
+def build(spec: DraftSpec, shape: Shape, teacher: Teacher, samples: Sequence[Sample]) -> Llama:
+    """A draft that begins with what it can take from the target: the embedding table (for good), and, where the widths
+    agree, the first layers, the final norm and the head's rows."""
+    counts, size = selfplay.token_counts(samples), shape.vocab
+    frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[:spec.tokens or size]
+    tokens = torch.tensor(sorted(frequent), dtype=torch.int32)
+    table = teacher.network.model.embed_tokens.weight
+    student = Llama(shape, outer=table.bfloat16(), tokens=tokens, seed=spec.seed)
+    if shape.width == table.shape[1]:
+        own, theirs = student.state_dict(), teacher.network.state_dict()
+        take = {k: v for k, v in theirs.items() if k in own and v.shape == own[k].shape and "lm_head" not in k}
+        student.load_state_dict({**own, **take, "lm_head.weight": teacher.head_VH[tokens.long()]})
+    return student
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """The loss of a step: batches of like length of the given text, or of what the draft writes to the same prompts."""
+    spec: DraftSpec
+    student: Llama
+    teacher: Teacher
+    samples: Sequence[Sample]
+    laws: Laws
+    fast: bool
+    config: Mapping[str, Any]
+    eos: frozenset[int]
+
+    def loss(self, step: int) -> tuple[Tensor, int]:
+        own = np.random.default_rng([self.spec.seed, 1, step]).random() < POLICIES[self.spec.policy]
+        chosen = batch_of(tuple(len(s.prompt_ids) + len(s.output_ids) for s in self.samples), self.spec.rows,
+                          self.spec.seed, step)
+        samples, laws = [self.samples[i] for i in chosen], self.laws_of(chosen)
+        if own:
+            samples = self.write(samples, step)
+            laws = self.teacher.laws(samples, self.spec.temperature)
+        logp, logq, rest = self.rows(samples, laws)
+        value = divergence(self.spec.divergence, self.spec.beta)(logp, logq, rest).mean()
+        return value, sum(len(s.prompt_ids) + len(s.output_ids) for s in samples)
+
+    def rows(self, samples: Sequence[Sample], laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
+        """Of all output tokens log p and log q over the draft's tokens, and p of the others."""
+        t, head = self.spec.temperature, self.teacher.head_VH[self.student.tokens.long()]
+        with precision(self.fast):
+            logits = self.student.logits(outputs(self.student, samples)).float()
+            with torch.no_grad():
+                z = torch.nn.functional.linear(laws.hidden_NH.to(head.dtype), head).float()
+        logp = z / t - laws.lse_N[:, None]
+        return logp, (logits / t).log_softmax(-1), (1 - logp.exp().sum(-1)).clamp(0, 1)
+
+    def laws_of(self, chosen: Sequence[int]) -> Laws:
+        at = offsets(tuple(len(s.output_ids) for s in self.samples))
+        take = torch.cat([torch.arange(at[i], at[i + 1]) for i in chosen])
+        return Laws(self.laws.hidden_NH[take], self.laws.lse_N[take], self.laws.temperature)
+
+    def write(self, samples: Sequence[Sample], step: int) -> list[Sample]:
+        """What the draft writes, as it is now, to the prompts of these samples."""
+        weights = {**{k: v.detach() for k, v in self.student.state_dict().items()}, "lm_head.tokens": self.student.tokens,
+                   "model.embed_tokens.weight": self.student.model.embed_tokens.weight}
+        network = Transformer.build(self.student.s.config(tied=False), weights, dtype="float32")
+        lm, mode = LM(network, Vocab(self.student.s.vocab, self.eos)), Mode(self.spec.temperature, 1.0)
+        return list(selfplay.answers(lm, [(s.kind, s.prompt_ids, mode) for s in samples], seed=step * len(samples),
+                                     max_tokens=min(64, self.spec.max_tokens), live=len(samples)))
+
+    @torch.no_grad()
+    def accepted(self, chosen: Sequence[int]) -> float:
+        """Mean probability that exact verification accepts a token drawn from the draft, on these samples."""
+        return float(acceptance(*self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))).mean())
+
+
+def outputs(network: Llama, samples: Sequence[Sample]) -> Tensor:
+    """The states, ready for the head, that predict the output tokens of all samples, in order."""
+    length = max(len(s.prompt_ids) + len(s.output_ids) - 1 for s in samples)
+    ids = torch.zeros(len(samples), length, dtype=torch.long)
+    rows, columns = list[Tensor](), list[Tensor]()
+    for b, s in enumerate(samples):
+        text = (*s.prompt_ids, *s.output_ids[:-1])
+        ids[b, :len(text)] = torch.tensor(text)
+        columns.append(torch.arange(len(s.prompt_ids) - 1, len(text)))
+        rows.append(torch.full((len(s.output_ids),), b))
+    return network.model(ids)[torch.cat(rows), torch.cat(columns)]
+
+
+@lru_cache(maxsize=4)
+def offsets(lengths: tuple[int, ...]) -> list[int]:
+    return [0, *np.cumsum(lengths).tolist()]
+
+
+def batch_of(lengths: tuple[int, ...], rows: int, seed: int, step: int) -> list[int]:
+    """The samples of a step: every round goes through all of them once, in batches of like length."""
+    each = -(-len(lengths) // rows)
+    return round_of(lengths, rows, seed, step // each)[step % each]
+
+
+@lru_cache(maxsize=4)
+def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[list[int]]:
+    rng = np.random.default_rng([seed, 2, turn])
+    order, pool = rng.permutation(len(lengths)), rows * 16
+    batches = [sorted(order[a:a + pool].tolist(), key=lambda i: lengths[i]) for a in range(0, len(order), pool)]
+    batches = [part[a:a + rows] for part in batches for a in range(0, len(part), rows)]
+    while len(batches) > -(-len(lengths) // rows):         # the last pool's remainder may give one batch too many
+        batches[-2:] = [batches[-2] + batches[-1]]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def save(out: Path, student: Llama, spec: DraftSpec, config: Mapping[str, Any]) -> None:
+    own = student.s.config(bos=config.get("bos_token_id"), eos=config.get("eos_token_id"), tied=False)
+    context = config["max_position_embeddings"]
+    save_directory(out, student, {**own, "max_position_embeddings": context, "polydec_base": spec.target},
+                   files={"generation_config.json": {}})
+
+
+def evaluate(student: Llama, teacher: Teacher, held: Sequence[Sample]) -> dict[str, Acceptance]:
+    return measure(student, teacher, held, outputs)

@@ -1,0 +1,205 @@
+"""`polydec train lm`: a small language model from text, its tokenizer included."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.train import network as net
+from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, data_root, pack, split
+from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
+from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.network import Llama, Shape, save_directory
+from polydec.train.ngram import NGram
+from polydec.train.progress import shown
+from polydec.train.tokens import tokenizer_files, train_tokenizer
+
+
+@dataclass(frozen=True)
+class Preset:
+    shape: Shape
+    schedule: Schedule
+    rows: int = 16                                # of `length` tokens a step; at the end fewer and longer ones
+    length: int = 256
+
+
+PRESETS: Mapping[str, Preset] = {
+    "tiny": Preset(Shape(4096), Schedule(1500, 3e-3, muon=0.02)),
+    "tiny-draft": Preset(Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128), Schedule(1500, 6e-3, muon=0.02)),
+}
+
+
+@dataclass(frozen=True)
+class LMSpec:
+    """What `train_lm` makes.
+
+    out: the directory to write; data: where the texts are (None: POLYDEC_DATA, else ../shared/data); preset: sizes and
+    schedule (`PRESETS`); steps: optimiser steps (None: the preset's); tokenizer: a directory whose tokenizer.json to use
+    (None: one is trained on the training text); teacher: a directory as `train_lm` writes it, whose laws to learn instead
+    of the text's tokens (forward KL; it brings its tokenizer); shares: of prose, code, dialogue in every step's rows, in
+    twentieths; train_mb: megabytes of training text of each kind; held_kb: kilobytes of held-out text of each kind;
+    order: of the n-gram baseline; seed; bf16: None measures whether it is faster; schedule, shape: instead of the preset's.
+    """
+    out: str
+    data: str | None = None
+    preset: str = "tiny"
+    steps: int | None = None
+    tokenizer: str | None = None
+    teacher: str | None = None
+    shares: tuple[int, ...] = (8, 7, 5)
+    train_mb: tuple[float, ...] = (10.0, 8.0, 6.0)
+    held_kb: float = 250.0
+    order: int = 5
+    seed: int = 0
+    bf16: bool | None = None
+    long: float = 0.25                            # the share of the steps, at the end, with rows as long as the context
+    schedule: Schedule | None = None
+    shape: Shape | None = None
+    compiled: bool = False                        # torch.compile: faster after a minute or two; needs a C++ compiler
+    kinds: tuple[str, ...] = field(default=KINDS)
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ValueError(f"preset is {self.preset!r}: it must be one of {', '.join(PRESETS)}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps is {self.steps}: it must be at least 1")
+        if not len(self.shares) == len(self.train_mb) == len(self.kinds):
+            raise ValueError(f"shares and train_mb must have a value for each of {', '.join(self.kinds)}")
+        if min(self.shares) < 1 or min(self.train_mb) <= 0 or self.held_kb <= 0:
+            raise ValueError("shares, train_mb and held_kb must be above 0")
+        if not 0 <= self.long <= 1:
+            raise ValueError(f"long is {self.long}: it must lie in 0 to 1")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Of each kind the packed training stream, the held-out documents in tokens, and their size in bytes."""
+    train: Mapping[str, np.ndarray]
+    held: Mapping[str, Sequence[Sequence[int]]]
+    held_bytes: Mapping[str, int]
+
+
+def train_lm(spec: LMSpec) -> dict[str, Any]:
+    """Train, save a Hugging Face directory at spec.out, and measure; what was measured (also in out/training.json).
+
+    Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, missing data, or a
+    state that belongs to another run."""
+    preset, out, began = PRESETS[spec.preset], Path(spec.out), time.perf_counter()
+    schedule = spec.schedule or preset.schedule
+    schedule = schedule if spec.steps is None else replace(schedule, steps=spec.steps)
+    shape = spec.shape or preset.shape
+    root = data_root(spec.data)
+    parts = {k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
+             for k, mb in zip(spec.kinds, spec.train_mb)}
+    tokenizer = find_tokenizer(spec, out, [t for p in parts.values() for t in p.train[:len(p.train) // 2]], shape.vocab)
+    if tokenizer.get_vocab_size() > shape.vocab:
+        raise ValueError(f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}")
+    begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
+    corpus = encode(tokenizer, parts)
+    student = Llama(shape, seed=spec.seed)
+    fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
+    teacher = None if spec.teacher is None else load_directory(spec.teacher)
+    streams = {k: Packed(corpus.train[k], begin, spec.seed) for k in spec.kinds}
+
+    step_loss = torch.compile(learn, dynamic=False) if spec.compiled else learn
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        late = step >= schedule.steps * (1 - spec.long)
+        length = shape.context if late else min(preset.length, shape.context)
+        rows = max(1, preset.rows * preset.length // length)
+        batch_BT = torch.from_numpy(np.stack([mixed(streams, spec, step * rows + i, length) for i in range(rows)]))
+        return step_loss(student, teacher, batch_BT, fast), rows * length
+
+    identity = {**asdict(schedule), **asdict(shape), "seed": spec.seed, "tokenizer": tokenizer.to_str(), "bf16": fast,
+                "shares": list(spec.shares), "train_mb": list(spec.train_mb), "teacher": spec.teacher or ""}
+    with shown(spec.preset, schedule.steps) as watch:
+        curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
+    save_directory(out, student, shape.config(bos=begin, eos=end), files=tokenizer_files(tokenizer, shape.context))
+    result = {"parameters": sum(p.numel() for p in student.parameters()), "steps": schedule.steps,
+              "tokens": schedule.steps * preset.rows * preset.length, "seconds": round(time.perf_counter() - began, 1),
+              "bf16": fast, "loss": curve[-1][1], "curve": curve, **measure(student, corpus, spec, shape)}
+    net.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    return result
+
+
+def learn(student: Llama, teacher: Llama | None, batch_BT: Tensor, fast: bool) -> Tensor:
+    """Mean cross-entropy with the text, or with the teacher's laws (forward KL but for a constant), in nats a token."""
+    with precision(fast):
+        hidden_BTH = student.model(batch_BT[:, :-1])
+        logits = student.logits(hidden_BTH).float().flatten(0, 1)
+        if teacher is None:
+            return F.cross_entropy(logits, batch_BT[:, 1:].flatten())
+        with torch.no_grad():
+            p = teacher(batch_BT[:, :-1]).float().flatten(0, 1).softmax(-1)
+    return F.cross_entropy(logits, p)
+
+
+def mixed(streams: Mapping[str, Packed], spec: LMSpec, i: int, length: int) -> np.ndarray:
+    """The i-th row of the mixture: kinds take turns by their shares, each kind's rows are used up before one returns."""
+    pattern = pattern_of(spec.shares)
+    turn, at = divmod(i, len(pattern))
+    kind = pattern[at]
+    return streams[spec.kinds[kind]].row(turn * spec.shares[kind] + pattern[:at].count(kind), length)
+
+
+def pattern_of(shares: Sequence[int]) -> list[int]:
+    """0, 1 … as often as shares say, spread evenly."""
+    return [k for _, k in sorted(((j + 0.5) / n, k) for k, n in enumerate(shares) for j in range(n))]
+
+
+def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> Tokenizer:
+    source = spec.tokenizer or spec.teacher
+    path = Path(source) / "tokenizer.json" if source else out / "tokenizer.json"
+    if path.exists():
+        return Tokenizer.from_file(str(path))
+    if source:
+        raise ValueError(f"tokenizer is {source!r}: there is no tokenizer.json")
+    tokenizer = train_tokenizer(texts, size)
+    net.replace(path, lambda at: tokenizer.save(str(at)))
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> Corpus:
+    end = tokenizer.token_to_id(END)
+    train, held, size = {}, {}, {}
+    for kind, part in parts.items():
+        train[kind] = pack([e.ids for e in tokenizer.encode_batch_fast(list(part.train), add_special_tokens=False)], end)
+        held[kind] = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(part.held))]
+        size[kind] = sum(len(plain(t).encode("utf-8")) for t in part.held)
+    return Corpus(train, held, size)
+
+
+def plain(text: str) -> str:
+    for mark in SPECIAL:
+        text = text.replace(mark, "")
+    return text
+
+
+def measure(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
+    """Bits per byte of held-out text of each kind; of the n-gram (on the same tokens of all kinds) and of the model."""
+    baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
+    return {"held_out_bytes": dict(corpus.held_bytes), "train_tokens": {k: len(v) for k, v in corpus.train.items()},
+            "bits_per_byte": {k: bits_per_byte(student, v, corpus.held_bytes[k], context=shape.context)
+                              for k, v in corpus.held.items()},
+            f"bits_per_byte_{spec.order}_gram": {k: ngram_bits_per_byte(baseline, v, corpus.held_bytes[k])
+                                                 for k, v in corpus.held.items()}}
+
+
+def load_directory(path: str) -> Llama:
+    """A network as `train_lm` saved it, in fp32, without gradients."""
+    try:
+        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+        weights = load_file(str(Path(path) / "model.safetensors"))
+    except OSError as e:
+        raise ValueError(f"teacher is {path!r}: it must be a directory that `polydec train lm` wrote ({e})") from None
+    return net.from_weights(config, weights)

@@ -1,0 +1,157 @@
+"""The training loop: schedule, clipping, checkpoints that an interruption cannot spoil, progress."""
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polydec.train.network import replace
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a run is driven.
+
+    steps: optimiser steps; rate: the highest learning rate of AdamW; warmup: the share of the steps in which it rises
+    from 0; decay: the share, at the end, in which it falls to a hundredth, along a cosine (1: cosine from the warmup
+    on, less: warmup, stable, decay); muon: learning rate of Muon for the layers' matrices (0: AdamW for all); clip:
+    largest gradient norm; save_every: steps between checkpoints; log_every: steps between points of the loss curve.
+    """
+    steps: int = 1000
+    rate: float = 3e-3
+    warmup: float = 0.03
+    decay: float = 0.4
+    muon: float = 0.0
+    weight_decay: float = 0.05
+    clip: float = 1.0
+    save_every: int = 100
+    log_every: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "save_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("warmup", "decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
+        for name in ("rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        for name in ("muon", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
+
+    def factor(self, step: int) -> float:
+        """The share of the highest rate that step (0 to steps - 1) takes."""
+        rise, fall = self.warmup * self.steps, self.decay * self.steps
+        if step < rise:
+            return (step + 1) / (rise + 1)
+        left = self.steps - step
+        return 1.0 if left > fall else 0.01 + 0.99 * (0.5 - 0.5 * math.cos(math.pi * left / fall))
+
+
+@dataclass(frozen=True)
+class Report:
+    """One point of the loss curve: mean loss since the last, in nats; seconds of this run so far; tokens a second."""
+    step: int
+    loss: float
+    rate: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+def optimisers(network: nn.Module, s: Schedule) -> list[torch.optim.Optimizer]:
+    """Matrices inside layers to Muon where it is on, everything else to AdamW; norms and embeddings without decay."""
+    named = [(n, p) for n, p in network.named_parameters() if p.requires_grad]
+    deep = [p for n, p in named if ".layers." in n and p.ndim == 2] if s.muon else []
+    taken = set(map(id, deep))
+    rest = [(n, p) for n, p in named if id(p) not in taken]
+    decayed = [p for n, p in rest if p.ndim == 2 and "embed" not in n]
+    plain = [p for n, p in rest if not (p.ndim == 2 and "embed" not in n)]
+    groups = [{"params": g, "weight_decay": w} for g, w in ((decayed, s.weight_decay), (plain, 0.0)) if g]
+    out: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=s.rate, betas=(0.9, 0.95), eps=1e-8)]
+    if deep:
+        out.append(torch.optim.Muon(deep, lr=s.muon, weight_decay=s.weight_decay))
+    return out
+
+
+def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedule, *, state: Path | None = None,
+        identity: Mapping[str, Any] | None = None, watch: Callable[[Report], None] = lambda r: None) -> list[tuple[int, float]]:
+    """Train `network` in place; the loss curve, as (step, mean loss in nats).
+
+    loss(step) -> (scalar to minimise, tokens it saw): a function of the step number and the parameters alone, so that a
+    run that was interrupted and goes on from `state` takes the same steps as one that was not, bit for bit on the same
+    machine with the same threads. `state`: the file of the checkpoint, written every `save_every` steps and at the end, and
+    read first where it exists; `identity`: what must agree for that (else ValueError). An interruption loses at most the
+    steps since the last checkpoint.
+    """
+    known, opts = dict(identity or {}), optimisers(network, s)
+    step, curve, total = 0, list[tuple[int, float]](), 0.0
+    if state is not None and state.exists():
+        try:
+            saved = torch.load(state, weights_only=True)
+        except Exception as e:
+            raise ValueError(f"{state} is not a readable checkpoint ({e}): delete it to start anew") from None
+        if saved["identity"] != known:
+            other = [k for k in {*known, *saved["identity"]} if known.get(k) != saved["identity"].get(k)]
+            raise ValueError(f"{state} belongs to another run ({', '.join(sorted(other))} differ): choose another directory "
+                             "or delete it")
+        network.load_state_dict(saved["network"])
+        for o, values in zip(opts, saved["optimisers"], strict=True):
+            o.load_state_dict(values)
+        step, curve, total = saved["step"], [(int(a), b) for a, b in saved["curve"]], saved["total"]
+    peak = [[g["lr"] for g in (o.param_groups)] for o in opts]
+    if step:                                      # a loaded group carries the rate of its last step
+        peak = [[s.rate if isinstance(o, torch.optim.AdamW) else s.muon for _ in o.param_groups] for o in opts]
+    began, seen, first, mark, since = time.perf_counter(), 0, step, time.perf_counter(), 0
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    while step < s.steps:
+        for o, rates in zip(opts, peak):
+            for group, rate in zip(o.param_groups, rates):
+                group["lr"] = rate * s.factor(step)
+            o.zero_grad(set_to_none=True)
+        value, tokens = loss(step)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, s.clip)
+        for o in opts:
+            o.step()
+        total, step, seen, since = total + float(value.detach()), step + 1, seen + tokens, since + tokens
+        if step % s.log_every == 0 or step == s.steps:
+            count = step - (curve[-1][0] if curve else 0)
+            curve.append((step, total / count))
+            total, now = 0.0, time.perf_counter()
+            watch(Report(step, curve[-1][1], s.rate * s.factor(step - 1), since / max(now - mark, 1e-9),
+                         (now - began) / (step - first) * (s.steps - step)))
+            mark, since = now, 0
+        if state is not None and (step % s.save_every == 0 or step == s.steps):
+            content = {"network": network.state_dict(), "optimisers": [o.state_dict() for o in opts], "step": step,
+                       "curve": curve, "total": total, "identity": known}
+            replace(state, lambda at, content=content: torch.save(content, at))
+    return curve
+
+
+def precision(enabled: bool) -> Any:
+    """bf16 arithmetic inside, or none."""
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
+
+
+def bf16_is_faster(width: int = 512, rows: int = 1024) -> bool:
+    """Whether a matrix product in bf16 is measurably faster than in fp32 here; False without bf16 arithmetic, unmeasured."""
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+
+    def seconds(dtype: torch.dtype) -> float:
+        a, b = torch.ones(rows, width, dtype=dtype), torch.ones(width, width, dtype=dtype)
+        best = math.inf
+        for _ in range(5):
+            start = time.perf_counter()
+            a @ b
+            best = min(best, time.perf_counter() - start)
+        return best
+    return seconds(torch.bfloat16) < 0.9 * seconds(torch.float32)

@@ -1,0 +1,212 @@
+"""A trainable Llama skeleton whose parameters carry the Hugging Face names."""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a network. vocab: rows of the embedding; width must be heads x head size and heads a multiple of kv_heads.
+
+    Raises ValueError where they do not fit together.
+    """
+    vocab: int
+    width: int = 192
+    layers: int = 5
+    heads: int = 6
+    kv_heads: int = 2
+    inner: int = 576
+    context: int = 1024
+    theta: float = 10000.0
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value > 0:
+                raise ValueError(f"{name} is {value}: it must be above 0")
+        if self.width % self.heads or self.width // self.heads % 2:
+            raise ValueError(f"width is {self.width}: it must be an even multiple of heads ({self.heads})")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads})")
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    @staticmethod
+    def of(config: Mapping[str, Any], context: int | None = None) -> Shape:
+        """From a Hugging Face config of the plain Llama skeleton. Raises ValueError where it has more than that."""
+        c, rope = config, config.get("rope_parameters") or {}
+        scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
+        extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(scaled)
+        if c.get("model_type") != "llama" or extra or c.get("head_dim", 0) not in (
+                0, None, c["hidden_size"] // c["num_attention_heads"]):
+            raise ValueError(f"model_type is {c.get('model_type')!r}{' with ' + ', '.join(extra) if extra else ''}: only the "
+                             "plain Llama skeleton can be trained or taught from here")
+        return Shape(c["vocab_size"], c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"],
+                     c.get("num_key_value_heads") or c["num_attention_heads"], c["intermediate_size"],
+                     context or c["max_position_embeddings"], c.get("rope_theta") or rope.get("rope_theta", 10000.0),
+                     c["rms_norm_eps"])
+
+    def config(self, *, bos: int | None = None, eos: int | None = None, tied: bool = True) -> dict[str, Any]:
+        """The content of a Hugging Face config.json."""
+        return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": self.vocab,
+                "hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+                "num_key_value_heads": self.kv_heads, "head_dim": self.head, "intermediate_size": self.inner,
+                "max_position_embeddings": self.context, "rope_theta": self.theta, "rms_norm_eps": self.eps,
+                "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": tied,
+                "bos_token_id": bos, "eos_token_id": eos, "torch_dtype": "float32"}
+
+
+class Norm(nn.Module):
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+
+
+class Attention(nn.Module):
+    def __init__(self, s: Shape) -> None:
+        super().__init__()
+        self.s, kv = s, s.kv_heads * s.head
+        self.q_proj, self.k_proj = nn.Linear(s.width, s.width, bias=False), nn.Linear(s.width, kv, bias=False)
+        self.v_proj, self.o_proj = nn.Linear(s.width, kv, bias=False), nn.Linear(s.width, s.width, bias=False)
+
+    def forward(self, x_BTH: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+        B, T, _ = x_BTH.shape
+        s = self.s
+        q, k, v = (p(x_BTH).view(B, T, -1, s.head).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rotate(q, cos_TD, sin_TD), rotate(k, cos_TD, sin_TD)
+        k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
+
+
+class Mlp(nn.Module):
+    def __init__(self, s: Shape) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(s.width, s.inner, bias=False) for _ in "gu")
+        self.down_proj = nn.Linear(s.inner, s.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, s: Shape) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = Norm(s.width, s.eps), Norm(s.width, s.eps)
+        self.self_attn, self.mlp = Attention(s), Mlp(s)
+
+    def forward(self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos_TD, sin_TD)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Trunk(nn.Module):
+    """Everything but the head. `outer`: an embedding table that belongs to somebody else (frozen, not saved), widened by
+    `embed_tokens.proj` where its width is another."""
+    def __init__(self, s: Shape, outer: Tensor | None = None) -> None:
+        super().__init__()
+        self.s = s
+        self.embed_tokens = nn.Embedding(s.vocab, s.width) if outer is None else Borrowed(outer, s.width)
+        self.layers = nn.ModuleList(Layer(s) for _ in range(s.layers))
+        self.norm = Norm(s.width, s.eps)
+        inverse = s.theta ** (-torch.arange(0, s.head, 2).double() / s.head)
+        angle = torch.outer(torch.arange(s.context).double(), inverse).repeat(1, 2)
+        self.register_buffer("cos", angle.cos().float(), persistent=False)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
+
+    def forward(self, token_BT: Tensor) -> Tensor:
+        x, T = self.embed_tokens(token_BT), token_BT.shape[1]
+        for layer in self.layers:
+            x = layer(x, self.cos[:T], self.sin[:T])
+        return self.norm(x)
+
+
+class Borrowed(nn.Module):
+    def __init__(self, table_VE: Tensor, width: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", table_VE, persistent=False)
+        self.proj = None if table_VE.shape[1] == width else nn.Linear(table_VE.shape[1], width, bias=False)
+
+    def forward(self, token_BT: Tensor) -> Tensor:
+        x = F.embedding(token_BT, self.weight).float()
+        return x if self.proj is None else self.proj(x)
+
+
+class Llama(nn.Module):
+    """logits over all tokens, or over `tokens` (int, C) only, with a head of its own."""
+    def __init__(self, s: Shape, *, outer: Tensor | None = None, tokens: Tensor | None = None, seed: int = 0) -> None:
+        super().__init__()
+        self.s = s
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.model = Trunk(s, outer)
+            self.lm_head = None if tokens is None else nn.Linear(s.width, len(tokens), bias=False)
+            for name, p in self.named_parameters():
+                if p.ndim == 2:
+                    deep = name.endswith(("o_proj.weight", "down_proj.weight"))
+                    scale = p.shape[1] ** -0.5 if "layers" in name or "proj" in name else 0.02
+                    nn.init.normal_(p, std=scale / (2 * s.layers) ** 0.5 if deep else scale)
+        self.register_buffer("tokens", tokens, persistent=False)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        table = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return F.linear(hidden, table)
+
+    def forward(self, token_BT: Tensor) -> Tensor:
+        return self.logits(self.model(token_BT))
+
+
+def from_weights(config: Mapping[str, Any], weights: Mapping[str, Tensor], context: int | None = None) -> Llama:
+    """A network with these weights, in fp32, without gradients; `context`: positions to prepare, None: the config's."""
+    network = Llama(Shape.of(config, context), tokens=None if "lm_head.weight" not in weights else torch.arange(
+        config["vocab_size"], dtype=torch.int32))
+    network.load_state_dict({name: weights[name].float() for name in network.state_dict()})
+    return network.requires_grad_(False).eval()
+
+
+def rotate(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return (x * cos_TD + torch.cat([-b, a], dim=-1) * sin_TD).to(x.dtype)
+
+
+def save_directory(path: str | Path, network: Llama, config: Mapping[str, Any], *, files: Mapping[str, Any],
+                   dtype: torch.dtype = torch.bfloat16) -> None:
+    """Write config.json, model.safetensors and `files` (name: JSON value, or text). Each file appears whole or not at all."""
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    weights = {k: v.detach().to(dtype).contiguous() for k, v in network.state_dict().items()}
+    if network.tokens is not None:
+        weights["lm_head.tokens"] = network.tokens.to(torch.int32)
+    replace(path / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"}))
+    config = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
+    for name, value in {**files, "config.json": config}.items():
+        text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        replace(path / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8"))
+
+
+def replace(path: Path, write: Any) -> None:
+    """Call write(temporary path), then move that file to `path`: what is there is always whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(temporary)
+        with open(temporary, "rb") as f:
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

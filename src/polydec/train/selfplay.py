@@ -1,0 +1,143 @@
+"""Text that a model writes itself, as training data for its draft: prompts, sampling, JSONL."""
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from polydec import registry
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, Task
+from polydec.models.lm import LM
+from polydec.models.text import Text
+from polydec.shapers.sampling import Sampling, build_shapers
+from polydec.targets.shaped import Shaped
+from polydec.train.data import bucket, held_out, read_rows
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer. temperature 0 is greedy; penalty: of repetition, 1 is none; kind: what the prompt asks for."""
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    temperature: float = 0.0
+    penalty: float = 1.0
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Mode:
+    temperature: float
+    penalty: float
+
+
+MODES = (Mode(0.0, 1.0), Mode(0.0, 1.0), Mode(0.0, 1.1), Mode(0.7, 1.0))     # a prompt's own by its hash
+
+
+def mode_of(user: str) -> Mode:
+    return MODES[bucket(f"mode:{user}") % len(MODES)]
+
+
+def _join(row: Mapping[str, Any], *fields: str) -> str:
+    return " ".join(str(row[f]).strip() for f in fields)
+
+
+SOURCES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "bench": ("spec_bench/question.jsonl", lambda r: r["turns"][0]),
+    "mathematics": ("gsm8k/train.jsonl.gz", lambda r: r["question"]),
+    "word problem": ("svamp/part_a.jsonl", lambda r: _join(r, "Body", "Question")),
+    "code": ("mbpp/prompt_val_train.jsonl", lambda r: r["text"]),
+    "edit": ("code_edits/edits.jsonl.gz",
+             lambda r: f"Edit this file: {r['instruction']}\n\n```python\n{r['before']}\n```\nWrite the whole file."),
+    "summary": ("summ_scitldr/train_dev.jsonl.gz", lambda r: "Summarize: " + " ".join(r["source"])),
+    "translation": ("translation_tatoeba/en_de.jsonl.gz", lambda r: f"Translate German to English: {r['de']}"),
+    "question": ("qa_xquad/en.jsonl.gz", lambda r: r["question"]),
+    "reading": ("qa_xquad/en.jsonl.gz", lambda r: f"{r['context']}\n\nQuestion: {r['question']}\nAnswer:"),
+    "request": ("intents_clinc150/train_val.jsonl.gz", lambda r: r["text"]),
+    "commands": ("text_tldr/pages_en.jsonl.gz", lambda r: "Explain these commands:\n\n" + r["text"]),
+    "reasoning": ("bbh/half_a.jsonl.gz", lambda r: r["input"]),
+}
+
+
+def prompts(root: Path, each: int, *, held: bool = False, seed: int = 0, longest: int = 2400) -> list[tuple[str, str]]:
+    """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `held` only
+    the others; none longer than `longest` characters; files that are absent are left out."""
+    rng, out = random.Random(seed), list[tuple[str, str]]()
+    for kind, (file, ask) in SOURCES.items():
+        if (root / file).exists():
+            texts = list(dict.fromkeys(ask(r) for r in read_rows(root / file)))
+            texts = [t for t in texts if held_out(t) == held and len(t) <= longest]
+            out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
+    rng.shuffle(out)
+    if not out:
+        raise ValueError(f"data has no prompts: none of {', '.join(f for f, _ in SOURCES.values())} is in {root}")
+    return out
+
+
+def answers(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_tokens: int = 256, seed: int = 0,
+            live: int = 32) -> Iterator[Sample]:
+    """Answers to (kind, prompt in ids, mode) in the order in which they end; `live` of them are written at once."""
+    scheduler, waiting, running = Scheduler(), list(enumerate(asked))[::-1], dict[Task, int]()
+    while waiting or running:
+        while waiting and len(running) < live:
+            n, (_, ids, mode) = waiting.pop()
+            sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
+            decoder = registry.build("plain", Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)))
+            room = lm.network.context - len(ids)
+            running[scheduler.submit(decoder.run(Request(ids, max_tokens=min(max_tokens, room), seed=seed + n)))] = n
+        scheduler.step()
+        for task in [t for t in running if t.done]:
+            kind, ids, mode = asked[running.pop(task)]
+            if task.error is not None:
+                raise task.error
+            yield Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind)
+
+
+def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: int = 256, seed: int = 0, live: int = 32,
+          held: bool = False, watch: Callable[[int, int], None] = lambda n, of: None) -> None:
+    """Append answers to `path`, a JSON object a line; prompts that are answered there already are passed over, so an
+    interruption loses at most the `live` that were under way. watch(answered, of how many)."""
+    asked: list[tuple[str, tuple[int, ...], Mode]] = []
+    for kind, user in prompts(root, each, held=held, seed=seed):
+        ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
+        if len(ids) + 32 <= lm.network.context:
+            asked.append((kind, ids, mode_of(user)))
+    known = {(s.prompt_ids, s.temperature, s.penalty) for s in read(path)} if path.exists() else set()
+    left = [a for a in asked if (a[1], a[2].temperature, a[2].penalty) not in known]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = len(asked) - len(left)
+    with open(path, "a", encoding="utf-8") as f:
+        for sample in answers(lm, left, max_tokens=max_tokens, seed=seed, live=live):
+            f.write(json.dumps(asdict(sample)) + "\n")
+            f.flush()
+            done += 1
+            watch(done, len(asked))
+
+
+def read(path: Path) -> list[Sample]:
+    """Samples of a JSONL file; a last line that an interruption cut short is left out. Raises ValueError on any other."""
+    out: list[Sample] = []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for n, line in enumerate(lines, 1):
+        if line:
+            try:
+                r = json.loads(line)
+                out.append(Sample(tuple(r["prompt_ids"]), tuple(r["output_ids"]), r.get("temperature", 0.0),
+                                  r.get("penalty", 1.0), r.get("kind", "")))
+            except (ValueError, KeyError, TypeError) as e:
+                if n < len(lines):
+                    raise ValueError(f"{path}, line {n}, is not a sample with prompt_ids and output_ids ({e})") from None
+    return out
+
+
+def token_counts(samples: Iterable[Sample]) -> dict[int, int]:
+    """How often each token stands in the answers; prompts count a tenth, as text that may be copied."""
+    counts: dict[int, float] = {}
+    for s in samples:
+        for ids, weight in ((s.output_ids, 1.0), (s.prompt_ids, 0.1)):
+            for x in ids:
+                counts[x] = counts.get(x, 0.0) + weight
+    return {x: int(10 * c) for x, c in counts.items()}

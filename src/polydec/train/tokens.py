@@ -1,0 +1,39 @@
+"""A byte-level BPE tokenizer for small models, with a plain chat template."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
+
+CHAT = ("{{ '" + BEGIN + "' }}{% for m in messages %}{{ ('" + ASSISTANT + "' if m['role'] == 'assistant' else '" + USER
+        + "') + m['content'] + '" + END + "' }}{% endfor %}{% if add_generation_prompt %}{{ '" + ASSISTANT + "' }}{% endif %}")
+
+
+def train_tokenizer(texts: Iterable[str], size: int = 4096) -> Tokenizer:
+    """size: tokens in all, the 256 bytes and the special ones included (260 to 65,536). Encoding with special tokens puts
+    BEGIN before a text; decoding gives the text back, byte for byte."""
+    if not 256 + len(SPECIAL) <= size <= 65536:
+        raise ValueError(f"vocab is {size}: it must lie in {256 + len(SPECIAL)} to 65536")
+    tokenizer = Tokenizer(models.BPE())
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[AddedToken(t, special=True, normalized=False) for t in SPECIAL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))])
+    return tokenizer
+
+
+def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
+    """What a Hugging Face directory holds besides the weights: file name to content."""
+    ids = {"bos_token_id": tokenizer.token_to_id(BEGIN), "eos_token_id": tokenizer.token_to_id(END)}
+    return {"tokenizer.json": tokenizer.to_str(),
+            "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BEGIN, "eos_token": END,
+                                      "model_max_length": context, "clean_up_tokenization_spaces": False,
+                                      "chat_template": CHAT},
+            "generation_config.json": {**ids, "do_sample": False}}
