@@ -213,6 +213,7 @@ class Engine:
         model, draft = self.model.checkpoint, self.model.draft
         ids = self.model.ids(prompt, raw=raw)
         sampling = sampling or self.model.sampling()
+        sampling.check(model.lm.vocab.size)
         if n < 1:
             raise ValueError(f"n is {n}: it must be at least 1")
         contexts = {model.name: model.lm.network.context}
@@ -236,7 +237,7 @@ class Engine:
         if draft is not None:
             names[draft.lm.network] = draft.name
         for i in range(n):
-            shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=seed + i)
+            shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=seed, choice=i)
             target = Shaped(model.lm, *shapers) if shapers else model.lm
             small = None if draft is None else Shaped(draft.lm, *shapers) if shapers else draft.lm
             decoder, chosen = registry.build(method, target, small, dict(options or {}))
