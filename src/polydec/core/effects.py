@@ -23,6 +23,7 @@ class Forward:
 
 @dataclass(frozen=True, eq=False)
 class Join:
+    """Several coroutines that are waited for: all of them, or the first."""
     coros: tuple[Coro, ...]
     first: bool
 

@@ -26,17 +26,16 @@ def one_hot(token: int, like_V: Tensor) -> Tensor:
     return out
 
 
-def masked(logw_V: Tensor, keep_V: Tensor, eos: Sequence[int] = ()) -> Tensor:
-    """-inf where `keep_V` (bool) is False. A mask that would leave nothing ends the text: only the EOS ids stay, with
-    equal weight if they had none; where none is given, the row stays as it was."""
-    out_V = logw_V.masked_fill(~keep_V, NEG_INF)
-    if float(out_V.max()) > NEG_INF:
-        return out_V
+def or_end(masked_V: Tensor, logw_V: Tensor, eos: Sequence[int] = ()) -> Tensor:
+    """What a mask made of `logw_V`, or, where it left nothing, the end of the text: only the EOS ids stay, with equal
+    weight if they had none; where none is given, the row stays as it was. Writes to `masked_V`."""
+    if float(masked_V.max()) > NEG_INF:
+        return masked_V
     if not eos:
         return logw_V
     at = list(eos)
-    out_V[at] = logw_V[at] if float(logw_V[at].max()) > NEG_INF else 0.0
-    return out_V
+    masked_V[at] = logw_V[at] if float(logw_V[at].max()) > NEG_INF else 0.0
+    return masked_V
 
 
 def residual(p_V: Tensor, q_V: Tensor) -> Tensor:

@@ -134,6 +134,7 @@ class Guess(Protocol):
 
 
 class Drafter(Protocol):
+    """Who guesses. `session` is the target's own, for drafters that read its hidden states or run its first layers."""
     def open(self, prompt: Sequence[int], session: Session) -> Guess: ...
 
 

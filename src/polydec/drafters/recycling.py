@@ -72,6 +72,7 @@ class Recycling:
 
 @dataclass(frozen=True)
 class RecyclingGuess:
+    """Drafts from the table and writes to it; what is kept between rounds is all in there."""
     how: Recycling
     memory: Memory
 

@@ -63,6 +63,7 @@ class Siblings:
 
 @dataclass(frozen=True)
 class SiblingsGuess:
+    """One session of each source's toy."""
     how: Siblings
     sessions: tuple[Session, ...]
 

@@ -15,6 +15,7 @@ NOTHING = 1e-13
 
 
 class Chooser(Protocol):
+    """Which of several outcomes is taken in this execution."""
     def draw(self, p: list[float]) -> int: ...
 
 

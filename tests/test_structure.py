@@ -1,0 +1,119 @@
+"""The house keeps its shape: who imports whom, how long files are, what every method says of itself."""
+import ast
+import inspect
+from dataclasses import is_dataclass
+from pathlib import Path
+
+import pytest
+
+from polydec import registry
+from polydec.core.types import Exactness
+
+ROOT = Path(registry.__file__).parent
+FILES = sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
+ROLES = {"targets", "shapers", "drafters", "trees", "verifiers", "policies"}
+LEVEL = {"core": 0, "models": 1, **dict.fromkeys(ROLES, 2), "recipes": 3}       # everything else is an application: 4
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of this package that a file imports, anywhere in it."""
+    out = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            out |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are absolute"
+            out.add(node.module)
+            out |= {f"{node.module}.{a.name}" for a in node.names if node.module == "polydec"}
+    return {m for m in out if m.split(".")[0] == "polydec"}
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_imports_run_downwards(path):
+    here = path.relative_to(ROOT).parts[0] if path.parent != ROOT else ""
+    for module in imports(path) - {"polydec"}:
+        there = room(module)
+        if there == here:
+            continue
+        assert LEVEL.get(there, 4) <= LEVEL.get(here, 4), f"{name(path)} imports {module}, which lies above it"
+        assert not (here in ROLES and there in ROLES), f"{name(path)} imports {module}: role folders never import one another"
+        if here in LEVEL:
+            assert there in LEVEL, f"{name(path)} imports {module}, an application"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_files_are_short(path):
+    limit = 40 if path.parent.name == "recipes" else 400
+    assert lines(path) <= limit, f"{name(path)} has {lines(path)} lines; {limit} are allowed"
+
+
+def test_the_core_is_small():
+    assert sum(lines(p) for p in FILES if p.parent.name == "core") <= 1200
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_public_names_say_what_they_are(path):
+    tree = ast.parse(path.read_text("utf-8"))
+    assert not tree.body or ast.get_docstring(tree) or path.name == "__main__.py", f"{name(path)} has no docstring"
+    if path.parent.name not in {"core", "models", "testing", *ROLES}:
+        return
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            bare = not [n for n in node.body if not isinstance(n, (ast.AnnAssign, ast.Pass))]
+            assert ast.get_docstring(node) or bare, f"{name(path)}: class {node.name} has no docstring"
+
+
+MECHANISMS = [(role, key) for role in registry.ROLES for key in registry.mechanisms(role)]
+
+
+@pytest.mark.parametrize("role, key", MECHANISMS)
+def test_mechanisms(role, key):
+    kind = registry.mechanisms(role)[key]
+    assert is_dataclass(kind) and kind.__dataclass_params__.frozen, f"{kind.__name__} is not a frozen dataclass"
+    assert kind.__mro__[1:] == (object,), f"{kind.__name__} inherits: mechanisms do not"
+    promises = ("Reduces to:",) if role == "shapers" else ("Exact:", "Reduces to:")
+    for promise in promises:
+        assert promise in (kind.__doc__ or ""), f"{kind.__name__}'s docstring has no line {promise!r}"
+    assert key == Path(inspect.getfile(kind)).stem, f"{key}: one mechanism a file, named by the file"
+
+
+@pytest.mark.parametrize("key", registry.recipes())
+def test_recipes(key):
+    module = registry.recipes()[key]
+    card, path = module.CARD, Path(module.__file__)
+    assert card.name == key == path.stem.replace("_", "-")
+    assert card.kind in {"draft-and-verify", "unmasking", "sampler", "search", "constraint", "refresh"}
+    assert card.family in {"ar", "diffusion", "any"}
+    assert card.guarantee is None or isinstance(card.guarantee, Exactness)
+    assert all((card.title, card.summary, card.source, card.reduces_to))
+    assert key == "plain" or (card.parent in registry.recipes() and card.home), f"{key} must name its parent and its home"
+    parameters = [p for p in inspect.signature(module.build).parameters if p not in ("target", "draft")]
+    assert parameters == list(card.options), f"{key}: the card explains {list(card.options)}, build takes {parameters}"
+    assert all(o.default is not inspect.Parameter.empty for o in registry.options(key)), f"{key}: every option has a default"
+    body = [n for n in ast.parse(path.read_text("utf-8")).body
+            if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign))]
+    assert [n.name for n in body] == ["build"], f"{key}: a recipe is a CARD and build, nothing else"
+    branches = [n for n in ast.walk(body[0]) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))]
+    assert not branches, f"{key}: a recipe composes, it decides nothing"
+
+
+def test_nothing_asks_which_mechanism_it_got():
+    names = {registry.mechanisms(role)[key].__name__ for role, key in MECHANISMS}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                asked = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
+                assert not asked & names, f"{name(path)} line {node.lineno}: isinstance of {asked & names}"
