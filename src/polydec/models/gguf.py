@@ -165,7 +165,7 @@ class GGUF(Mapping[str, Tensor]):
         kind, key = self.fields.get(f"{arch}.rope.scaling.type", "none"), f"{arch}.rope.scaling"
         if "rope_freqs.weight" in self.entries:
             divisor = self._tensor("rope_freqs.weight").tolist()
-            llama3 = {"rope_type": "llama3", "factor": max(divisor), "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            llama3 = {"rope_type": "llama3", "factor": round(max(divisor), 4), "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                       "original_max_position_embeddings": 8192}
             if np.allclose(divisor, _llama3_divisors(llama3, config["rope_theta"], 2 * len(divisor)), rtol=1e-4):
                 return llama3
