@@ -35,10 +35,14 @@ def test_total_variation():
     assert abs(1 - law.total_variation(P, Q) - float(torch.minimum(P, Q).sum())) < 1e-12
 
 
-def test_masked():
-    w, keep = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True])
-    assert law.masked(w, keep).tolist() == [1.0, NEG_INF, 3.0]
-    none = torch.tensor([False, False, False])
-    assert law.masked(w, none).tolist() == w.tolist()
-    assert law.masked(w, none, [2]).tolist() == [NEG_INF, NEG_INF, 3.0]
-    assert law.masked(torch.tensor([1.0, 2.0, NEG_INF]), none, [2]).tolist() == [NEG_INF, NEG_INF, 0.0]
+def test_or_end():
+    w = torch.tensor([1.0, 2.0, 3.0])
+
+    def after(masked, *eos, w=w):
+        return law.or_end(torch.tensor(masked), w, eos).tolist()
+
+    none = [NEG_INF] * 3
+    assert after([1.0, NEG_INF, 3.0], 1) == [1.0, NEG_INF, 3.0]
+    assert after(none) == w.tolist()
+    assert after(none, 2) == [NEG_INF, NEG_INF, 3.0]
+    assert after(none, 2, w=torch.tensor([1.0, 2.0, NEG_INF])) == [NEG_INF, NEG_INF, 0.0]

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec.core.law import NEG_INF
+
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 FIRST = 256      # how many of the largest entries a selection looks at before it looks at all
 SLOTS = 4096     # a 64th of a nat each
@@ -27,9 +29,14 @@ def index(text_n: Ids, logw_V: Tensor) -> Tensor:
     return torch.from_numpy(text_n).to(logw_V.device)
 
 
-def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, int]:
+def at_least(logw_V: Tensor, edge: Tensor) -> Tensor:
+    """-inf below `edge` (a scalar of the same type)."""
+    return torch.threshold(logw_V, float(torch.nextafter(edge, edge.new_tensor(NEG_INF))), NEG_INF)
+
+
+def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, int | None]:
     """(edge, equals): in descending order of key, the fewest entries whose probabilities reach `mass` are those above
-    `edge` and `equals` (at least one) of those at it."""
+    `edge` and, of those at it, `equals` (at least one), or all where that is None."""
     key_K, token_K = key_V.topk(min(FIRST, len(key_V)))
     before = 0.0
     p_K = logp_V[token_K].double().exp()
@@ -44,4 +51,5 @@ def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, int]:
         p_K = logp_V[token_K[order]].double().exp()
     m = max(1, int((p_K.cumsum(-1) - p_K + before < mass).sum()))
     edge = key_K[m - 1]
-    return edge, int((key_K[:m] == edge).sum())
+    cut = m < len(key_K) and float(key_K[m]) == float(edge)
+    return edge, int((key_K[:m] == edge).sum()) if cut else None

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from polydec.core.law import masked
+from polydec.core.law import NEG_INF, or_end
 from polydec.core.types import Reads
 from polydec.shapers._rows import ids, index
 
@@ -39,6 +39,6 @@ class Allowed:
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
-        keep_V = torch.zeros_like(logw_V, dtype=torch.bool)
-        keep_V[index(ids(self.tokens), logw_V)] = True
-        return masked(logw_V, keep_V, self.eos)
+        at, out_V = index(ids(self.tokens), logw_V), torch.full_like(logw_V, NEG_INF)
+        out_V[at] = logw_V[at]
+        return or_end(out_V, logw_V, self.eos)

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from polydec.core.law import masked
+from polydec.core.law import NEG_INF, or_end
 from polydec.core.types import Reads
 from polydec.shapers._rows import ids, index
 
@@ -37,6 +36,6 @@ class Banned:
         return None
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
-        keep_V = torch.ones_like(logw_V, dtype=torch.bool)
-        keep_V[index(ids(self.tokens), logw_V)] = False
-        return masked(logw_V, keep_V, self.eos)
+        out_V = logw_V.clone()
+        out_V[index(ids(self.tokens), logw_V)] = NEG_INF
+        return or_end(out_V, logw_V, self.eos)

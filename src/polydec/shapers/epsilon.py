@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
+from polydec.shapers._rows import at_least
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,4 @@ class Epsilon:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.epsilon == 0.0:
             return logw_V
-        floor = torch.minimum(logw_V.logsumexp(-1) + math.log(self.epsilon), logw_V.max())
-        return logw_V.masked_fill(logw_V < floor, NEG_INF)
+        return at_least(logw_V, torch.minimum(logw_V.logsumexp(-1) + math.log(self.epsilon), logw_V.max()))

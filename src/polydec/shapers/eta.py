@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from polydec.core.law import NEG_INF, normalise
+from polydec.core.law import normalise
 from polydec.core.types import Reads
+from polydec.shapers._rows import at_least
 
 
 @dataclass(frozen=True)
@@ -40,5 +41,4 @@ class Eta:
             return logw_V
         logp_V, log_eps = normalise(logw_V), math.log(self.epsilon)
         entropy = -(logp_V.exp() * logp_V).nansum()
-        floor = torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max())
-        return logw_V.masked_fill(logp_V < floor, NEG_INF)
+        return at_least(logp_V, torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max()))

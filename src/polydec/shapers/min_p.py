@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
+from polydec.shapers._rows import at_least
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ class MinP:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.p == 0.0:
             return logw_V
-        return logw_V.masked_fill(logw_V < logw_V.max() + math.log(self.p), NEG_INF)
+        return at_least(logw_V, logw_V.max() + math.log(self.p))

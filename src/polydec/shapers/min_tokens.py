@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from polydec.core.law import masked
+from polydec.core.law import NEG_INF, or_end
 from polydec.core.types import Reads
 from polydec.shapers._rows import ids, index
 
@@ -41,6 +40,6 @@ class MinTokens:
     def shape(self, state: int, logw_V: Tensor) -> Tensor:
         if state >= self.count:
             return logw_V
-        keep_V = torch.ones_like(logw_V, dtype=torch.bool)
-        keep_V[index(ids(self.ends), logw_V)] = False
-        return masked(logw_V, keep_V)
+        out_V = logw_V.clone()
+        out_V[index(ids(self.ends), logw_V)] = NEG_INF
+        return or_end(out_V, logw_V)

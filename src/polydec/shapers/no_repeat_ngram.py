@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from polydec.core.law import masked
+from polydec.core.law import NEG_INF, or_end
 from polydec.core.types import Reads
 from polydec.shapers._rows import Ids, add, ids, index
 
@@ -45,6 +44,6 @@ class NoRepeatNgram:
             at = at[state[at - back] == state[-back]]
         if not len(at):
             return logw_V
-        keep_V = torch.ones_like(logw_V, dtype=torch.bool)
-        keep_V[index(state[at], logw_V)] = False
-        return masked(logw_V, keep_V, self.eos)
+        out_V = logw_V.clone()
+        out_V[index(state[at], logw_V)] = NEG_INF
+        return or_end(out_V, logw_V, self.eos)

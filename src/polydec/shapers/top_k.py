@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
+from polydec.shapers._rows import at_least
 
 
 @dataclass(frozen=True)
@@ -35,4 +35,4 @@ class TopK:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.k >= logw_V.shape[-1]:
             return logw_V
-        return logw_V.masked_fill(logw_V < logw_V.topk(self.k, sorted=False).values.min(), NEG_INF)
+        return at_least(logw_V, logw_V.topk(self.k, sorted=False).values.min())

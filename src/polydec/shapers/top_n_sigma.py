@@ -9,6 +9,7 @@ from torch import Tensor
 
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
+from polydec.shapers._rows import at_least
 
 
 @dataclass(frozen=True)
@@ -38,4 +39,4 @@ class TopNSigma:
         sigma = float(finite_V.std(correction=0))
         if sigma == 0.0:
             return logw_V
-        return logw_V.masked_fill(logw_V < logw_V.max() - self.n * sigma, NEG_INF)
+        return at_least(logw_V, logw_V.max() - self.n * sigma)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Reads
-from polydec.shapers._rows import by_mass
+from polydec.shapers._rows import at_least, by_mass
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class TopP:
         if self.p == 1.0:
             return logw_V
         edge, equals = by_mass(logw_V, normalise(logw_V), self.p)
-        out_V = logw_V.masked_fill(logw_V < edge, NEG_INF)
-        out_V[(logw_V == edge).nonzero()[equals:, 0]] = NEG_INF
+        out_V = at_least(logw_V, edge)
+        if equals is not None:
+            out_V[(logw_V == edge).nonzero()[equals:, 0]] = NEG_INF
         return out_V
