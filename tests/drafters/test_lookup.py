@@ -1,0 +1,72 @@
+"""Prompt lookup: the index, the copies, and what they are good for."""
+import random
+
+import pytest
+
+from polydec.core.decode import Speculative
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Budget, Draft, Verdict
+from polydec.drafters.lookup import Lookup
+from polydec.policies.fixed import Fixed
+from polydec.testing.toy import toy
+from polydec.verifiers.match import Match
+
+
+def propose(guess, depth=4):
+    return run([guess.propose(guess.text[-1], len(guess.text), Budget(depth, depth), Rng.of(0))])[0].token[1:]
+
+
+def by_scanning(text, how, depth):
+    """The same proposal by looking through the whole text."""
+    end = len(text)
+    for n in range(min(how.max_ngram, end - 1), how.min_ngram - 1, -1):
+        ends = [e for e in range(n, end) if text[e - n:e] == text[end - n:]]
+        if ends:
+            start = ends[0] if how.first else ends[-1]
+            copied = text[start:start + depth]
+            while how.loop and len(copied) < depth:
+                copied = [*copied, copied[len(copied) - (end - start)]]
+            return tuple(copied)
+    return ()
+
+
+@pytest.mark.parametrize("how", [Lookup(3, 1, first, loop) for first in (False, True) for loop in (False, True)]
+                         + [Lookup(5, 2), Lookup(1, 1)], ids=str)
+def test_index_equals_a_scan(how):
+    dice = random.Random(1)
+    for _ in range(170):
+        text = [dice.randrange(dice.choice((2, 3, 6))) for _ in range(dice.randint(1, 40))]
+        cut = dice.randint(1, len(text))
+        guess = how.open(text[:cut], None)
+        for x in text[cut:]:
+            assert propose(guess) == by_scanning(guess.text, how, 4)
+            guess.learn(Draft.chain(guess.text[-1]), None, Verdict((), x))
+        assert guess.text == text and propose(guess) == by_scanning(text, how, 4)
+
+
+def test_learns_the_accepted_path_and_the_bonus():
+    guess = Lookup().open((1, 2), None)
+    guess.learn(Draft.chain(2, (5, 6, 7)), None, Verdict((1, 2), 9))
+    assert guess.text == [1, 2, 5, 6, 9]
+
+
+def test_a_copy_goes_round_or_stops():
+    assert propose(Lookup().open((1, 2, 1, 2), None), 7) == (1, 2, 1, 2, 1, 2, 1)
+    assert propose(Lookup(loop=False).open((1, 2, 1, 2), None), 7) == (1, 2)
+
+
+def test_a_cycle_is_copied_whole():
+    target = toy(3, 4, eos=-1)
+    target.network.weight[:] = -50.0
+    for a in range(4):
+        target.network.weight[:, a, (a + 1) % 4] = 50.0
+    decoder = Speculative(target, Lookup(), Match(), Fixed(6))
+    out = run([decoder.run(Request((0, 1, 2, 3, 0), max_tokens=70))])[0]
+    assert out.stats.passes == 10 and out.stats.accepted == 60
+
+
+def test_no_draft_without_an_earlier_occurrence():
+    assert propose(Lookup().open((1, 2, 3, 4), None)) == ()
+    assert propose(Lookup(3, 2).open((1, 2, 7, 2), None)) == ()
