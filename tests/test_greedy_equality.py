@@ -1,0 +1,65 @@
+"""Every lossless method gives plain decoding's greedy text, token for token, on real prompts and embedded models."""
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from polydec import Engine, load, registry
+from polydec.bench.certify import compare
+from polydec.core.types import Exactness
+from polydec.models import zoo
+
+DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2] / "shared" / "data"))
+METHODS = [n for n, m in registry.recipes().items() if n != "plain" and m.CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)]
+
+
+def prompts(n: int) -> list[str]:
+    """n real prompts of several kinds, the shorter ones first."""
+    if not (DATA / "spec_bench").is_dir():
+        pytest.skip(f"no data at {DATA}: set POLYDEC_DATA")
+    rows = [json.loads(line)["turns"][0] for line in open(DATA / "spec_bench" / "question.jsonl", encoding="utf-8")]
+    with gzip.open(DATA / "text_python" / "python-0.jsonl.gz", "rt", encoding="utf-8") as f:
+        rows += [json.loads(line)["text"][:400] for _, line in zip(range(40), f, strict=False)]
+    return sorted(rows, key=len)[:n]
+
+
+def check(name: str, n: int, tokens: int) -> dict[str, list]:
+    """Of each method the prompts whose text differs from plain decoding's."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    lm = load(name, dtype="float32")
+    greedy, engine = lm.sampling(temperature=0.0), Engine(lm)
+    ask = {"sampling": greedy, "max_tokens": tokens}
+    texts = [p for p in prompts(n) if len(lm.ids(p)) + tokens < lm.checkpoint.lm.network.context]
+    assert len(texts) >= 0.9 * n
+    plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
+    wrong: dict[str, list] = {}
+    for method in METHODS:
+        ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])]
+        wrong[method] = [p for p, a, b in zip(texts, plain, ours, strict=True) if a != b]
+    return wrong
+
+
+@pytest.mark.skipif("tiny" not in [e.name for e in zoo.entries() if e.here], reason="zoo:tiny is not in the package")
+def test_tiny_fast():
+    assert not any(check("zoo:tiny", 10, 64).values())
+
+
+@pytest.mark.slow
+def test_tiny():
+    assert not any(check("zoo:tiny", 100, 128).values())
+
+
+@pytest.mark.slow
+def test_smollm2():
+    """At most two near-ties of twenty, none of them a fault."""
+    if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
+        pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
+    lm = load("zoo:smollm2")
+    sampling = lm.sampling(temperature=0.0)
+    for method in METHODS:
+        found = [compare(lm, p, method, {}, sampling=sampling, max_tokens=128) for p in prompts(20)]
+        assert [c.verdict for c in found].count("fault") == 0
+        assert [c.verdict for c in found].count("near-tie") <= 2
