@@ -20,7 +20,8 @@ def prompts(n: int) -> list[str]:
     """n real prompts of several kinds, the shorter ones first."""
     if not (DATA / "spec_bench").is_dir():
         pytest.skip(f"no data at {DATA}: set POLYDEC_DATA")
-    rows = [json.loads(line)["turns"][0] for line in open(DATA / "spec_bench" / "question.jsonl", encoding="utf-8")]
+    questions = (DATA / "spec_bench" / "question.jsonl").read_text("utf-8").strip().split("\n")
+    rows = [json.loads(line)["turns"][0] for line in questions]
     with gzip.open(DATA / "text_python" / "python-0.jsonl.gz", "rt", encoding="utf-8") as f:
         rows += [json.loads(line)["text"][:400] for _, line in zip(range(40), f, strict=False)]
     return sorted(rows, key=len)[:n]
