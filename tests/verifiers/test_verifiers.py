@@ -48,7 +48,8 @@ def test_exact_gives_it_too_where_candidates_are_certain(drafter):
 
 
 @pytest.mark.parametrize("drafter", [Lookup(), FromModel(toy(4, 7), CoupledChain()),
-                                     FromModel(toy(3, 7, sharp=0.8), CoupledStatic()), FromModel(toy(4, 7), Chain())], ids=lambda d: type(getattr(d, "tree", d)).__name__)
+                                     FromModel(toy(3, 7, sharp=0.8), CoupledStatic()), FromModel(toy(4, 7), Chain())],
+                         ids=lambda d: type(getattr(d, "tree", d)).__name__)
 def test_coupled_gives_one_text_under_any_drafter(drafter):
     assert ids(texts(drafter, Coupled())) == ids(texts(Nothing(), Coupled()))
 
