@@ -57,7 +57,8 @@ def write_model(path, model, kind=Type.F32, extra=(), tokenizer=True):
     w.add_context_length(c.max_position_embeddings); w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers); w.add_feed_forward_length(c.intermediate_size)
     w.add_head_count(c.num_attention_heads); w.add_head_count_kv(c.num_key_value_heads)
-    w.add_layer_norm_rms_eps(c.rms_norm_eps); w.add_rope_freq_base(c.rope_parameters["rope_theta"]); w.add_vocab_size(c.vocab_size)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps); w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    w.add_vocab_size(c.vocab_size)
     if arch == "qwen3":
         w.add_key_length(c.head_dim); w.add_value_length(c.head_dim)
     if tokenizer:
