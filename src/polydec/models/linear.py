@@ -1,20 +1,22 @@
 """Linear layers: weights packed once, for the kernel that this machine runs fastest.
 
-Every kernel takes and gives activations in the network's own dtype (float32; float64 for "float64"); what differs is how
-the weights are held and in what precision they are multiplied:
+What differs between kernels is how the weights are held and in what precision they are multiplied:
 
-- `onednn-fp32`: the file's numbers as they are. A row does not depend on how many rows are in the call: oneDNN splits the
-  sum of a single row over the cores, so a call is padded to four rows.
+- `onednn-fp32`: the file's numbers as they are.
 - `fbgemm-fp16`: weights rounded to float16 (11 bits; beyond 65,504 clamped), arithmetic in float32. On some CPUs one to
-  three rows round differently from four and more (about 1e-4 in a log-probability).
-- `onednn-bf16`: weights, and the inputs and outputs of the layer, rounded to bfloat16 (8 bits), sums in float32. Only on
-  CPUs that have bfloat16 arithmetic.
+  three rows round differently from four and more (1e-4 in a log-probability).
+- `onednn-bf16`: weights and activations of the layers rounded to bfloat16 (8 bits), sums in float32; the residual stream
+  stays float32 and the head is fbgemm-fp16. Only on CPUs that have bfloat16 arithmetic. Rounding so coarse would make a
+  hair's breadth of difference between a plain pass and a draft's into 1e-2 in a logit, so nothing but the linear layers
+  may differ at all: keys, values and attention are float64.
 - `torch-fp64`, `torch-fp32`: torch.nn.functional.linear; for tests, and for CPUs that the others do not know.
 
-"auto" measures fbgemm-fp16, onednn-fp32 and onednn-bf16 on the model's own shapes and keeps the choice, by machine and
-shapes, in $XDG_CACHE_HOME/polydec/kernels.json: a choice made anew each time could change a text at a near-tie. Its law
-is thus that of weights rounded to float16 or bfloat16 where one of these wins. bfloat16 rounds activations as well, so
-that a draft's pass and a plain one differ by as much as 1e-2 in a log-probability: it has to be 1.5 times as fast.
+A row of the oneDNN kernels does not depend on how many rows are in the call: only one to three rows alone are summed in
+another order, so that calls are padded to four.
+
+"auto" measures the first three on the model's own shapes and keeps the choice, by machine and shapes, in
+$XDG_CACHE_HOME/polydec/kernels.json: a choice made anew each time could change a text at a near-tie. Its law is that of
+weights rounded to float16, or of weights and activations rounded to bfloat16, where one of these wins.
 """
 from __future__ import annotations
 
@@ -37,29 +39,19 @@ Shape = tuple[int, int]                           # out, in
 
 def _torch(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
     w, b = weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
-    return lambda x: linear(x, w, b)
+    return lambda x: linear(x.to(dtype), w, b)
 
 
-def _torch_cast(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
-    w, b = weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
-    return lambda x: linear(x.to(dtype), w, b).float()
-
-
-def _onednn_fp32(weight: Tensor, bias: Tensor | None) -> Linear:
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.float().contiguous(), 8)
-    op, b = torch.ops.mkldnn._linear_pointwise.default, None if bias is None else bias.float()
+def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), 8)
+    op, b = torch.ops.mkldnn._linear_pointwise.default, None if bias is None else bias.to(dtype)
 
     def call(x: Tensor) -> Tensor:
-        if len(x) < 4:
-            return op(pad(x, (0, 0, 0, 4 - len(x))), packed, b, "none", [], "")[:len(x)]
+        x, m = x.to(dtype), len(x)
+        if m < 4:
+            return op(pad(x, (0, 0, 0, 4 - m)), packed, b, "none", [], "")[:m]
         return op(x, packed, b, "none", [], "")
     return call
-
-
-def _onednn_bf16(weight: Tensor, bias: Tensor | None) -> Linear:
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16).contiguous(), 8)
-    op, b = torch.ops.mkldnn._linear_pointwise.default, None if bias is None else bias.to(torch.bfloat16)
-    return lambda x: op(x.to(torch.bfloat16), packed, b, "none", [], "").float()
 
 
 def _fbgemm_fp16(weight: Tensor, bias: Tensor | None) -> Linear:
@@ -88,47 +80,51 @@ def _fbgemm() -> bool:
 
 @dataclass(frozen=True)
 class Kernel:
-    """handicap: how many times as fast it must be to be chosen, for what it rounds."""
+    """dtype: what the weights are held in; attention: what keys, values and attention are computed in; least: rows to
+    which a call is padded; head: the kernel of the output layer, where that is another one. A linear layer takes
+    float32 (float64) or its own dtype and gives one of them."""
     name: str
+    dtype: str
     pack: Callable[[Tensor, Tensor | None], Linear]
     usable: Callable[[], bool] = _always
-    handicap: float = 1.0
+    attention: torch.dtype = torch.float32
+    least: int = 1
+    head: Kernel | None = None
 
 
-FP64 = Kernel("torch-fp64", lambda w, b: _torch(w, b, torch.float64))
-FP32 = Kernel("torch-fp32", lambda w, b: _torch(w, b, torch.float32))
-ONEDNN32 = Kernel("onednn-fp32", _onednn_fp32, torch.backends.mkldnn.is_available)
-FBGEMM16 = Kernel("fbgemm-fp16", _fbgemm_fp16, _fbgemm, 1.1)
-ONEDNN16 = Kernel("onednn-bf16", _onednn_bf16, _bf16, 1.5)
+FP64 = Kernel("torch-fp64", "float64", lambda w, b: _torch(w, b, torch.float64), attention=torch.float64)
+FP32 = Kernel("torch-fp32", "float32", lambda w, b: _torch(w, b, torch.float32))
+ONEDNN32 = Kernel("onednn-fp32", "float32", lambda w, b: _onednn(w, b, torch.float32), torch.backends.mkldnn.is_available,
+                  torch.float64, 4)
+FBGEMM16 = Kernel("fbgemm-fp16", "float16", _fbgemm_fp16, _fbgemm)
+ONEDNN16 = Kernel("onednn-bf16", "bfloat16", lambda w, b: _onednn(w, b, torch.bfloat16), _bf16, torch.float64, 4,
+                  FBGEMM16 if _fbgemm() else ONEDNN32)
 MEASURED = (ONEDNN32, FBGEMM16, ONEDNN16)
 
 
-def cuda_kernel(dtype: str) -> tuple[Kernel, str]:
-    """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for."""
+def cuda_kernel(dtype: str) -> Kernel:
+    """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for. Untested: no GPU was at hand."""
     dtype = "bfloat16" if dtype == "auto" else dtype
-    if dtype == "float64":
-        return FP64, dtype
     number = getattr(torch, dtype)
-    return Kernel(f"cuda-{dtype}", lambda w, b: _torch_cast(w, b, number)), dtype
+    return Kernel(f"cuda-{dtype}", dtype, lambda w, b: _torch(w, b, number), attention=number)
 
 
-def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> tuple[Kernel, str]:
-    """The kernel for a dtype, and the dtype that "auto" came to. shapes: of all layers of the model.
+def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> Kernel:
+    """The kernel for a dtype. shapes: of all layers of the model.
 
     Raises ValueError where this CPU cannot serve the dtype.
     """
     if dtype == "auto":
-        kernel = choose(tuple(shapes), torch.get_num_threads())
-        return kernel, {ONEDNN16.name: "bfloat16", FBGEMM16.name: "float16"}.get(kernel.name, "float32")
+        return choose(tuple(shapes), torch.get_num_threads())
     if dtype == "bfloat16" and not _bf16():
         raise ValueError("dtype is 'bfloat16': this CPU has no bfloat16 arithmetic; 'auto' or 'float32' run here")
     if dtype == "float16" and not _fbgemm():
         raise ValueError("dtype is 'float16': this build of torch has no FBGEMM kernels; 'auto' or 'float32' run here")
     return {"float32": ONEDNN32 if ONEDNN32.usable() else FP32, "bfloat16": ONEDNN16, "float16": FBGEMM16,
-            "float64": FP64}[dtype], dtype
+            "float64": FP64}[dtype]
 
 
-def measure(kernels: Sequence[Kernel], shapes: Sequence[Shape], rows: Sequence[int] = (1, 8), repeats: int = 7,
+def measure(kernels: Sequence[Kernel], shapes: Sequence[Shape], rows: Sequence[int] = (1, 8, 16), repeats: int = 7,
             ) -> dict[str, list[float]]:
     """Milliseconds of one pass over layers of these shapes with random weights, best of `repeats`, for each kernel and
     number of rows. The kernels take turns."""
@@ -148,6 +144,19 @@ def measure(kernels: Sequence[Kernel], shapes: Sequence[Shape], rows: Sequence[i
                         call(xs[s[1]])
                     best[name][r] = min(best[name][r], 1e3 * (time.perf_counter() - start))
     return best
+
+
+def steady(kernel: Kernel, shapes: Sequence[Shape]) -> bool:
+    """Whether rows come out the same however many are in the call, as they must where activations are rounded."""
+    if kernel.dtype != "bfloat16":
+        return True
+    for into in sorted({s[1] for s in shapes}):
+        layer, x = kernel.pack(torch.randn(64, into), None), torch.randn(33, into)
+        with torch.inference_mode():
+            whole = layer(x)
+            if not all(torch.equal(layer(x[:m]), whole[:m]) for m in (1, 2, 4, 5, 8, 16, 31)):
+                return False
+    return True
 
 
 def sample(shapes: Sequence[Shape], budget: int = 24_000_000) -> list[Shape]:
@@ -197,7 +206,7 @@ def _write(profile: Mapping[str, Mapping[str, str]]) -> None:
 @lru_cache
 def choose(shapes: tuple[Shape, ...], threads: int) -> Kernel:
     """The fastest usable kernel for layers of these shapes: from the profile, else measured and kept there."""
-    usable = {k.name: k for k in MEASURED if k.usable()}
+    usable = {k.name: k for k in MEASURED if k.usable() and steady(k, shapes)}
     if len(usable) < 2:
         return next(iter(usable.values()), FP32)
     machine = f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}, {threads} threads, torch {torch.__version__}"
@@ -207,7 +216,7 @@ def choose(shapes: tuple[Shape, ...], threads: int) -> Kernel:
     if kept in usable:
         return usable[kept]
     took = measure(list(usable.values()), sample(shapes))
-    best = min(usable.values(), key=lambda k: k.handicap * sum(took[k.name]))
+    best = min(usable.values(), key=lambda k: sum(took[k.name]))
     profile = _read()
     profile.setdefault(machine, {})[model] = best.name
     _write(profile)

@@ -1,8 +1,8 @@
 """The Llama skeleton, lean: causal or bidirectional, any range of layers, token trees over forkable caches.
 
 Norm weights are folded into the linear layers that follow them, q/k/v and gate/up are fused, the two halves of each
-rotated pair lie side by side, so that rotary embedding is one complex product. Activations are float32 on every device
-(float64 for tests); what the weights are held in is the kernel's affair (see linear.py).
+rotated pair lie side by side, so that rotary embedding is one complex product. The residual stream is float32 on every
+device (float64 for tests); what weights and attention are computed in is the kernel's affair (see linear.py).
 """
 from __future__ import annotations
 
@@ -123,16 +123,15 @@ class Transformer:
     tree = True
     partial = True
 
-    def __init__(self, config: Config, rope: Rope, parts: Mapping[str, Any], kernel: Kernel, dtype: str, limit: int = 512,
-                 ) -> None:
+    def __init__(self, config: Config, rope: Rope, parts: Mapping[str, Any], kernel: Kernel, limit: int = 512) -> None:
         c = self.config = config
-        self.kernel, self.dtype, self.limit = kernel.name, dtype, limit
+        self.kernel, self.dtype, self.limit = kernel.name, kernel.dtype, limit
         self.layers, self.context, self.size = c.layers, rope.context, c.vocab
         self._rope, self._head_dim = rope, parts["head_dim"]
         self._embed, self._embed_proj = parts["embed"], parts["embed_proj"]
         self._layers, self._head, self._head_tokens = parts["layers"], parts["head"], parts["head_tokens"]
         self._number, self._device = parts["number"], self._embed.device
-        self._cache_number = parts["cache_number"]
+        self._attention, self._least = kernel.attention, kernel.least
         self._floor, self._head_floor = (c.width * c.eps) ** 0.5, (self._head_dim * c.eps) ** 0.5
         self.cost = float(parts["cost"])
         self._turn = torch.empty(0)
@@ -169,7 +168,8 @@ class Transformer:
         rows = c.vocab if tokens is None else len(tokens)
         shapes = [s for _ in range(c.layers) for s in (((H + 2 * KV) * D, W), (W, H * D), (2 * inner, W), (W, inner))]
         shapes.append((rows, W))
-        kernel, dtype = cuda_kernel(dtype) if where.type == "cuda" else cpu_kernel(dtype, shapes)
+        kernel = cuda_kernel(dtype) if where.type == "cuda" else cpu_kernel(dtype, shapes)
+        head_kernel = kernel.head or kernel
         order = _pairs(D, rope.dim, where)
         with ThreadPoolExecutor(max(1, min(4, torch.get_num_threads()))) as pool:
             embed = weights["model.embed_tokens.weight"] if "model.embed_tokens.weight" in weights else load.get(
@@ -183,7 +183,7 @@ class Transformer:
             norm = load.get("model.norm.weight", (W,)) * W ** 0.5
             matrix = embed.to(number) if head_name != "lm_head.weight" else load.get(head_name, (rows, W))
             head_bias = load.bias(["lm_head.bias"], [rows])
-            head = pool.submit(lambda: kernel.pack(matrix * norm, head_bias))
+            head = pool.submit(lambda: head_kernel.pack(matrix * norm, head_bias))
             waiting, layers = list[list[Any]](), list[Layer]()
             for i in range(c.layers):             # two layers at most wait unpacked: large models fill no memory twice
                 waiting.append(_layer(load, f"model.layers.{i}.", c, D, order, kernel, pool))
@@ -192,14 +192,12 @@ class Transformer:
             layers += map(_settle, waiting)
             return Transformer(c, rope, {
                 "head_dim": D, "embed": embed, "embed_proj": proj, "layers": layers, "head": head.result(),
-                "head_tokens": tokens, "number": number, "cost": sum(a * b for a, b in shapes),
-                "cache_number": number if where.type == "cpu" or dtype == "float64" else getattr(torch, dtype)},
-                kernel, dtype)
+                "head_tokens": tokens, "number": number, "cost": sum(a * b for a, b in shapes)}, kernel)
 
     def new_cache(self) -> Cache:
         """An empty cache [layers, 2, kv heads, slots, head]."""
         return Cache(torch.empty(self.layers, 2, self.config.kv_heads, min(SLOTS, self.context), self._head_dim,
-                                 dtype=self._cache_number, device=self._device))
+                                 dtype=self._attention, device=self._device))
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Query]) -> list[Answer]:
@@ -236,18 +234,20 @@ class Transformer:
             x[s.row:s.end] = e
 
     def _run(self, p: Packed) -> Tensor:
-        """Hidden states [T, width + 1] after the last layer; the last column is constant and makes the norm's floor."""
-        c, T, D = self.config, len(p), self._head_dim
+        """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
+        least rows. The last column is constant and makes the norm's floor."""
+        c, T, D = self.config, max(len(p), self._least), self._head_dim
         H, KV, inner, dim = c.heads, c.kv_heads, c.inner, self._rope.dim
-        turn = self._turns(p.positions)
-        full = torch.empty(T, c.width + 1, dtype=self._number, device=self._device)
+        turn = self._turns([*p.positions, *[p.positions[-1]] * (T - len(p))])
+        full = torch.zeros(T, c.width + 1, dtype=self._number, device=self._device)
         full[:, c.width] = self._floor
         x = full[:, :c.width]
-        self._enter(p, x)
-        norm, spans = torch.linalg.vector_norm, p.spans
+        self._enter(p, x[:len(p)])
+        norm, spans, number = torch.linalg.vector_norm, p.spans, self._number
+        mixed = torch.zeros(T, H * D, dtype=number, device=self._device)
         for at, i in enumerate(p.layers):
             layer = self._layers[i]
-            qkv = layer.qkv(x / norm(full, dim=-1, keepdim=True)).view(T, H + 2 * KV, D)
+            qkv = layer.qkv(x / norm(full, dim=-1, keepdim=True)).to(number).view(T, H + 2 * KV, D)
             qk = qkv[:, :H + KV]
             if layer.qk_norm is not None:
                 n = norm(qk, dim=-1, keepdim=True)
@@ -256,17 +256,16 @@ class Transformer:
                 torch.view_as_complex(qk.view(T, H + KV, D // 2, 2)).mul_(turn)
             else:
                 torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2))).mul_(turn)
-            if len(spans) == 1:
-                mixed = self._attend(qkv, spans[0], at)
-            else:
-                mixed = torch.cat([self._attend(qkv[s.row:s.end], s, at) for s in spans])
+            for s in spans:
+                self._attend(qkv[s.row:s.end], s, at, mixed[s.row:s.end])
             x += layer.out(mixed)
             gate, up = layer.gate_up(x / norm(full, dim=-1, keepdim=True)).split(inner, -1)
             x += layer.down(silu(gate).mul_(up))
         return full
 
-    def _attend(self, qkv: Tensor, s: Span, at: int) -> Tensor:
-        """Write keys and values of some rows [m, heads + 2 kv heads, head]; what the rows gather [m, heads * head]."""
+    def _attend(self, qkv: Tensor, s: Span, at: int, mixed: Tensor) -> None:
+        """Write keys and values of some rows [m, heads + 2 kv heads, head], and what the rows gather into
+        mixed [m, heads * head]."""
         c, D, m = self.config, self._head_dim, len(qkv)
         H, KV, g = c.heads, c.kv_heads, c.heads // c.kv_heads
         s.write[at].copy_(qkv[:, H:].view(m, 2, KV, D).permute(1, 2, 0, 3))
@@ -277,12 +276,13 @@ class Transformer:
             seen = None if mask is None else pad(mask[1], (mask[0], 0))
             y = scaled_dot_product_attention(q.view(m, KV, g, D).permute(1, 2, 0, 3), key[:, None].expand(KV, g, S, D),
                                              value[:, None].expand(KV, g, S, D), seen, scale=1.0)
-            return y.permute(2, 0, 1, 3).reshape(m, H * D)
+            mixed.view(m, KV, g, D).copy_(y.permute(2, 0, 1, 3))
+            return
         a = torch.bmm(q.transpose(0, 1).reshape(KV, g * m, D), key.transpose(1, 2))
         if mask is not None:
             a.view(KV, g, m, -1)[..., mask[0]:] += mask[1]
         y = torch.bmm(torch.softmax(a, -1), value)
-        return y.view(H, m, D).transpose(0, 1).reshape(m, H * D)
+        mixed.view(m, H, D).copy_(y.view(H, m, D).transpose(0, 1))
 
     def _answers(self, p: Packed, full: Tensor) -> list[Answer]:
         """Head and hidden states for the rows asked for, and for none besides."""
@@ -290,13 +290,13 @@ class Transformer:
         laws = [n if max(q.want.law, q.want.base) > Reads.NOTHING else 0 for q, n in zip(p.queries, asked)]
         if not any(asked):
             return [Answer(None) for _ in asked]
-        full = full if len(p.rows) == len(p) else full[torch.tensor(p.rows, device=self._device)]
+        full = full[:len(p)] if len(p.rows) == len(p) else full[torch.tensor(p.rows, device=self._device)]
         logits: Sequence[Tensor | None] = [None] * len(asked)
         if any(laws):
             some = full
             if laws != asked:
                 some = torch.cat([t for t, n in zip(full.split(asked), laws) if n])
-            w = self._head(some[:, :-1] / torch.linalg.vector_norm(some, dim=-1, keepdim=True))
+            w = self._head(some[:, :-1] / torch.linalg.vector_norm(some, dim=-1, keepdim=True)).to(self._number)
             if self._head_tokens is not None:
                 w = w.new_full((len(w), self.size), float("-inf")).index_copy_(1, self._head_tokens, w)
             pieces = iter(w.split([n for n in laws if n]))
