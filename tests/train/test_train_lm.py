@@ -18,7 +18,7 @@ from polydec.train.tokens import CHAT, train_tokenizer
 
 torch.set_num_threads(1)
 TINY = Shape(300, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
-WORDS = ["the", "a", "cat", "dog", "sees", "likes", "old", "small", "house", "and", "river", "walks", "into", "def", "return", "self", "x", "=", "1"]
+WORDS = "the a cat dog sees likes old small house and river walks into def return self x = 1".split()  # noqa: SIM905
 
 
 def line(rng: random.Random) -> str:

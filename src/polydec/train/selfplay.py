@@ -85,7 +85,7 @@ def answers(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_t
         while waiting and len(running) < live:
             n, (_, ids, mode) = waiting.pop()
             sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
-            decoder = registry.build("plain", Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)))
+            decoder, _ = registry.build("plain", Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)))
             room = lm.network.context - len(ids)
             running[scheduler.submit(decoder.run(Request(ids, max_tokens=min(max_tokens, room), seed=seed + n)))] = n
         scheduler.step()
@@ -109,6 +109,9 @@ def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: 
     left = [a for a in asked if (a[1], a[2].temperature, a[2].penalty) not in known]
     path.parent.mkdir(parents=True, exist_ok=True)
     done = len(asked) - len(left)
+    if path.exists():                             # what an interruption left of a last line
+        whole = path.read_bytes()
+        path.write_bytes(whole[:whole.rfind(b"\n") + 1])
     with open(path, "a", encoding="utf-8") as f:
         for sample in answers(lm, left, max_tokens=max_tokens, seed=seed, live=live):
             f.write(json.dumps(asdict(sample)) + "\n")
