@@ -1,5 +1,6 @@
 """Tokenizer, packing, n-gram, schedule, resume, interruption, and the directory that comes out."""
 import gzip
+import itertools
 import json
 import random
 
@@ -156,7 +157,7 @@ def test_schedule_rises_stays_and_falls():
     s = Schedule(100, warmup=0.1, decay=0.5)
     f = [s.factor(i) for i in range(100)]
     assert f[0] < 0.2 and max(f) == 1.0 and f[20] == f[45] == 1.0 and f[99] < 0.02
-    assert all(a >= b for a, b in zip(f[50:], f[51:]))
+    assert all(a >= b for a, b in itertools.pairwise(f[50:]))
 
 
 @pytest.mark.parametrize(("field", "value"), [("steps", 0), ("rate", 0.0), ("decay", 2.0), ("muon", -1.0), ("save_every", 0)])
@@ -165,7 +166,8 @@ def test_schedule_bad_input(field, value):
         Schedule(**{field: value})
 
 
-@pytest.mark.parametrize(("field", "value"), [("preset", "huge"), ("steps", 0), ("shares", (1, 2)), ("long", 2.0), ("held_kb", 0)])
+@pytest.mark.parametrize(("field", "value"), [
+    ("preset", "huge"), ("steps", 0), ("shares", (1, 2)), ("long", 2.0), ("held_kb", 0)])
 def test_spec_bad_input(tmp_path, field, value):
     with pytest.raises(ValueError, match=field):
         LMSpec(str(tmp_path), **{field: value})
