@@ -45,7 +45,7 @@ class Shaped:
         return self.target.vocab
 
     def open(self, prompt: Sequence[int]) -> ShapedSession:
-        return ShapedSession(self.shapers, self.target.open(prompt), Trail(Node(None, None, tuple(prompt[:-1]))))
+        return ShapedSession(self.shapers, self.target.open(prompt), Trail(Node(None, -1, tuple(prompt[:-1]))))
 
 
 class Node:
@@ -53,8 +53,8 @@ class Node:
     root; the root's node has depth 0 and begins with `start`."""
     __slots__ = ("above", "depth", "kids", "prompt", "states", "token")
 
-    def __init__(self, above: Node | None, token: int | None, prompt: tuple[int, ...] = ()) -> None:
-        self.above, self.token, self.prompt = above, token, prompt
+    def __init__(self, above: Any, token: int, prompt: tuple[int, ...] = ()) -> None:
+        self.above, self.token, self.prompt = above, token, prompt      # above: a Node, or None for the head
         self.depth = -1 if above is None else above.depth + 1
         self.kids: dict[int, Node] = {}
         self.states: tuple[Any, ...] | None = None
@@ -108,7 +108,7 @@ class Trail:
         while n and self.tip.above is not None:
             self.tip, n = self.tip.above, n - 1
         if n:
-            self.tip = Node(None, None, self.tip.prompt[:-n])
+            self.tip = Node(None, -1, self.tip.prompt[:-n])
 
 
 class ShapedSession:
