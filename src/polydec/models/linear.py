@@ -80,25 +80,27 @@ def _fbgemm() -> bool:
 
 @dataclass(frozen=True)
 class Kernel:
-    """dtype: what the weights are held in; attention: what keys, values and attention are computed in; least: rows to
-    which a call is padded; head: the kernel of the output layer, where that is another one. A linear layer takes
-    float32 (float64) or its own dtype and gives one of them."""
+    """dtype: what the weights are held in; takes: what a layer is best given and gives; attention: what keys, values
+    and attention are computed in; least: rows to which a call is padded; head: the kernel of the output layer, where
+    that is another one."""
     name: str
     dtype: str
     pack: Callable[[Tensor, Tensor | None], Linear]
     usable: Callable[[], bool] = _always
+    takes: torch.dtype = torch.float32
     attention: torch.dtype = torch.float32
     least: int = 1
     head: Kernel | None = None
 
 
-FP64 = Kernel("torch-fp64", "float64", lambda w, b: _torch(w, b, torch.float64), attention=torch.float64)
+FP64 = Kernel("torch-fp64", "float64", lambda w, b: _torch(w, b, torch.float64), takes=torch.float64,
+              attention=torch.float64)
 FP32 = Kernel("torch-fp32", "float32", lambda w, b: _torch(w, b, torch.float32))
 ONEDNN32 = Kernel("onednn-fp32", "float32", lambda w, b: _onednn(w, b, torch.float32), torch.backends.mkldnn.is_available,
-                  torch.float64, 4)
+                  attention=torch.float64, least=4)
 FBGEMM16 = Kernel("fbgemm-fp16", "float16", _fbgemm_fp16, _fbgemm)
-ONEDNN16 = Kernel("onednn-bf16", "bfloat16", lambda w, b: _onednn(w, b, torch.bfloat16), _bf16, torch.float64, 4,
-                  FBGEMM16 if _fbgemm() else ONEDNN32)
+ONEDNN16 = Kernel("onednn-bf16", "bfloat16", lambda w, b: _onednn(w, b, torch.bfloat16), _bf16, torch.bfloat16,
+                  torch.float64, 4, FBGEMM16 if _fbgemm() else ONEDNN32)
 MEASURED = (ONEDNN32, FBGEMM16, ONEDNN16)
 
 
@@ -106,7 +108,7 @@ def cuda_kernel(dtype: str) -> Kernel:
     """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for. Untested: no GPU was at hand."""
     dtype = "bfloat16" if dtype == "auto" else dtype
     number = getattr(torch, dtype)
-    return Kernel(f"cuda-{dtype}", dtype, lambda w, b: _torch(w, b, number), attention=number)
+    return Kernel(f"cuda-{dtype}", dtype, lambda w, b: _torch(w, b, number), takes=number, attention=number)
 
 
 def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> Kernel:

@@ -1,7 +1,6 @@
 """Many queries of unequal length in one pass: tokens lie flat, attention looks at each query's own cache.
 
-Queries of one pass that run the same layers, feed equally many tokens and see equally many slots form a group, whose
-attention is one batched call.
+All views and scratch tensors of a pass are made before its first layer: what runs once a layer is nothing but kernels.
 """
 from __future__ import annotations
 
@@ -10,36 +9,77 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from polydec.models import masks
 from polydec.models.lm import Query
 
+LONG = 32                                         # rows from which attention over blocks beats plain products
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How many query heads (`all`) share the key and value heads (`kv`), and their width."""
+    all: int
+    kv: int
+    width: int
+
+    @property
+    def group(self) -> int:
+        return self.all // self.kv
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What one query sees in layers of one window. scores: scratch [kv heads, group * m, slots], the part of it that
+    is masked and what is added there (None: everything is seen); start: the first slot."""
+    start: int
+    scores: Tensor | None
+    masked: Tensor | None
+    mask: Tensor | None
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One query in the flat batch: rows [row, end), written to slots [first, stop) of its cache.
+    """One query in the flat batch. Views of the pass's buffers: `fresh` [2, kv heads, m, head] (keys and values of the
+    fed tokens), `asks` and `gathers` [kv heads, group, m, head]; scratch of those shapes; and of every layer that runs
+    where keys and values are written, and what is seen: (write, keys [kv heads, head, slots], values, reach)."""
+    fresh: Tensor
+    asks: Tensor
+    gathers: Tensor
+    query: Tensor
+    out: Tensor
+    layers: Sequence[tuple[Tensor, Tensor, Tensor, Reach]]
 
-    write, keys and values: of each layer that runs a view of the cache, [2, kv heads, m, head] and [kv heads, slots,
-    head]; where a layer has a sliding window, keys and values begin at the first slot that it leaves visible. mask: for
-    each distinct window (first masked column, additive [m, columns]), or None where everything is seen.
-    """
-    row: int
-    end: int
-    write: Sequence[Tensor]
-    keys: Sequence[Tensor]
-    values: Sequence[Tensor]
-    mask: Sequence[tuple[int, Tensor] | None]
+    def attend(self, at: int) -> None:
+        """Cache the fresh keys and values of a layer and gather what its queries see."""
+        write, keys, values, reach = self.layers[at]
+        write.copy_(self.fresh)
+        query = self.query.copy_(self.asks)
+        if reach.scores is None:
+            KV, g, _, D = query.shape
+            y = scaled_dot_product_attention(query, keys.transpose(1, 2)[:, None].expand(KV, g, -1, D),
+                                             values[:, None].expand(KV, g, -1, D), reach.mask, scale=1.0)
+            self.gathers.copy_(y)
+            return
+        out = self.out
+        scores = torch.bmm(query.view(out.shape), keys, out=reach.scores)
+        if reach.masked is not None:
+            reach.masked.add_(reach.mask)
+        torch.bmm(torch.softmax(scores, -1), values, out=out)
+        self.gathers.copy_(out.view(query.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """token_T: None where the queries bring embeddings. rows_R: the flat rows that are answered; None: all."""
+    """One pass. index: where each query stands in the merge; begins: its first flat row; rows: the flat rows that are
+    answered."""
     queries: Sequence[Query]
-    index: Sequence[int]                          # where each query stands in the merge
+    index: Sequence[int]
     layers: range
     positions: list[int]
+    begins: list[int]
     rows: list[int]
-    spans: list[Span]
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -61,10 +101,9 @@ def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[
         yield run, group
 
 
-def pack(queries: Sequence[Query], index: Sequence[int], layers: range, windows: Sequence[int | None],
-         causal: bool) -> Packed:
-    """Lay the queries out. windows: of every layer its sliding window, None where it sees all."""
-    positions, rows, spans = list[int](), list[int](), list[Span]()
+def pack(queries: Sequence[Query], index: Sequence[int], layers: range) -> Packed:
+    """Lay these queries out flat."""
+    positions, begins, rows = list[int](), list[int](), list[int]()
     for i in index:
         q, row = queries[i], len(positions)
         m, cache = len(q), queries[i].cache
@@ -75,42 +114,60 @@ def pack(queries: Sequence[Query], index: Sequence[int], layers: range, windows:
             at = [*range(q.first, length), *(length + d for d in masks.depths(cache.parent))]
             skip = max(q.first - length, 0)
             positions += at[skip:skip + m]
+        begins.append(row)
         rows += [row + r for r in q.rows]
-        spans.append(_span(q, row, positions[row:], layers, windows, causal))
-    return Packed([queries[i] for i in index], index, layers, positions, rows, spans)
+    return Packed([queries[i] for i in index], index, layers, positions, begins, rows)
 
 
-def _span(q: Query, row: int, position: list[int], layers: range, windows: Sequence[int | None], causal: bool) -> Span:
+def spans(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool) -> list[Span]:
+    """The attention of a pass. qkv [T, heads + 2 kv heads, head] is where a layer's projections will stand, mixed
+    [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none."""
+    out = list[Span]()
+    for q, row in zip(p.queries, p.begins):
+        m, kv = len(q), q.cache.kv
+        KV, g, D, end = heads.kv, heads.group, heads.width, row + len(q)
+        query = kv.new_empty(KV, g, m, D)
+        out.append(Span(qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3),
+                        qkv[row:end, :heads.all].view(m, KV, g, D).permute(1, 2, 0, 3),
+                        mixed[row:end].view(m, KV, g, D).permute(1, 2, 0, 3), query, kv.new_empty(KV, g * m, D),
+                        _layers(q, p.positions[row:end], p.layers, heads, windows, causal)))
+    return out
+
+
+def _layers(q: Query, position: list[int], layers: range, heads: Heads, windows: Sequence[int | None],
+            causal: bool) -> list[tuple[Tensor, Tensor, Tensor, Reach]]:
     m, cache = len(q), q.cache
     kv, stop = cache.kv[layers.start:layers.stop], q.first + m
     seen = None
-    if causal and m > 1:
+    if causal and not (m == 1 and masks.is_chain(cache.parent[:stop - min(cache.length, stop)])):
         seen = min(q.first, cache.length), masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device)
-    elif causal and stop > cache.length + 1 and not masks.is_chain(cache.parent[:stop - cache.length]):
-        seen = cache.length, masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device)
-    used = kv[..., :stop if causal else cache.end, :]
-    keys, values = list(used[:, 0].unbind(0)), list(used[:, 1].unbind(0))
-    mask: list[tuple[int, Tensor] | None] = [seen] * len(layers)
-    made: dict[int, tuple[int, tuple[int, Tensor] | None]] = {}
-    for at, i in enumerate(layers):
+    size = stop if causal else cache.end
+    write = kv[..., q.first:stop, :].unbind(0)
+    used, reaches = dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], Reach]](), list[int | None]()
+    for i in layers:
         width = windows[i]
-        if width is None or stop <= width:
-            continue
-        if width not in made:
-            made[width] = _window(q, width, position, seen, kv)
-        start, mask[at] = made[width]
-        keys[at], values[at] = keys[at][:, start:], values[at][:, start:]
-    return Span(row, row + m, kv[..., q.first:stop, :].unbind(0), keys, values, mask)
+        width = None if width is None or size <= width else width
+        reaches.append(width)
+        if width not in used:
+            reach = _reach(q, seen, width, position, size, heads)
+            part = kv[..., reach.start:size, :]
+            used[width] = part[:, 0].transpose(-1, -2).unbind(0), part[:, 1].unbind(0), reach
+    return [(write[at], used[w][0][at], used[w][1][at], used[w][2]) for at, w in enumerate(reaches)]
 
 
-def _window(q: Query, width: int, position: list[int], seen: tuple[int, Tensor] | None,
-            kv: Tensor) -> tuple[int, tuple[int, Tensor] | None]:
-    """The first slot that a sliding window leaves visible, and the mask over the slots from there on."""
-    m, cache, stop = len(q), q.cache, q.first + len(q)
-    if m == 1 and seen is None:
-        return stop - width, None
-    low, mask = seen or (stop, kv.new_zeros(m, 0))
-    slots = [*range(cache.length), *(cache.length + d for d in masks.depths(cache.parent))][:stop]
-    start, mask = masks.window(width, torch.tensor(position, device=kv.device), low, mask,
-                               torch.tensor(slots, device=kv.device))
-    return start, (0, mask)
+def _reach(q: Query, seen: tuple[int, Tensor] | None, width: int | None, position: list[int], size: int,
+           heads: Heads) -> Reach:
+    m, cache, kv, start = len(q), q.cache, q.cache.kv, 0
+    if width is not None and seen is None:
+        start = size - width
+    elif width is not None and seen is not None:
+        slots = [*range(cache.length), *(cache.length + d for d in masks.depths(cache.parent))][:size]
+        at = [torch.tensor(x, device=kv.device) for x in (position, slots)]
+        start, mask = masks.window(width, at[0], *seen, at[1])
+        seen = 0, mask
+    low, mask = seen or (0, None)
+    if m >= LONG:
+        return Reach(start, None, None, None if mask is None else pad(mask, (low, 0)))
+    scores = kv.new_empty(heads.kv, heads.group * m, size - start)
+    masked = None if mask is None else scores.view(heads.kv, heads.group, m, -1)[..., low:]
+    return Reach(start, scores, masked, mask)

@@ -13,19 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention, silu
+from torch.nn.functional import silu
 
 from polydec.core.types import Reads
 from polydec.models.cache import Cache
 from polydec.models.linear import Kernel, Linear, cpu_kernel, cuda_kernel
 from polydec.models.lm import Answer, Query
-from polydec.models.packing import Packed, Span, pack, passes
+from polydec.models.packing import Heads, Packed, pack, passes, spans
 from polydec.models.rope import Rope
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 SLOTS = 256                                       # of a new cache
-LONG = 32                                         # rows from which attention over blocks beats a plain product
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,9 @@ class Transformer:
         self._embed, self._embed_proj = parts["embed"], parts["embed_proj"]
         self._layers, self._head, self._head_tokens = parts["layers"], parts["head"], parts["head_tokens"]
         self._number, self._device = parts["number"], self._embed.device
-        self._attention, self._least = kernel.attention, kernel.least
+        self._attention, self._takes, self._least = kernel.attention, kernel.takes, kernel.least
+        self._turn_number = torch.float64 if kernel.attention == torch.float64 else torch.float32
+        self._heads = Heads(c.heads, c.kv_heads, parts["head_dim"])
         self._floor, self._head_floor = (c.width * c.eps) ** 0.5, (self._head_dim * c.eps) ** 0.5
         self.cost = float(parts["cost"])
         self._turn = torch.empty(0)
@@ -204,7 +205,7 @@ class Transformer:
         """Answers in order; each depends on its own query only. Many tokens are split over several passes."""
         answers: list[Answer | None] = [None] * len(queries)
         for run, index in passes(queries, self.layers, self.limit):
-            p = pack(queries, index, run, self.config.windows, self.config.causal)
+            p = pack(queries, index, run)
             for i, a in zip(index, self._answers(p, self._run(p)), strict=True):
                 answers[i] = a
         return [a for a in answers if a is not None]
@@ -213,7 +214,7 @@ class Transformer:
         last = max(positions)
         if last >= len(self._turn):
             have, size = len(self._turn), max(last + 1, 2 * len(self._turn), min(self.context, 1024))
-            turn = self._rope.table(have, size).to(torch.complex128 if self._number == torch.float64 else torch.complex64)
+            turn = self._rope.table(have, size).to(torch.complex128 if self._turn_number == torch.float64 else torch.complex64)
             self._turn = torch.cat([self._turn.to(turn.dtype).view(have, turn.shape[1]), turn]).to(self._device)
         first = positions[0]
         if positions[-1] - first == len(positions) - 1 and all(p == i for i, p in enumerate(positions, first)):
@@ -227,62 +228,40 @@ class Transformer:
             e = self._embed[torch.tensor(token, device=self._device)]
             x.copy_(e if self._embed_proj is None else self._embed_proj(e.to(self._number)))
             return
-        for q, s in zip(p.queries, p.spans):
+        for q, row in zip(p.queries, p.begins):
             e = q.embed.to(x) if q.embed is not None else self._embed[torch.tensor(q.token, device=self._device)].to(x)
             if self._embed_proj is not None and e.shape[1] != self.config.width:
                 e = self._embed_proj(e)
-            x[s.row:s.end] = e
+            x[row:row + len(q)] = e
 
     def _run(self, p: Packed) -> Tensor:
         """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
         least rows. The last column is constant and makes the norm's floor."""
-        c, T, D = self.config, max(len(p), self._least), self._head_dim
-        H, KV, inner, dim = c.heads, c.kv_heads, c.inner, self._rope.dim
-        turn = self._turns([*p.positions, *[p.positions[-1]] * (T - len(p))])
+        c, heads, inner, dim, T = self.config, self._heads, self.config.inner, self._rope.dim, max(len(p), self._least)
         full = torch.zeros(T, c.width + 1, dtype=self._number, device=self._device)
         full[:, c.width] = self._floor
-        x = full[:, :c.width]
+        x, h, n = full[:, :c.width], full.new_empty(T, c.width, dtype=self._takes), full.new_empty(T, 1)
         self._enter(p, x[:len(p)])
-        norm, spans, number = torch.linalg.vector_norm, p.spans, self._number
-        mixed = torch.zeros(T, H * D, dtype=number, device=self._device)
+        qkv = full.new_empty(T, heads.all + 2 * heads.kv, heads.width, dtype=self._turn_number)
+        flat, qk = qkv.view(T, -1), qkv[:, :heads.all + heads.kv]
+        pairs = torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2)))
+        turn = self._turns([*p.positions, *[p.positions[-1]] * (T - len(p))])
+        mixed = h.new_zeros(T, heads.all * heads.width)
+        attend = [s.attend for s in spans(p, qkv, mixed, heads, c.windows, c.causal)]
+        norm, divide = torch.linalg.vector_norm, torch.div
         for at, i in enumerate(p.layers):
             layer = self._layers[i]
-            qkv = layer.qkv(x / norm(full, dim=-1, keepdim=True)).to(number).view(T, H + 2 * KV, D)
-            qk = qkv[:, :H + KV]
+            flat.copy_(layer.qkv(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)))
             if layer.qk_norm is not None:
-                n = norm(qk, dim=-1, keepdim=True)
-                qk.div_(torch.hypot(n, torch.full_like(n, self._head_floor))).mul_(layer.qk_norm)
-            if dim == D:
-                torch.view_as_complex(qk.view(T, H + KV, D // 2, 2)).mul_(turn)
-            else:
-                torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2))).mul_(turn)
-            for s in spans:
-                self._attend(qkv[s.row:s.end], s, at, mixed[s.row:s.end])
-            x += layer.out(mixed)
-            gate, up = layer.gate_up(x / norm(full, dim=-1, keepdim=True)).split(inner, -1)
-            x += layer.down(silu(gate).mul_(up))
+                size = norm(qk, dim=-1, keepdim=True)
+                qk.div_(torch.hypot(size, torch.full_like(size, self._head_floor))).mul_(layer.qk_norm)
+            pairs.mul_(turn)
+            for span in attend:
+                span(at)
+            x.add_(layer.out(mixed))
+            gate, up = layer.gate_up(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)).split(inner, -1)
+            x.add_(layer.down(silu(gate).mul_(up)))
         return full
-
-    def _attend(self, qkv: Tensor, s: Span, at: int, mixed: Tensor) -> None:
-        """Write keys and values of some rows [m, heads + 2 kv heads, head], and what the rows gather into
-        mixed [m, heads * head]."""
-        c, D, m = self.config, self._head_dim, len(qkv)
-        H, KV, g = c.heads, c.kv_heads, c.heads // c.kv_heads
-        s.write[at].copy_(qkv[:, H:].view(m, 2, KV, D).permute(1, 2, 0, 3))
-        key, value, mask = s.keys[at], s.values[at], s.mask[at]
-        q = qkv[:, :H].to(key.dtype)
-        if m >= LONG:
-            S = key.shape[1]
-            seen = None if mask is None else pad(mask[1], (mask[0], 0))
-            y = scaled_dot_product_attention(q.view(m, KV, g, D).permute(1, 2, 0, 3), key[:, None].expand(KV, g, S, D),
-                                             value[:, None].expand(KV, g, S, D), seen, scale=1.0)
-            mixed.view(m, KV, g, D).copy_(y.permute(2, 0, 1, 3))
-            return
-        a = torch.bmm(q.transpose(0, 1).reshape(KV, g * m, D), key.transpose(1, 2))
-        if mask is not None:
-            a.view(KV, g, m, -1)[..., mask[0]:] += mask[1]
-        y = torch.bmm(torch.softmax(a, -1), value)
-        mixed.view(m, H, D).copy_(y.view(H, m, D).transpose(0, 1))
 
     def _answers(self, p: Packed, full: Tensor) -> list[Answer]:
         """Head and hidden states for the rows asked for, and for none besides."""
