@@ -1,0 +1,59 @@
+"""Several drafters in turn: the first that has something to propose."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.protocols import Drafter, Guess, Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Verdict, Want
+
+
+@dataclass(frozen=True)
+class FirstOf:
+    """Asks the drafters in this order and takes the first proposal that is not empty; all of them learn from every pass.
+
+    drafters: at least one; put the one that is silent most often and right most often first.
+
+    Exact: law, under any exact verifier: which drafter speaks depends on the text and on what they were shown.
+    Reduces to: its only drafter; the second one where the first is always silent.
+    Source: composition; CopySpec (Dumitru et al., 2025) falls back from copying to a draft model in this way.
+    """
+    drafters: tuple[Drafter, ...]
+
+    def __post_init__(self) -> None:
+        if not self.drafters:
+            raise ValueError("drafters is empty: at least one is needed")
+
+    def open(self, prompt: Sequence[int], session: Session) -> FirstOfGuess:
+        return FirstOfGuess(tuple(d.open(prompt, session) for d in self.drafters))
+
+
+@dataclass(frozen=True)
+class FirstOfGuess:
+    """The guesses of all of them."""
+    guesses: tuple[Guess, ...]
+
+    @property
+    def want(self) -> Want:
+        wants = [g.want for g in self.guesses]
+        return Want(max(w.law for w in wants), max(w.base for w in wants), any(w.hidden for w in wants),
+                    any(w.prompt for w in wants))
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        for guess in self.guesses:
+            draft = await guess.propose(root, position, budget, rng)
+            if len(draft) > 1:
+                return draft
+        return Draft.chain(root)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        for guess in self.guesses:
+            guess.learn(draft, scores, verdict)
+
+    def fork(self) -> FirstOfGuess:
+        return FirstOfGuess(tuple(g.fork() for g in self.guesses))
+
+    def close(self) -> None:
+        for guess in self.guesses:
+            guess.close()

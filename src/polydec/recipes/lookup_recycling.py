@@ -1,0 +1,35 @@
+"""Prompt lookup, else Token Recycling."""
+from __future__ import annotations
+
+from polydec.core.card import Card
+from polydec.core.decode import Speculative
+from polydec.core.protocols import Target
+from polydec.core.types import Exactness
+from polydec.drafters.first_of import FirstOf
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.recycling import Recycling
+from polydec.policies.fixed import Fixed
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="lookup-recycling",
+    title="Prompt lookup, else Token Recycling",
+    summary="Copies where a longer run of tokens comes back, and unfolds what the model found likely where none does.",
+    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    source="composition of Saxena, 2023, and Luo et al., 2024",
+    reduces_to="token-recycling where no n-gram comes back",
+    parent="token-recycling", home="any text without a draft model",
+    options={
+        "max_ngram": "longest run of tokens that is looked up, 1 to 16",
+        "min_ngram": "shortest run of tokens that is looked up, 1 to max_ngram",
+        "k": "candidates remembered after each token, 1 to 64",
+        "nodes": "most tokens of a draft, copied or unfolded, 1 to 256",
+        "depth": "most levels of a draft, 0 to 64",
+    },
+)
+
+
+def build(target: Target, *, draft: Target | None = None, max_ngram: int = 4, min_ngram: int = 2, k: int = 8, nodes: int = 7,
+          depth: int = 5) -> Speculative:
+    drafter = FirstOf((Lookup(max_ngram, min_ngram), Recycling(k, nodes)))
+    return Speculative(target, drafter, Match(), Fixed(depth, nodes))
