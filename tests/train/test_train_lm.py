@@ -253,3 +253,9 @@ def test_encoded_documents_begin_and_end(root):
     begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
     assert all(ids[0] == begin and ids[-1] == end for ids in corpus.held["dialogue"])
     assert corpus.train["dialogue"][-1] == end and begin not in corpus.train["dialogue"]
+
+
+@pytest.mark.parametrize("field", ["tokenizer", "teacher"])
+def test_a_directory_that_is_not_there_is_named(root, tmp_path, field):
+    with pytest.raises(ValueError, match="nowhere"):
+        train_lm(spec(root, tmp_path, **{field: str(tmp_path / "nowhere")}))

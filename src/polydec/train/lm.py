@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec.models import checkpoint
 from polydec.train import network as net
 from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, data_root, pack, split
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
@@ -34,8 +35,8 @@ class Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(Shape(4096), Schedule(1500, 3e-3, muon=0.02)),
-    "tiny-draft": Preset(Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128), Schedule(1500, 6e-3, muon=0.02)),
+    "tiny": Preset(Shape(4096), Schedule(1000, 3e-3, muon=0.02, save_every=50)),
+    "tiny-draft": Preset(Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128), Schedule(600, 6e-3, muon=0.02, save_every=50)),
 }
 
 
@@ -45,8 +46,8 @@ class LMSpec:
 
     out: the directory to write; data: where the texts are (None: POLYDEC_DATA, else ../shared/data); preset: sizes and
     schedule (`PRESETS`); steps: optimiser steps (None: the preset's); tokenizer: a directory whose tokenizer.json to use
-    (None: one is trained on the training text); teacher: a directory as `train_lm` writes it, whose laws to learn instead
-    of the text's tokens (forward KL; it brings its tokenizer); shares: of prose, code, dialogue in every step's rows, in
+    or zoo:NAME (None: one is trained on the training text); teacher: a directory as `train_lm` writes it, or zoo:NAME, whose
+    laws to learn instead of the text's tokens (forward KL; it brings its tokenizer); shares: of prose, code, dialogue in every step's rows, in
     twentieths; train_mb: megabytes of training text of each kind; held_kb: kilobytes of held-out text of each kind;
     order: of the n-gram baseline; seed; bf16: None measures whether it is faster; schedule, shape: instead of the preset's.
     """
@@ -62,7 +63,7 @@ class LMSpec:
     order: int = 5
     seed: int = 0
     bf16: bool | None = None
-    long: float = 0.25                            # the share of the steps, at the end, with rows as long as the context
+    long: float = 0.2                             # the share of the steps, at the end, with rows as long as the context
     schedule: Schedule | None = None
     shape: Shape | None = None
     compiled: bool = False                        # torch.compile: faster after a minute or two; needs a C++ compiler
@@ -159,7 +160,7 @@ def pattern_of(shares: Sequence[int]) -> list[int]:
 
 def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> Tokenizer:
     source = spec.tokenizer or spec.teacher
-    path = Path(source) / "tokenizer.json" if source else out / "tokenizer.json"
+    path = (directory(source) if source else out) / "tokenizer.json"
     if path.exists():
         return Tokenizer.from_file(str(path))
     if source:
@@ -195,11 +196,16 @@ def measure(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[
                                                  for k, v in corpus.held.items()}}
 
 
-def load_directory(path: str) -> Llama:
-    """A network as `train_lm` saved it, in fp32, without gradients."""
+def directory(name: str) -> Path:
+    return Path(name) if Path(name).is_dir() else checkpoint.find(name)
+
+
+def load_directory(name: str) -> Llama:
+    """A network as `train_lm` saved it, by its directory or as zoo:NAME, in fp32, without gradients."""
+    path = directory(name)
     try:
-        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
-        weights = load_file(str(Path(path) / "model.safetensors"))
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        weights = load_file(str(path / "model.safetensors"))
     except OSError as e:
-        raise ValueError(f"teacher is {path!r}: it must be a directory that `polydec train lm` wrote ({e})") from None
+        raise ValueError(f"teacher is {name!r}: it must be a directory that `polydec train lm` wrote ({e})") from None
     return net.from_weights(config, weights)
