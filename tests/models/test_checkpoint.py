@@ -264,3 +264,8 @@ def test_text_without_a_tokenizer(tmp_path):
     with pytest.warns(UserWarning, match="token ids"):
         got = checkpoint.load(str(tmp_path), dtype="float32")
     assert not got.text.has_chat and got.text.eos == {2}
+    assert got.text.encode("<7> <259>") == (7, 259) and got.text.decode([7, 259]) == "<7> <259>"
+    writer = got.text.writer()()
+    assert [writer.push(7), writer.push(8), writer.end()] == ["<7>", " <8>", ""]
+    with pytest.raises(ValueError, match="'hello' cannot be encoded"):
+        got.text.encode("hello")

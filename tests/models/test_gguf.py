@@ -318,6 +318,21 @@ def test_absurd_counts_are_refused_at_once(small, tmp_path):
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.parametrize("field", ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.tokens", "tokenizer.ggml.merges",
+                                   "tokenizer.chat_template", "llama.rope.freq_base", "llama.block_count"])
+def test_fields_of_the_wrong_kind(field, small, tmp_path, monkeypatch):
+    for wrong in ("x", [1.5], -3) if "template" not in field else (1, [1.5]):
+        monkeypatch.setattr(checkpoint, "GGUF", lambda path, w=wrong: _with(path, field, w))
+        with pytest.raises(ValueError, match=r"small\.gguf"):
+            checkpoint.load(str(small))
+
+
+def _with(path, field, value):
+    file = GGUF(path)
+    file.fields[field] = value
+    return file
+
+
 def test_what_is_no_llama_is_refused(tmp_path):
     def mixture(w): w.add_expert_count(8)
     def parts(w): w.add_uint16("split.count", 3)

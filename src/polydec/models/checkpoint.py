@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.core.types import Vocab
@@ -79,8 +80,11 @@ def open_source(name: str) -> Source:
     path = find(name)
     if path.is_file():
         file = GGUF(path)
-        text = read_text(file)
-        return Source(str(path), file.config, file, text, text.fingerprint, generation_defaults(file, text.eos))
+        try:
+            text = read_text(file)
+            return Source(str(path), file.config, file, text, text.fingerprint, generation_defaults(file, text.eos))
+        except (TypeError, AttributeError, OverflowError) as e:       # a text where a number belongs, and the like
+            raise ValueError(f"{path} has a field of the wrong kind ({e})") from None
     config, generation = _json(path / "config.json"), _json(path / "generation_config.json", {})
     if not isinstance(config.get("model_type"), str):
         raise ValueError(f"{path / 'config.json'} names no model_type: it is not the configuration of a model")
@@ -220,9 +224,11 @@ def _open_text(path: Path, config: Mapping[str, Any], generation: Mapping[str, A
             why = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise ValueError(f"{path} has a tokenizer that transformers cannot read ({why})") from None
     else:
-        warnings.warn(f"{path} has no tokenizer: prompts are token ids, and text is written as <id>", stacklevel=3)
+        warnings.warn(f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …", stacklevel=3)
         size = _text_config(config)["vocab_size"]
-        return Text(Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}, "<0>")), eos=eos), ""
+        tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
+        tokenizer.pre_tokenizer = WhitespaceSplit()
+        return Text(tokenizer, eos=eos), ""
     return text, text.fingerprint
 
 

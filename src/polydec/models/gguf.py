@@ -136,8 +136,8 @@ class GGUF(Mapping[str, Tensor]):
             "head_dim": head_dim,
             "hidden_act": "silu",
             "max_position_embeddings": self._number(f"{arch}.context_length"),
-            "rms_norm_eps": _short(self.field(f"{arch}.attention.layer_norm_rms_epsilon")),
-            "rope_theta": _short(self.field(f"{arch}.rope.freq_base", 10000.0)),
+            "rms_norm_eps": self._real(f"{arch}.attention.layer_norm_rms_epsilon"),
+            "rope_theta": self._real(f"{arch}.rope.freq_base", 10000.0),
             "attention_bias": "blk.0.attn_q.bias" in self.entries,
             "tie_word_embeddings": "output.weight" not in self.entries,
             "bos_token_id": self.fields.get("tokenizer.ggml.bos_token_id"),
@@ -161,6 +161,12 @@ class GGUF(Mapping[str, Tensor]):
             raise ValueError(f"{self.path} has {key} = {value!r}: it must be a whole number of at least 1")
         return value
 
+    def _real(self, key: str, *default: float) -> float:
+        value = self.field(key, *default)
+        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ValueError(f"{self.path} has {key} = {value!r}: it must be a number above 0")
+        return float(str(np.float32(value)))      # the shortest decimal that this float32 can have been
+
     def _scaling(self, arch: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
         kind, key = self.fields.get(f"{arch}.rope.scaling.type", "none"), f"{arch}.rope.scaling"
         if "rope_freqs.weight" in self.entries:
@@ -176,7 +182,7 @@ class GGUF(Mapping[str, Tensor]):
             return None
         if kind not in ("linear", "yarn"):
             raise ValueError(f"{self.path} has {key}.type = {kind!r}: linear and yarn are served, and tables of divisors")
-        scaling = {"rope_type": kind, "factor": float(self.field(f"{key}.factor"))}
+        scaling = {"rope_type": kind, "factor": self._real(f"{key}.factor")}
         if kind == "yarn":
             scaling["original_max_position_embeddings"] = self._number(f"{key}.original_context_length")
         return scaling
@@ -210,6 +216,8 @@ class GGUF(Mapping[str, Tensor]):
         tensor = self._tensor(own)
         if ARCHITECTURES[self.architecture][1] and (".attn_q." in own or ".attn_k." in own):
             heads = self.config["num_attention_heads" if ".attn_q." in own else "num_key_value_heads"]
+            if tensor.shape[0] % (2 * heads):
+                raise ValueError(f"{self.path} has {own} of {tensor.shape[0]} rows, which {heads} heads cannot share")
             # llama.cpp pairs neighbouring rows in RoPE, Hugging Face the two halves of a head
             tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
         return tensor
@@ -272,11 +280,6 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
             raise ValueError(f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged")
         entries[name] = Entry(shape, kind, start, stop)
     return fields, entries
-
-
-def _short(value: float) -> float:
-    """The shortest decimal that this float32 can have been."""
-    return float(str(np.float32(value)))
 
 
 def _llama3_divisors(scaling: Mapping[str, Any], theta: float, dims: int) -> np.ndarray:

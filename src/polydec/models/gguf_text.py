@@ -75,18 +75,26 @@ def _tokens(file: GGUF) -> tuple[list[str], list[int]]:
 def _names(file: GGUF, tokens: Sequence[str]) -> dict[str, str]:
     names = {}
     for role, key in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items():
-        i = file.fields.get(f"tokenizer.ggml.{key}_token_id")
-        if i is not None and 0 <= i < len(tokens):
+        if (i := _id(file, key, tokens)) is not None:
             names[f"{role}_token"] = tokens[i]
     return names
 
 
+def _id(file: GGUF, key: str, tokens: Sequence[str]) -> int | None:
+    i = file.fields.get(f"tokenizer.ggml.{key}_token_id")
+    if i is not None and not (isinstance(i, int) and 0 <= i < len(tokens)):
+        raise ValueError(f"{file.path} has tokenizer.ggml.{key}_token_id = {i!r}: ids are 0 to {len(tokens) - 1}")
+    return i
+
+
 def _eos(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> frozenset[int]:
-    ids = {file.fields.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")}
+    ids = {_id(file, key, tokens) for key in ("eos", "eot", "eom")}
     template = file.fields.get("tokenizer.chat_template", "")
+    if not isinstance(template, str):
+        raise ValueError(f"{file.path} has tokenizer.chat_template = {template!r}: it must be a text")
     ids |= {i for i, (token, kind) in enumerate(zip(tokens, types))
             if kind == _CONTROL and token in _TURN_ENDS and token in template}
-    return frozenset(i for i in ids if i is not None and 0 <= i < len(tokens))
+    return frozenset(i for i in ids if i is not None)
 
 
 def _vocab(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:

@@ -75,8 +75,11 @@ class Text:
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
         """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
-        as such."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+        as such. Raises ValueError where the tokenizer has nothing for a part of the text."""
+        try:
+            return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+        except Exception as e:                    # the library raises bare Exceptions
+            raise ValueError(f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer ({e})") from None
 
     def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
         """Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes one U+FFFD.
