@@ -25,6 +25,7 @@ def by_scanning(text, how, depth):
         ends = [e for e in range(n, end) if text[e - n:e] == text[end - n:]]
         if ends:
             start = ends[0] if how.first else ends[-1]
+            depth = min(depth, how.growth * n) if how.growth else depth
             copied = text[start:start + depth]
             while how.loop and len(copied) < depth:
                 copied = [*copied, copied[len(copied) - (end - start)]]
@@ -33,7 +34,7 @@ def by_scanning(text, how, depth):
 
 
 @pytest.mark.parametrize("how", [Lookup(3, 1, first, loop) for first in (False, True) for loop in (False, True)]
-                         + [Lookup(5, 2), Lookup(1, 1)], ids=str)
+                         + [Lookup(5, 2), Lookup(1, 1), Lookup(5, 1, growth=1), Lookup(4, 1, loop=False, growth=2)], ids=str)
 def test_index_equals_a_scan(how):
     dice = random.Random(1)
     for _ in range(170):
@@ -55,6 +56,11 @@ def test_learns_the_accepted_path_and_the_bonus():
 def test_a_copy_goes_round_or_stops():
     assert propose(Lookup().open((1, 2, 1, 2), None), 7) == (1, 2, 1, 2, 1, 2, 1)
     assert propose(Lookup(loop=False).open((1, 2, 1, 2), None), 7) == (1, 2)
+
+
+def test_a_longer_match_is_copied_further():
+    assert propose(Lookup(growth=2).open((1, 2, 9, 3, 2), None), 7) == (9, 3)
+    assert propose(Lookup(growth=2).open((1, 2, 9, 3, 1, 2), None), 7) == (9, 3, 1, 2)
 
 
 def test_a_cycle_is_copied_whole():

@@ -14,7 +14,8 @@ class Lookup:
     """Find an earlier occurrence of the last n tokens, n from max_ngram down to min_ngram, and propose what followed it.
 
     max_ngram: 1 to 16; min_ngram: 1 to max_ngram; first: take the earliest occurrence, else the latest; loop: where the
-    copy reaches the end of the text, go on copying from its own start, else stop there. The budget bounds the length.
+    copy reaches the end of the text, go on copying from its own start, else stop there. The budget bounds the length, and
+    so does, where it is not 0, growth (0 to 16) times n: a longer match is copied further.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `nothing` where no n-gram comes back.
@@ -24,12 +25,15 @@ class Lookup:
     min_ngram: int = 1
     first: bool = False
     loop: bool = True
+    growth: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_ngram <= 16:
             raise ValueError(f"max_ngram is {self.max_ngram}: it must lie in 1 to 16")
         if not 1 <= self.min_ngram <= self.max_ngram:
             raise ValueError(f"min_ngram is {self.min_ngram}: it must lie in 1 to max_ngram, which is {self.max_ngram}")
+        if not 0 <= self.growth <= 16:
+            raise ValueError(f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16")
 
     def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
         guess = LookupGuess(self, [], {})
@@ -61,10 +65,11 @@ class LookupGuess:
             self.text.append(token)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        end, length = len(self.text), min(budget.depth, budget.nodes)
+        end, most = len(self.text), min(budget.depth, budget.nodes)
         for n in range(min(self.how.max_ngram, end - 1), self.how.min_ngram - 1, -1):
             start = self.after.get(tuple(self.text[end - n:]))
             if start is not None:
+                length = min(most, self.how.growth * n) if self.how.growth else most
                 copied = self.text[start:start + length]
                 if self.how.loop:
                     copied = [self.text[start + i % (end - start)] for i in range(length)]

@@ -10,8 +10,9 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 
-RATES = (0.55, 0.15, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)
-"""How often the candidate of each rank is the next token, roughly: what decides which nodes a small tree has."""
+RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
+"""How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
+SmolLM2-135M-Instruct to Spec-Bench prompts. They decide which nodes a small tree has."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Recycling:
     Recycling" (2024).
     """
     k: int = 8
-    nodes: int = 12
+    nodes: int = 7
     recycle_prefill: bool = False
     rates: tuple[float, ...] = RATES
     memory: Memory | None = None

@@ -23,13 +23,14 @@ CARD = Card(
         "max_ngram": "longest run of tokens that is looked up, 1 to 16",
         "min_ngram": "shortest run of tokens that is looked up, 1 to max_ngram",
         "k": "candidates remembered after each token, 1 to 64",
-        "nodes": "most tokens of a draft, copied or unfolded, 1 to 256",
-        "depth": "most levels of a draft, 0 to 64",
+        "nodes": "tokens of an unfolded tree, 1 to 256",
+        "depth": "most tokens of a copy, 0 to 64",
+        "growth": "tokens copied for each token that matched, 0 to 16 (0: always depth)",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, max_ngram: int = 4, min_ngram: int = 2, k: int = 8, nodes: int = 7,
-          depth: int = 5) -> Speculative:
-    drafter = FirstOf((Lookup(max_ngram, min_ngram), Recycling(k, nodes)))
-    return Speculative(target, drafter, Match(), Fixed(depth, nodes))
+def build(target: Target, *, draft: Target | None = None, max_ngram: int = 5, min_ngram: int = 2, k: int = 8, nodes: int = 5,
+          depth: int = 10, growth: int = 2) -> Speculative:
+    drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
+    return Speculative(target, drafter, Match(), Fixed(depth, max(depth, nodes)))

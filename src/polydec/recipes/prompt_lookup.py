@@ -21,12 +21,13 @@ CARD = Card(
         "max_ngram": "longest run of tokens that is looked up, 1 to 16",
         "min_ngram": "shortest run of tokens that is looked up, 1 to max_ngram",
         "depth": "most tokens a draft may hold, 0 to 64",
+        "growth": "tokens copied for each token that matched, 0 to 16 (0: always depth, as published)",
         "loop": "a copy that reaches the end of the text goes on from its own start",
         "first": "copy from the earliest occurrence instead of the latest",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, max_ngram: int = 3, min_ngram: int = 1, depth: int = 4,
-          loop: bool = True, first: bool = False) -> Speculative:
-    return Speculative(target, Lookup(max_ngram, min_ngram, first, loop), Match(), Fixed(depth))
+def build(target: Target, *, draft: Target | None = None, max_ngram: int = 5, min_ngram: int = 1, depth: int = 10,
+          growth: int = 2, loop: bool = True, first: bool = False) -> Speculative:
+    return Speculative(target, Lookup(max_ngram, min_ngram, first, loop, growth), Match(), Fixed(depth))

@@ -27,6 +27,6 @@ CARD = Card(
 )
 
 
-def build(target: Target, *, draft: Target | None = None, k: int = 8, nodes: int = 12, depth: int = 8,
+def build(target: Target, *, draft: Target | None = None, k: int = 8, nodes: int = 7, depth: int = 8,
           recycle_prefill: bool = False) -> Speculative:
     return Speculative(target, Recycling(k, nodes, recycle_prefill), Match(), Fixed(depth, nodes))
