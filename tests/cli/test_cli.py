@@ -7,10 +7,10 @@ import subprocess
 import sys
 import time
 
-import micro
 import pytest
 import torch
 
+import micro
 from polydec.cli.main import main
 
 
@@ -70,8 +70,8 @@ def test_choices_and_logprobs(polydec, model):
 def test_trace_replays(polydec, model, tmp_path):
     from polydec.core.trace import Edited, Opened, from_json, replay
     path = tmp_path / "trace.jsonl"
-    _, out, _ = polydec("generate", "The old river", "--model", model, "--max-tokens", "24", "--method", "prompt-lookup", "--json",
-                        "--trace", str(path), "--ignore-eos")
+    _, out, _ = polydec("generate", "The old river", "--model", model, "--max-tokens", "24", "--method", "prompt-lookup",
+                        "--json", "--trace", str(path), "--ignore-eos")
     events = [from_json(json.loads(line)) for line in path.read_text().split("\n") if line]
     prompt = next(e.prompt for e in events if isinstance(e, Opened))
     assert replay(prompt, [e.edit for e in events if isinstance(e, Edited)]) == json.loads(out)["token_ids"]
@@ -160,8 +160,9 @@ def test_bad_models(polydec, model, other, tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_interrupt_keeps_the_text_so_far(model):
     code = "from polydec.cli.main import main; main()"
-    p = subprocess.Popen([sys.executable, "-c", code, "generate", "The grey fox", "--model", model, "--ignore-eos", "--max-tokens",
-                          "240", "--temperature", "1", "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    args = ["generate", "The grey fox", "--model", model, "--ignore-eos", "--max-tokens", "220", "--temperature", "1",
+            "--threads", "1"]
+    p = subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     first = p.stdout.read(1)
     time.sleep(0.02)
     p.send_signal(signal.SIGINT)

@@ -18,7 +18,7 @@ from polydec.cli.flags import Flags, shared
 
 @shared
 def bench(flags: Flags,
-          methods: Annotated[str, typer.Option(help="methods, comma-separated; options after colons: draft-model:depth=3; `all`")]
+          methods: Annotated[str, typer.Option(help="comma-separated, options after colons (draft-model:depth=3), or `all`")]
           = "plain,prompt-lookup,token-recycling",
           data: Annotated[Path | None, typer.Option(help="prompts: JSON lines, or one a line (default: built-in ones)")] = None,
           prompt_tokens: Annotated[int | None, typer.Option(help="of running text: tokens of a prompt")] = None,
@@ -42,8 +42,8 @@ def bench(flags: Flags,
         tasks += [measure.Task(workload, tuple(r.prompt for r in mine[i:i + batch]), flags.raw or mine[i].raw)
                   for i in range(0, len(mine), batch)]
     if machine.busy() > 0.2:
-        Console(stderr=True).print(f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are doubtful",
-                                   style="yellow")
+        Console(stderr=True).print(f"warning: the machine is busy (load {machine.busy():.1f} of its cores): "
+                                   "figures are doubtful", style="yellow")
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("measuring", total=len(tasks) * repeat * len(chosen))
         runs = measure.measure(lm, chosen, tasks, sampling=flags.sampling(lm), max_tokens=flags.max_tokens or 128,

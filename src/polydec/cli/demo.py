@@ -18,7 +18,7 @@ METHODS = ("plain", "prompt-lookup", "token-recycling", "draft-model")
 def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo:smollm2",
          prompt_file: Annotated[Path | None, typer.Option(help="prompts: JSON lines, or one a line")] = None,
          max_tokens: Annotated[int, typer.Option(help="tokens of each answer")] = 128,
-         repeat: Annotated[int | None, typer.Option(help="interleaved repetitions (default: 3 for up to 8 prompts, else 1)")] = None,
+         repeat: Annotated[int | None, typer.Option(help="interleaved repetitions (default: 3 up to 8 prompts, else 1)")] = None,
          json_: Annotated[bool, typer.Option("--json", help="the table as one JSON object")] = False) -> None:
     """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical."""
     rows = prompts.read(prompt_file) if prompt_file else list(prompts.BUILT_IN)
@@ -37,13 +37,13 @@ def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo
         out.print(lm.checkpoint.text.decode(base[0].ids[0]).strip(), markup=False)
         for m in methods:
             mine = [x for x in runs[m.label] if x.task == at]
-            passes = sum(x.passes for x in mine)
+            per_pass = sum(x.generated for x in mine) / sum(x.passes for x in mine)
             ratio = measure.speed(mine) / measure.speed(base) if measure.speed(base) else float("nan")
             same = "yes" if all(x.ids == y.ids for x, y in zip(mine, base, strict=True)) else "no"
-            out.print(f"  {m.label:16} {measure.speed(mine):7.1f} tokens/s  {sum(x.generated for x in mine) / passes:5.2f} tokens/pass  "
-                      f"identical: {same:3}  {ratio:5.2f}x", style="dim" if m.name == "plain" else "")
+            out.print(f"  {m.label:16} {measure.speed(mine):7.1f} tokens/s  {per_pass:5.2f} tokens/pass  identical: {same:3}  "
+                      f"{ratio:5.2f}x", style="dim" if m.name == "plain" else "")
     out.print("\n[bold]over all prompts[/bold]")
-    table = [r for r in measure.table(lm, runs, [measure.Task("all", t.prompts, t.raw) for t in tasks])]
+    table = measure.table(lm, runs, [measure.Task("all", t.prompts, t.raw) for t in tasks])
     for r in table:
         low, high = r["ratio_interval"]
         out.print(f"  {r['method']:16} {r['tokens_per_second']:7.1f} tokens/s  {r['tokens_per_pass']:5.2f} tokens/pass  "

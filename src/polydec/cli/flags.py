@@ -82,7 +82,7 @@ class Flags:
 def shared(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter `flags: Flags` of a command by the flags themselves."""
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
-    hints = {k: v for k, v in inspect.get_annotations(Flags, eval_str=True).items()}
+    hints = inspect.get_annotations(Flags, eval_str=True)
     fields = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
               for f in dataclasses.fields(Flags)]
     own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

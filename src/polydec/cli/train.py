@@ -24,7 +24,7 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
        compiled: Annotated[bool, typer.Option("--compile", help="torch.compile (needs a C++ compiler)")] = False,
        json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
     """Train a small language model from text: tokenizer, packing, schedule, held-out bits per byte beside a 5-gram."""
-    from polydec.train.lm import LMSpec, train_lm          # heavy, and of no use to the other commands
+    from polydec.train.lm import LMSpec, train_lm  # heavy, and of no use to the other commands
     try:
         megabytes = tuple(float(x) for x in train_mb.split(","))
     except ValueError:

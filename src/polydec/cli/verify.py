@@ -20,7 +20,7 @@ from polydec.cli.flags import Flags, shared
 
 @shared
 def verify(flags: Flags,
-           data: Annotated[Path | None, typer.Option(help="prompts: JSON lines, or one a line (default: built-in ones)")] = None,
+           data: Annotated[Path | None, typer.Option(help="prompts: JSON lines, or one a line (default: built-in)")] = None,
            prompt_tokens: Annotated[int | None, typer.Option(help="of running text: tokens of a prompt")] = None,
            limit: Annotated[int | None, typer.Option(help="use the first prompts only")] = None) -> None:
     """Compare a method's greedy text with plain decoding, token for token. Exit code 1 where a fault is found."""
@@ -46,7 +46,8 @@ def verify(flags: Flags,
             table.add_column(column, no_wrap=True, max_width=60)
         for r, c in zip(rows, found, strict=True):
             where = "" if c.equal else f"token {c.at}: {_show(lm, c.plain)} / {_show(lm, c.method)}"
-            table.add_row(" ".join(r.key.split())[:60], c.verdict, str(c.tokens), where, "" if c.gap is None else f"{c.gap:.1e}")
+            gap = "" if c.gap is None else f"{c.gap:.1e}"
+            table.add_row(" ".join(r.key.split())[:60], c.verdict, str(c.tokens), where, gap)
         console.print(table)
         console.print(f"{method} on {lm.name} ({lm.checkpoint.kernel}): " + ", ".join(f"{n} {v}" for v, n in counts.items()))
     raise typer.Exit(1 if counts["fault"] else 0)
