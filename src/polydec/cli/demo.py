@@ -18,7 +18,7 @@ METHODS = ("plain", "prompt-lookup", "token-recycling", "draft-model")
 def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo:smollm2",
          prompt_file: Annotated[Path | None, typer.Option(help="prompts: JSON lines, or one a line")] = None,
          max_tokens: Annotated[int, typer.Option(help="tokens of each answer")] = 128,
-         repeat: Annotated[int | None, typer.Option(help="interleaved repetitions (default: 3 up to 8 prompts, else 1)")] = None,
+         repeat: Annotated[int | None, typer.Option(help="repetitions in turn (default: 3 up to 8 prompts, then 1)")] = None,
          json_: Annotated[bool, typer.Option("--json", help="the table as one JSON object")] = False) -> None:
     """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical."""
     rows = prompts.read(prompt_file) if prompt_file else list(prompts.BUILT_IN)

@@ -73,14 +73,14 @@ BUILT_IN = (
         "Tuesday and Friday. The bus was so well liked that, when the repaired library opened again in December, the town "
         "council decided to keep the bus running. It now visits the villages in the hills, where the nearest library is an "
         "hour away, and the librarians say that more than half of all borrowed books now leave on the bus.", "summary"),
-    Row("Correct the grammar and spelling of this text and repeat the whole corrected text.\n\nYesterday me and my brother goes "
-        "to the big market for buying some vegetable. There was many peoples and we has to wait very long time. The tomatos "
-        "was cheap but the potatos was more expensiver than last week. When we comes home, our mother were very happy because "
-        "we has bought all the thing what she want.", "edit"),
-    Row("Rename the function `f` to `mean` and the argument `xs` to `values`, and write the whole file again.\n\n```python\n"
-        "def f(xs):\n    \"\"\"The arithmetic mean of a list of numbers.\"\"\"\n    if not xs:\n        raise ValueError(\"the list is "
-        "empty\")\n    total = 0.0\n    for x in xs:\n        total = total + x\n    return total / len(xs)\n\n\nprint(f([1, 2, 3]))\n"
-        "print(f([4.5, 5.5]))\n```", "code edit"),
+    Row("Correct the grammar and spelling of this text and repeat the whole corrected text.\n\nYesterday me and my brother "
+        "goes to the big market for buying some vegetable. There was many peoples and we has to wait very long time. The "
+        "tomatos was cheap but the potatos was more expensiver than last week. When we comes home, our mother were very happy "
+        "because we has bought all the thing what she want.", "edit"),
+    Row("Rename the function `f` to `mean` and the argument `xs` to `values`, and write the whole file again.\n\n"
+        "```python\ndef f(xs):\n    \"\"\"The arithmetic mean of a list of numbers.\"\"\"\n    if not xs:\n"
+        "        raise ValueError(\"the list is empty\")\n    total = 0.0\n    for x in xs:\n        total = total + x\n"
+        "    return total / len(xs)\n\n\nprint(f([1, 2, 3]))\nprint(f([4.5, 5.5]))\n```", "code edit"),
     Row("Write a Python class for a bank account with the methods deposit, withdraw and transfer. Each method must check its "
         "argument and raise a ValueError with a clear message. Add a short docstring to every method.", "code"),
 )
