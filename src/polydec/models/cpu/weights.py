@@ -133,7 +133,7 @@ def load_all(load: Loader, c: Config, head: int, put: Callable[[int, int, Item],
         table, proj = load._weights[top + ".weight"], load._weights[top + ".proj.weight"].float()
 
         def widen(token: Sequence[int]) -> Tensor:
-            return table[torch.tensor(token)].float() @ proj.T
+            return torch.stack([proj.mv(table[x].float()) for x in token])   # one by one: a row must not know its batch
     else:
         give("embed", 0, top)
     for i in range(c.layers):
