@@ -53,6 +53,8 @@ void spread(const float* x, const float* weight, float factor, int n, int M, flo
   }
 }
 
+constexpr int AHEAD = 24;   // positions fetched in advance
+
 // Scores of G queries at positions [p0, p1), four at a time.
 template <int G> void dots(const float* q, const View& v, int p0, int p1, float* out, size_t ld) {
   const int head = v.head;
@@ -64,6 +66,7 @@ template <int G> void dots(const float* q, const View& v, int p0, int p1, float*
     V s[G][4];
     UNROLL(4) for (int g = 0; g < G; ++g)
       UNROLL(4) for (int j = 0; j < 4; ++j) s[g][j] = zero();
+    for (int d = 0; d < 4 * head; d += LANES) __builtin_prefetch(k[0] + AHEAD * head + d, 0, 3);
     for (int d = 0; d < head; d += LANES) {
       V a[G];
       UNROLL(4) for (int g = 0; g < G; ++g) a[g] = load(q + g * head + d);
@@ -109,6 +112,7 @@ template <int G, int N> void blend(const float* w, size_t ld, const View& v, int
     V a[G];
     UNROLL(4) for (int g = 0; g < G; ++g) a[g] = all(w[g * ld + p]);
     UNROLL(4) for (int e = 0; e < N; ++e) {
+      __builtin_prefetch(x + AHEAD * v.head + e * LANES, 0, 3);
       V y = load(x + e * LANES);
       PIN(y);
       UNROLL(4) for (int g = 0; g < G; ++g) s[g][e] = fma(a[g], y, s[g][e]);
