@@ -30,12 +30,7 @@ void Model::rotate(const Job& j, int t, int l) {
       for (int d = 0; d < D; ++d) from[d] = from[d] * f * w[d];
     }
     const float *co = &cosine[size_t(b.position[i]) * size_t(half)], *si = &sine[size_t(b.position[i]) * size_t(half)];
-    const float f = h < H ? scale : 1.0f;
-    for (int d = 0; d < half; ++d) {
-      const float p = from[d], q = from[d + half];
-      to[d] = (p * co[d] - q * si[d]) * f;
-      to[d + half] = (q * co[d] + p * si[d]) * f;
-    }
+    k->turn(from, co, si, half, h < H ? scale : 1.0f, to);
   }
 }
 

@@ -137,6 +137,21 @@ void mix(const float* w, size_t ld, int heads, const View& v, int p0, int p1, in
   (v.head - d >= 2 * LANES ? blend_heads<2> : blend_heads<1>)(w, ld, heads, v, p0, p1 < v.seen ? p1 : v.seen, d, out);
 }
 
+// Pairs (d, d + half) turned by their angles, then scaled.
+void turn(const float* x, const float* cosine, const float* sine, int half, float scale, float* out) {
+  int d = 0;
+  for (; d + LANES <= half; d += LANES) {
+    const V p = load(x + d), q = load(x + d + half), c = load(cosine + d), s = load(sine + d), f = all(scale);
+    store(out + d, mul(fma(p, c, sub(zero(), mul(q, s))), f));
+    store(out + d + half, mul(fma(q, c, mul(p, s)), f));
+  }
+  for (; d < half; ++d) {
+    const float p = x[d], q = x[d + half];
+    out[d] = __builtin_fmaf(p, cosine[d], 0.0f - q * sine[d]) * scale;
+    out[d + half] = __builtin_fmaf(q, cosine[d], p * sine[d]) * scale;
+  }
+}
+
 void gate(const float* g, const float* u, float* out) {
   const V v = load(g);
   store(out, mul(div(v, add(all(1.0f), exp16(sub(zero(), v)))), load(u)));
@@ -161,7 +176,7 @@ constexpr Kernels make(const char* name) {
   k.rows = ROWS;
   for (int m = 1; m <= ROWS; ++m) k.wide[m] = WIDE[m];
   fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K, FmtQ6_K>(k);
-  k.squares = squares; k.spread = spread; k.scores = scores; k.soften = soften; k.mix = mix; k.gate = gate;
+  k.squares = squares; k.spread = spread; k.scores = scores; k.soften = soften; k.mix = mix; k.turn = turn; k.gate = gate;
   k.reaches = reaches; k.peak = peak;
   return k;
 }

@@ -56,6 +56,7 @@ struct Kernels {
   void (*scores)(const float* q, int heads, const View& v, int p0, int p1, float* out, size_t ld);
   float (*soften)(float* s, int n);   // scores become weights not yet divided by their sum; returns 1 / sum
   void (*mix)(const float* w, size_t ld, int heads, const View& v, int p0, int p1, int d, float* out);
+  void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale, float* out);   // rotary
   void (*gate)(const float* g, const float* u, float* out);             // 16 of silu(g) * u
   bool (*reaches)(const float* y, float best);                          // whether any of 16 is >= best
   void (*peak)(long turns, float* out);                                 // 8 FMA chains of 16 lanes

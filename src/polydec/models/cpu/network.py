@@ -20,6 +20,7 @@ from polydec.models.rope import Rope
 from polydec.models.transformer import Config
 
 SLOTS = 256                                       # of a new cache
+MOST = 1 << 24                                    # of any count in a config
 _ROW = Want(law=Reads.ROW)
 
 
@@ -62,6 +63,10 @@ class CpuStep:
         the library does not serve this network (sliding windows, rotary embedding of part of a head, a block type that it
         lacks), OSError where the library is not there.
         """
+        for name in ("num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads",
+                     "max_position_embeddings"):
+            if isinstance(config.get(name), int) and config[name] > MOST:
+                raise ValueError(f"{name} is {config[name]}: the native step serves up to {MOST}")
         c = Config.of(config)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
         if not 1 <= threads <= 1024:
