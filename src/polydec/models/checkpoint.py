@@ -18,7 +18,7 @@ from tokenizers.models import WordLevel
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.models import zoo
+from polydec.models import cpu, zoo
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
 from polydec.models.lm import LM
@@ -52,7 +52,8 @@ class Source:
 
 def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None) -> Checkpoint:
     """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: "auto" | "float32" | "bfloat16" | "float16" (auto: what
-    is fastest here); device: "cpu" or "cuda"; threads: of torch on the CPU, at least 1 (default: torch's own choice).
+    is fastest here: on a CPU the native step where it serves this model, else torch); device: "cpu" or "cuda"; threads: on
+    the CPU, at least 1 (default: all cores).
     Raises ValueError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:
@@ -61,7 +62,8 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     source = open_source(name)
     try:
         if source.config["model_type"] in FAMILIES:
-            network = Transformer.build(source.config, source.weights, dtype=dtype, device=device)
+            native = cpu.attempt(source.config, source.weights, threads)[0] if (dtype, device) == ("auto", "cpu") else None
+            network = native or Transformer.build(source.config, source.weights, dtype=dtype, device=device)
             size = source.config["vocab_size"]
         else:
             from polydec.models import hf  # transformers takes seconds to import

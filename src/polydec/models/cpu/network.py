@@ -83,7 +83,8 @@ class CpuStep:
         net._tokens = tokens
         net._widen = load_all(load, c, head, net._put, tokens)
         net.dtype, net.approximate = load.summary, load.approximate
-        net.cost = float(net._lib.step_bytes(net._model))
+        layer = (2 * c.heads + 2 * c.kv_heads) * head * c.width + 3 * c.inner * c.width
+        net.cost = float(c.layers * layer + net._outputs * c.width)
         return net
 
     def _put(self, part: int, layer: int, item: Any) -> int:
