@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-HALVES = {"Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HALVES = {"Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2),
+          "Q6_K": (208,)}
 
 
 def config(kind: str = "llama", **changes) -> dict:
@@ -19,7 +20,7 @@ def config(kind: str = "llama", **changes) -> dict:
 def weights(c: dict, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
     """Norms and biases random as well: ones and zeros hide faults."""
     g = torch.Generator().manual_seed(seed)
-    W, I, D = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+    W, inner, D = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     H, KV, V = c["num_attention_heads"], c["num_key_value_heads"], c["vocab_size"]
 
     def matrix(n, k):
@@ -33,7 +34,8 @@ def weights(c: dict, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
         for name, n, k in (("self_attn.q_proj", H * D, W), ("self_attn.k_proj", KV * D, W), ("self_attn.v_proj", KV * D, W),
-                           ("self_attn.o_proj", W, H * D), ("mlp.gate_proj", I, W), ("mlp.up_proj", I, W), ("mlp.down_proj", W, I)):
+                           ("self_attn.o_proj", W, H * D), ("mlp.gate_proj", inner, W), ("mlp.up_proj", inner, W),
+                           ("mlp.down_proj", W, inner)):
             w[p + name + ".weight"] = matrix(n, k)
             if c["model_type"] == "qwen2" and name[-6] in "qkv":
                 w[p + name + ".bias"] = 0.3 * torch.randn(n, generator=g)
@@ -56,7 +58,8 @@ def blocks(kind: str, n: int, k: int, rng: np.random.Generator) -> np.ndarray:
     raw = rng.integers(0, 256, (n * k // size, count), dtype=np.uint8)
     large = {"Q8_0": 100, "Q4_K": 400, "Q5_K": 900, "Q6_K": 3000}.get(kind, 12)
     for j, at in enumerate(HALVES[kind]):
-        scale = rng.uniform(0.5, 1, len(raw)) / large / k ** 0.5 * (rng.choice([-1, 1], len(raw)) if len(HALVES[kind]) == 1 else 1)
+        sign = rng.choice([-1, 1], len(raw)) if len(HALVES[kind]) == 1 else 1
+        scale = rng.uniform(0.5, 1, len(raw)) / large / k ** 0.5 * sign
         if j:                                      # offsets that centre the codes
             scale = scale * (-8 if kind.endswith("1") else 8 if kind == "Q4_K" else 16)
         raw[:, at:at + 2] = scale.astype(np.float16)[:, None].view(np.uint8)
@@ -78,8 +81,9 @@ def write_gguf(path, kind: str, seed: int = 0, width: int = 256, inner: int = 51
         put("output.weight", vocab, width)
     w.add_tensor("output_norm.weight", (1 + 0.3 * rng.standard_normal(width)).astype(np.float32))
     for i in range(layers):
-        for name, n, k in (("attn_q", H * D, width), ("attn_k", KV * D, width), ("attn_v", KV * D, width), ("attn_output", width, H * D),
-                           ("ffn_gate", inner, width), ("ffn_up", inner, width), ("ffn_down", width, inner)):
+        for name, n, k in (("attn_q", H * D, width), ("attn_k", KV * D, width), ("attn_v", KV * D, width),
+                           ("attn_output", width, H * D), ("ffn_gate", inner, width), ("ffn_up", inner, width),
+                           ("ffn_down", width, inner)):
             put(f"blk.{i}.{name}.weight", n, k)
         for name in ("attn_norm", "ffn_norm"):
             w.add_tensor(f"blk.{i}.{name}.weight", (1 + 0.3 * rng.standard_normal(width)).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Run the native tests under the address and undefined-behaviour sanitizers: python tests/native/sanitize.py [pytest arguments]"""
+"""The native tests under the address and undefined-behaviour sanitizers: python tests/native/sanitize.py [pytest arguments]"""
 from __future__ import annotations
 
 import os
@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FLAGS = "-std=c++17 -O1 -g -ffp-contract=off -fPIC -pthread -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+FLAGS = ("-std=c++17 -O1 -g -ffp-contract=off -fPIC -pthread -fno-omit-frame-pointer -fsanitize=address,undefined "
+         "-fno-sanitize-recover=undefined")
 
 
 def main() -> int:

@@ -14,7 +14,8 @@ from polydec.models.gguf import GGUF
 from polydec.models.lm import Query
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
-ABSURD = (0, 1, 2, 3, 7, 31, 33, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+ABSURD = (0, 1, 2, 3, 7, 31, 33, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 63,
+          (1 << 64) - 1)
 
 
 def mutate(data: bytes, header: int, rng: random.Random) -> bytes:

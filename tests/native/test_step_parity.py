@@ -7,7 +7,7 @@ import pytest
 import torch
 from native_checkpoints import TYPES, config, weights, write_gguf
 
-from polydec.core.types import Want
+from polydec.core.types import Reads, Want
 from polydec.models.cpu.library import available
 from polydec.models.cpu.network import CpuStep, rotary
 from polydec.models.gguf import GGUF
@@ -102,7 +102,6 @@ def test_drafts_with_few_answers_and_narrow_embeddings():
     assert (near.double()[kept] - exact[kept]).abs().max() < 1e-4
     cache = CpuStep.build(c, w).new_cache()
     cache.stage([-1])
-    from polydec.core.types import Reads
     a, = CpuStep.build(c, w).forward([Query(cache, 0, (ids[0],), range(1), Want(law=Reads.ARGMAX))])
     assert list(a.argmax) == near[:1].argmax(-1).tolist() and a.later().equal(near[:1])
 
@@ -118,7 +117,8 @@ def test_quantised_when_loaded_says_so():
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"hidden_size": 48, "intermediate_size": 100}, "multiples of 32"), ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ({"hidden_size": 48, "intermediate_size": 100}, "multiples of 32"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ({"model_type": "mistral", "sliding_window": 8}, "sliding_window"), ({"model_type": "gpt2"}, "gpt2")])
 def test_what_it_does_not_serve(changes, words):
     c = config(**changes)
@@ -135,7 +135,7 @@ def test_refusals_are_sentences():
         CpuStep.build(c, w, quantize="q2")
     with pytest.raises(ValueError, match="AVX9"):
         CpuStep.build(c, w, isa="AVX9")
-    with pytest.raises(ValueError, match="lack model.norm"):
+    with pytest.raises(ValueError, match=r"lack model\.norm"):
         CpuStep.build(c, {k: v for k, v in w.items() if k != "model.norm.weight"})
     with pytest.raises(ValueError, match="k_proj"):
         CpuStep.build(c, {**w, "model.layers.1.self_attn.k_proj.weight": torch.zeros(32, 64)})

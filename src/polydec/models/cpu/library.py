@@ -7,14 +7,19 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TYPES = {name: i for i, name in enumerate(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"))}
+TYPES = {name: i for i, name in enumerate(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K",
+                                           "Q6_K"))}
 PARTS = {name: i for i, name in enumerate(("embed", "head", "norm", "q", "k", "v", "o", "gate", "up", "down",
                                            "norm1", "norm2", "q_norm", "k_norm"))}
 _I, _P = C.c_int32, C.c_void_p
 
 
+def _all(kind: type, names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
+
+
 class Config(C.Structure):
-    _fields_ = [*((n, _I) for n in "vocab width layers heads kv_heads head inner context outputs".split()), ("eps", C.c_float)]
+    _fields_ = [*_all(_I, "vocab width layers heads kv_heads head inner context outputs"), ("eps", C.c_float)]
 
 
 class CacheOf(C.Structure):
@@ -22,9 +27,9 @@ class CacheOf(C.Structure):
 
 
 class Batch(C.Structure):
-    _fields_ = [*((n, _I) for n in "rows sequences first last tails outputs".split()),
-                *((n, _P) for n in "cache token sequence position slot seen prefix tail_start tail embed output_row logits_row "
-                  "logits argmax hidden".split())]
+    _fields_ = [*_all(_I, "rows sequences first last tails outputs"),
+                *_all(_P, "cache token sequence position slot seen prefix tail_start tail embed output_row logits_row logits "
+                          "argmax hidden")]
 
 
 _SIGNATURES = {

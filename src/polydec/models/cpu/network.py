@@ -46,7 +46,7 @@ class CpuStep:
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
         if not self._model:
             raise ValueError(f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
-                             f"multiples of 32, head {head} of 16, and the instruction set {isa or 'auto'!r} one that runs here")
+                             f"multiples of 32, head {head} of 16, the instruction set {isa or 'auto'!r} one that runs here")
         self.kernel = f"native {self._lib.step_set(self._model).decode()}"
 
     def __del__(self) -> None:
@@ -206,7 +206,8 @@ class CpuStep:
         assert answer.logits_RV is not None
         return answer.logits_RV
 
-    def _place(self, q: Query, position: list[int], seen: list[int], prefix: list[int], start: list[int], tail: list[int]) -> None:
+    def _place(self, q: Query, position: list[int], seen: list[int], prefix: list[int], start: list[int], tail: list[int],
+               ) -> None:
         """Where the rows of a query stand and what they see."""
         cache, n = q.cache, len(q)
         length, parent = cache.length, cache.parent
