@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.models import zoo
+from polydec.models import cpu, zoo
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
 from polydec.models.lm import LM
@@ -52,8 +52,9 @@ class Source:
 
 
 def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None) -> Checkpoint:
-    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: "auto" | "float32" | "bfloat16" | "float16" (auto: what
-    is fastest here); device: "cpu" or "cuda"; threads: of torch on the CPU, at least 1 (default: torch's own choice).
+    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: "auto" | "float32" | "bfloat16" | "float16" | "native"
+    (auto: torch's fastest kernels here; native: the compiled step over the file's own numbers); device: "cpu" or "cuda";
+    threads: on the CPU, at least 1 (default: all cores).
     Raises ValueError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:
@@ -62,7 +63,8 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     source = open_source(name)
     try:
         if source.config["model_type"] in FAMILIES:
-            network = Transformer.build(source.config, source.weights, dtype=dtype, device=device)
+            network = (_native(source, device, threads) if dtype == "native" else
+                       Transformer.build(source.config, source.weights, dtype=dtype, device=device))
             size = source.config["vocab_size"]
         else:
             from polydec.models import hf  # transformers takes seconds to import
@@ -72,6 +74,16 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
         raise ValueError(f"{name} cannot be loaded: {e}") from None
     vocab = Vocab(size, source.text.eos, source.fingerprint)
     return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, network.kernel, source.path)
+
+
+
+def _native(source: Source, device: str, threads: int | None) -> cpu.CpuStep:
+    if device != "cpu":
+        raise ValueError(f"dtype is 'native' and device is {device!r}: the native step runs on 'cpu' only")
+    network, why = cpu.attempt(source.config, source.weights, threads)
+    if network is None:
+        raise ValueError(f"dtype is 'native': the native step cannot serve {source.path} ({why}); 'auto' runs it by torch")
+    return network
 
 
 def open_source(name: str) -> Source:

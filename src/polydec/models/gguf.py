@@ -66,6 +66,12 @@ class _Header:
     def string(self) -> str:
         return str(self.take(self.count("characters of a string", 1)), "utf-8", "replace")
 
+    def name(self) -> str:
+        at, text = self.at, self.string()
+        if not 0 < len(text) <= 128 or not text.isprintable():
+            raise ValueError(f"its header has no legal name at byte {at}: it is damaged")
+        return text
+
     def value(self, kind: int) -> Any:
         if kind in _SCALARS:
             return self.scalar(_SCALARS[kind])
@@ -251,11 +257,11 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
     tensors, n_fields = head.count("tensors", 32), head.count("fields", 13)
     fields = {}
     for _ in range(n_fields):
-        key = head.string()
+        key = head.name()
         fields[key] = head.value(head.scalar("<I"))
     described = []
     for _ in range(tensors):
-        name, dims = head.string(), head.scalar("<I")
+        name, dims = head.name(), head.scalar("<I")
         if not 1 <= dims <= 4:
             raise ValueError(f"its tensor {name!r} has {dims} dimensions: 1 to 4 are legal")
         shape = tuple(reversed([head.scalar("<Q") for _ in range(dims)]))
@@ -272,6 +278,8 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
         except ValueError:
             raise ValueError(f"its tensor {name} is of type {number}, which the gguf library does not know") from None
         block, size = GGML_QUANT_SIZES[kind]
+        if 0 in shape:
+            raise ValueError(f"its tensor {name} has the shape {shape}: it must not be empty")
         if shape[-1] % block:
             raise ValueError(f"its tensor {name} has rows of {shape[-1]}, not a multiple of the {block} of {kind.name}")
         start = base + offset

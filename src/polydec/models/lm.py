@@ -1,7 +1,7 @@
 """A language model as a law: the session that turns drafts into queries and keeps the cache in step."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,9 +36,12 @@ class Query:
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """logits_RV of the rows asked for (None where want.law is NOTHING); hidden_RH: after the last layer that ran, before the
-    final norm, where wanted."""
+    final norm, where wanted. A network that finds the likeliest tokens itself gives `argmax`, and where no more was wanted
+    `later` instead of logits: what computes them after all."""
     logits_RV: Tensor | None
     hidden_RH: Tensor | None = None
+    argmax: Sequence[int] | None = None
+    later: Callable[[], Tensor] | None = None
 
 
 class Network(Protocol):
@@ -74,18 +77,25 @@ class Network(Protocol):
 
 class LogitScores:
     """Scores of a model, over the logits of one or several passes."""
-    __slots__ = ("_argmax", "_at", "_chunks", "_hidden", "_logp")
+    __slots__ = ("_argmax", "_at", "_chunks", "_hidden", "_later", "_logp")
 
     def __init__(self, answers: Sequence[Answer]) -> None:
-        self._chunks = [a.logits_RV for a in answers if a.logits_RV is not None]
-        self._at = [(c, r) for c, logits_RV in enumerate(self._chunks) for r in range(len(logits_RV))]
+        laws = [a for a in answers if a.logits_RV is not None or a.later is not None]
+        self._chunks, self._later = [a.logits_RV for a in laws], [a.later for a in laws]
+        self._argmax: list[Sequence[int] | None] = [a.argmax for a in laws]
+        sizes = [len(a.argmax if a.logits_RV is None else a.logits_RV) for a in laws]
+        self._at = [(c, r) for c, size in enumerate(sizes) for r in range(size)]
         self._hidden = [a.hidden_RH for a in answers if a.hidden_RH is not None]
-        self._argmax: list[list[int]] = []
         self._logp: dict[int, Tensor] = {}
+
+    def _logits(self, chunk: int) -> Tensor:
+        if self._chunks[chunk] is None:
+            self._chunks[chunk] = self._later[chunk]()
+        return self._chunks[chunk]
 
     def weights(self, i: int) -> Tensor:
         chunk, row = self._at[i]
-        return self._chunks[chunk][row]
+        return self._logits(chunk)[row]
 
     def row(self, i: int) -> Tensor:
         if i not in self._logp:
@@ -98,8 +108,8 @@ class LogitScores:
 
     def argmax(self, i: int) -> int:
         chunk, row = self._at[i]
-        while len(self._argmax) <= chunk:
-            self._argmax.append(self._chunks[len(self._argmax)].argmax(-1).tolist())
+        if self._argmax[chunk] is None:
+            self._argmax[chunk] = self._logits(chunk).argmax(-1).tolist()
         return self._argmax[chunk][row]
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -109,9 +119,9 @@ class LogitScores:
 
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
         """Of many rows the k likeliest tokens: the vectorised twin of `topk`, without log-probabilities."""
-        k = min(k, self._chunks[0].shape[-1])
+        k = min(k, self._logits(0).shape[-1])
         if len(self._chunks) == 1 and list(rows) == list(range(len(self._at))):
-            return self._chunks[0].topk(k, dim=-1).indices.tolist()
+            return self._logits(0).topk(k, dim=-1).indices.tolist()
         return [self.weights(i).topk(k).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:

@@ -1,0 +1,69 @@
+// What the kernels of one instruction set offer to the step. Every set gives the same bits: 16 virtual lanes, fused
+// multiply-adds, one order of summation, which involves nothing but the row itself:
+//   linear    s = FMA chain over the inputs of a block in order, over the block's integers (or floats);
+//             y = fma(scale, s, y) block after block; with an offset y = fma(offset, sum of inputs, y). Lanes are outputs.
+//   norms     sum of squares in 16 lanes (k mod 16), then `total`: lanes i and i + 8, + 4, + 2, + 1.
+//   scores    q.k in 16 lanes (d mod 16), then `total`.
+//   softmax   maximum, exp, sum in 16 lanes (position mod 16), then `total`.
+//   values    FMA chain inside blocks of 64 positions of the path, blocks added in order. Lanes are dimensions.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace polydec {
+
+using u8 = uint8_t;
+constexpr int LANES = 16;    // outputs of one panel
+constexpr int BLOCK = 32;    // inputs of one packed block
+constexpr int SUMS = 3;      // sums of inputs per block: first half, second half, all
+constexpr int MAXM = 8;      // rows of one tile at most
+constexpr int SPAN = 64;     // positions of one block of attention
+
+enum Type : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TYPES };
+
+// A type in the file (units of `inputs` inputs) and packed (16 outputs; before every 8 blocks a header for K-quants).
+struct Layout { int inputs, file, head, bytes; bool scaled, sums; };
+constexpr Layout LAYOUT[TYPES] = {
+  {32, 128, 0, 2048, false, false},   // F32
+  {32, 64, 0, 1024, false, false},    // F16
+  {32, 64, 0, 1024, false, false},    // BF16
+  {32, 34, 0, 512 + 32, false, false},          // Q8_0
+  {32, 18, 0, 256 + 32, true, true},            // Q4_0
+  {32, 20, 0, 256 + 64, true, true},            // Q4_1
+  {32, 22, 0, 256 + 64 + 32, true, true},       // Q5_0
+  {32, 24, 0, 256 + 64 + 64, true, true},       // Q5_1
+  {256, 144, 64, 256 + 32, true, true},         // Q4_K
+  {256, 176, 64, 256 + 64 + 32, true, true},    // Q5_K
+  {256, 210, 32, 256 + 128 + 32, true, true},   // Q6_K
+};
+
+// What one row sees in one head's keys or values: positions below `prefix` in place, the others through `tail`.
+struct View {
+  const float* base; const int32_t* tail; int prefix, seen, head;
+  const float* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * head; }
+};
+
+// Rows of a tile lie interleaved: input k of row j at x[k * M + j], sum c of block b at sums[(b * SUMS + c) * M + j].
+using Tile = void (*)(const u8* w, const u8* ahead, size_t panel, int blocks, const float* x, const float* sums, float* y);
+
+struct Kernels {
+  const char* name;
+  int rows;                       // of the largest tile
+  int wide[MAXM + 1];             // panels side by side, by rows: 1, 2 or 4
+  Tile tile[TYPES][MAXM + 1][2];  // [type][rows][0: one panel, 1: `wide` panels]
+  float (*squares)(const float* x, int n);
+  void (*spread)(const float* x, const float* weight, float factor, int n, int M, float* plain, float* scaled, float* sums);
+  void (*scores)(const float* q, int heads, const View& v, int p0, int p1, float* out, size_t ld);
+  float (*soften)(float* s, int n);   // scores become weights not yet divided by their sum; returns 1 / sum
+  void (*mix)(const float* w, size_t ld, int heads, const View& v, int p0, int p1, int d, float* out);
+  void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale, float* out);   // rotary
+  void (*gate)(const float* g, const float* u, float* out);             // 16 of silu(g) * u
+  bool (*reaches)(const float* y, float best);                          // whether any of 16 is >= best
+  void (*peak)(long turns, float* out);                                 // 8 FMA chains of 16 lanes
+};
+
+const Kernels* kernels_portable();
+const Kernels* kernels_avx2();      // null where the compiler has no such target
+const Kernels* kernels_avx512();
+
+}  // namespace polydec

@@ -1,0 +1,28 @@
+// No header of the standard library here: its inline functions would be compiled for this set and shared with the rest.
+#include "kernels.h"
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#include "simd_avx2.h"
+
+namespace {
+constexpr int ROWS = 5, HEADS = 3;
+constexpr int WIDE[9] = {0, 4, 2, 1, 1, 1};
+}  // namespace
+
+#include "body.h"
+
+const polydec::Kernels* polydec::kernels_avx2() {
+  static const Kernels k = make("AVX2");
+  return &k;
+}
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#else
+const polydec::Kernels* polydec::kernels_avx2() { return nullptr; }
+#endif

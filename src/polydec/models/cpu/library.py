@@ -1,0 +1,70 @@
+"""The compiled library: where it lies, its C interface, and whether it runs here."""
+from __future__ import annotations
+
+import ctypes as C
+import os
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TYPES = {name: i for i, name in enumerate(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K",
+                                           "Q6_K"))}
+PARTS = {name: i for i, name in enumerate(("embed", "head", "norm", "q", "k", "v", "o", "gate", "up", "down",
+                                           "norm1", "norm2", "q_norm", "k_norm"))}
+_I, _P = C.c_int32, C.c_void_p
+
+
+def _all(kind: type, names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Config(C.Structure):
+    _fields_ = [*_all(_I, "vocab width layers heads kv_heads head inner context outputs"), ("eps", C.c_float)]
+
+
+class CacheOf(C.Structure):
+    _fields_ = [("kv", _P), ("capacity", C.c_int64)]
+
+
+class Batch(C.Structure):
+    _fields_ = [*_all(_I, "rows sequences first last tails outputs"),
+                *_all(_P, "cache token sequence position slot seen prefix tail_start tail embed output_row logits_row logits "
+                          "argmax hidden")]
+
+
+_SIGNATURES = {
+    "step_error": (C.c_char_p, [C.c_int]), "step_sets": (C.c_char_p, []),
+    "step_new": (_P, [C.POINTER(Config), C.c_int, C.c_char_p]), "step_free": (None, [_P]), "step_set": (C.c_char_p, [_P]),
+    "step_weight": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int, C.c_int]),
+    "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_int, C.c_int]),
+    "step_rotary": (C.c_int, [_P, _P, _P, C.c_int]), "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
+    "step_profile": (None, [_P, _P]), "step_row": (C.c_int, [_P, C.c_int, _P]), "step_bytes": (C.c_uint64, [_P]),
+    "step_bandwidth": (C.c_double, [_P]), "step_peak": (C.c_double, [_P]),
+}
+
+
+@cache
+def library() -> C.CDLL:
+    """Raises OSError where it was not built, or does not load here."""
+    own = os.environ.get("POLYDEC_STEP")
+    found = [Path(own)] if own else sorted(HERE.glob("_step*.so"))
+    if not found:
+        raise OSError("it was not built: installing found no C++ compiler, or the compiler failed")
+    lib = C.CDLL(str(found[0]))
+    for name, (result, arguments) in _SIGNATURES.items():
+        f = getattr(lib, name)
+        f.restype, f.argtypes = result, arguments
+    return lib
+
+
+def available() -> tuple[bool, str]:
+    """Whether the native step runs here, and why not, or the instruction sets that it can use, best first."""
+    try:
+        return True, library().step_sets().decode()
+    except (OSError, AttributeError) as e:
+        return False, f"the native step does not run: {e}"
+
+
+def sets() -> tuple[str, ...]:
+    """Instruction sets that this machine has, best first."""
+    return tuple(library().step_sets().decode().split())

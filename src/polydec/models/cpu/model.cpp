@@ -1,0 +1,272 @@
+#include "model.h"
+
+namespace polydec {
+
+static int panel_of(const Mat& a, int t, int threads) { return int(int64_t(a.panels) * t / threads); }
+
+Model::Model(const StepConfig& config, int threads, const Kernels* kernels)
+    : c(config), k(kernels), pools(threads), layer(size_t(config.layers)), own(size_t(threads)), own_scores(size_t(threads)),
+      best(size_t(threads)), share((size_t(config.layers) * 6 + 1) * size_t(threads)) {}
+
+Mat* Model::matrix(int l, int part) {
+  if (part == STEP_EMBED) return &embed;
+  if (part == STEP_HEAD) return &head;
+  if (part < STEP_Q || part > STEP_DOWN || l < 0 || l >= c.layers) return nullptr;
+  Layer& y = layer[size_t(l)];
+  Mat* const all[] = {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down};
+  return all[part - STEP_Q];
+}
+float** Model::norm(int l, int part, int& n) {
+  n = part == STEP_QNORM || part == STEP_KNORM ? c.head : c.width;
+  if (part == STEP_NORM) return &last_norm;
+  if (part < STEP_NORM1 || part >= STEP_PARTS || l < 0 || l >= c.layers) return nullptr;
+  Layer& y = layer[size_t(l)];
+  float** const all[] = {&y.norm1, &y.norm2, &y.qnorm, &y.knorm};
+  return all[part - STEP_NORM1];
+}
+bool Model::shape_of(int part, int& n, int& k_) const {
+  const int q = c.heads * c.head, kv = c.kv_heads * c.head;
+  const int shapes[][2] = {{c.vocab, c.width}, {c.outputs, c.width}, {0, 0}, {q, c.width}, {kv, c.width}, {kv, c.width}, {c.width, q},
+                           {c.inner, c.width}, {c.inner, c.width}, {c.width, c.inner}};
+  if (part < 0 || part > STEP_DOWN || part == STEP_NORM) return false;
+  n = shapes[part][0]; k_ = shapes[part][1];
+  return true;
+}
+bool Model::pack(Mat& a, const u8* data, int swap) {
+  a.data = arena.take(a.bytes());
+  if (!a.data) return false;
+  const size_t row = file_row(a.type, a.k);
+  Pool& pool = pools.get();
+  pool.run([&](int t) {
+    for (int p = panel_of(a, t, pool.size()); p < panel_of(a, t + 1, pool.size()); ++p) {
+      const u8* rows[LANES];
+      for (int o = 0; o < LANES; ++o) {
+        const int n = p * LANES + o;
+        rows[o] = n < a.n ? data + size_t(source(n, swap)) * row : nullptr;
+      }
+      pack_panel(a, p, rows);
+    }
+  });
+  return true;
+}
+uint64_t Model::bytes() const {
+  uint64_t n = top().bytes();
+  for (const Layer& y : layer) for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) n += a->bytes();
+  return n;
+}
+
+// Rows become inputs of linear layers, normed where a weight is given; tiles are shared out, a tile also by its inputs.
+Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers) {
+  const int threads = j.pool.size();
+  const bool alone = m < 4;   // few rows: every thread for itself, without waiting
+  bool plain = false, scaled = false, sums = false;
+  for (; *readers; ++readers) {
+    const Layout& l = LAYOUT[(*readers)->type];
+    (l.scaled ? scaled : plain) = true;
+    sums |= l.sums;
+  }
+  float* base = alone ? own[size_t(t)].p : act.p;
+  const size_t size = size_t(m) * size_t(n);
+  Act a{base, base + size, base + 2 * size, n, Tiles(m, k->rows)};
+  const bool split = !alone && a.tiles.count < threads;
+  const int blocks = n / BLOCK, b0 = split ? blocks * t / threads : 0, b1 = split ? blocks * (t + 1) / threads : blocks;
+  for (int g = alone || split ? 0 : t; g < a.tiles.count; g += alone || split ? 1 : threads) {
+    const int r0 = a.tiles.first(g), M = a.tiles.first(g + 1) - r0;
+    for (int i = 0; i < M; ++i) {
+      const float* row = src + size_t(pick ? pick[r0 + i] : r0 + i) * size_t(n);
+      const float f = weight ? 1.0f / std::sqrt(k->squares(row, n) / float(n) + c.eps) : 1.0f;
+      const size_t at = size_t(r0) * size_t(n) + size_t(b0) * BLOCK * size_t(M) + size_t(i);
+      k->spread(row + b0 * BLOCK, weight ? weight + b0 * BLOCK : nullptr, f, (b1 - b0) * BLOCK, M, plain ? a.plain + at : nullptr,
+                scaled ? a.scaled + at : nullptr, sums ? a.sums + (size_t(r0) * size_t(blocks) + size_t(b0) * size_t(M)) * SUMS + i : nullptr);
+    }
+  }
+  if (!alone) j.pool.barrier();
+  return a;
+}
+
+// Calls out(row, output, 16 of A x, 16 of B x) for all rows; threads share the panels. `then` is the matrix that follows.
+template <class Fn>
+void Model::linear(const Job& j, int t, int& turn, const Mat& A, const Mat* B, const Act& in, const Mat* then, Fn&& out) {
+  alignas(64) float ya[MAXM * 4 * LANES], yb[MAXM * 4 * LANES];
+  const int threads = j.pool.size(), blocks = in.k / BLOCK;
+  const size_t n = size_t(in.k);
+  auto panels = [&](int p0, int p1, const u8* ahead_a, const u8* ahead_b) {
+    for (int g = 0; g < in.tiles.count; ++g) {
+      const int r0 = in.tiles.first(g), M = in.tiles.first(g + 1) - r0;
+      const float* sums = in.sums + size_t(r0) * size_t(blocks) * SUMS;
+      auto one = [&](const Mat& a, int p, int wide, const u8* ahead, float* y) {
+        const u8* w = a.data + size_t(p) * a.panel;
+        const float* x = (LAYOUT[a.type].scaled ? in.scaled : in.plain) + size_t(r0) * n;
+        k->tile[a.type][M][wide > 1](w, g ? w : ahead + size_t(p - p0) * a.panel, a.panel, blocks, x, sums, y);
+        if (a.bias)
+          for (int i = 0; i < M; ++i)
+            for (int e = 0; e < wide * LANES; ++e) y[i * wide * LANES + e] += a.bias[p * LANES + e];
+      };
+      for (int p = p0, wide; p < p1; p += wide) {
+        wide = p1 - p < k->wide[M] ? 1 : k->wide[M];
+        one(A, p, wide, ahead_a, ya);
+        if (B) one(*B, p, wide, ahead_b, yb);
+        for (int i = 0; i < M; ++i)
+          for (int q = 0; q < wide; ++q) out(r0 + i, (p + q) * LANES, ya + (i * wide + q) * LANES, yb + (i * wide + q) * LANES);
+      }
+    }
+  };
+  Share* mine = &share[size_t(turn++) * size_t(threads)];
+  const int step = in.tiles.count > 2 ? 12 : 4, end = panel_of(A, t + 1, threads);
+  const u8* next_up = then ? then->data + size_t(panel_of(*then, t, threads)) * then->panel : A.data;
+  int p0, p1;
+  while (mine[t].take(step, true, p0, p1)) {
+    const bool last = p1 >= end;
+    panels(p0, p1, last ? next_up : A.data + size_t(p1) * A.panel, !B ? nullptr : last ? next_up : B->data + size_t(p1) * B->panel);
+  }
+  for (int v = 1; v < threads; ++v)
+    while (mine[(t + v) % threads].take(2, false, p0, p1)) panels(p0, p1, next_up, next_up);
+}
+
+void Model::deal(int threads, const StepBatch& b) {
+  size_t n = 0;
+  auto add = [&](const Mat& a) { for (int t = 0; t < threads; ++t) share[n++].set(panel_of(a, t, threads), panel_of(a, t + 1, threads)); };
+  for (int l = b.first; l < b.last; ++l) {
+    const Layer& y = layer[size_t(l)];
+    for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.down}) add(*a);
+  }
+  add(top());
+}
+
+// ---------- the step
+
+void Model::answer(const Job& j, int t, int& turn) {
+  const StepBatch& b = j.b;
+  const int R = b.outputs, D = c.width, N = top().n;
+  if (b.hidden)
+    for (int i = t; i < R; i += j.pool.size()) memcpy(b.hidden + size_t(i) * size_t(D), x.p + size_t(b.output_row[i]) * size_t(D), size_t(D) * 4);
+  if (!b.argmax && !b.logits) return;
+  const Mat* const reader[] = {&top(), nullptr};
+  const Act a = prepare(j, t, R, D, x.p, b.output_row, last_norm, reader);
+  lap(t, REST);
+  auto& mine = best[size_t(t)];
+  for (int i = 0; i < R; ++i) mine[size_t(i)] = {-INFINITY, 0};
+  linear(j, t, turn, top(), nullptr, a, nullptr, [&](int i, int n, const float* y, const float*) {
+    const int count = std::min(LANES, N - n);
+    if (b.logits && b.logits_row[i] >= 0) memcpy(b.logits + size_t(b.logits_row[i]) * size_t(N) + n, y, size_t(count) * 4);
+    Out& o = mine[size_t(i)];
+    if (!b.argmax || !k->reaches(y, o.value)) return;
+    for (int e = 0; e < count; ++e)
+      if (y[e] > o.value || (y[e] == o.value && n + e < o.at)) o = {y[e], n + e};
+  });
+  j.pool.barrier();
+  if (!t && b.argmax)
+    for (int i = 0; i < R; ++i) {
+      Out o = best[0][size_t(i)];
+      for (const auto& list : best) {
+        const Out& p = list[size_t(i)];
+        if (p.value > o.value || (p.value == o.value && p.at < o.at)) o = p;
+      }
+      b.argmax[i] = o.at;
+    }
+  lap(t, HEAD);
+}
+
+void Model::work(const Job& j, int t) {
+  const StepBatch& b = j.b;
+  const int threads = j.pool.size(), m = b.rows, D = c.width, I = c.inner, Q = c.heads * c.head, QKV = Q + 2 * c.kv_heads * c.head;
+  int turn = 0;
+  if (!t) mark = now();
+  for (int i = t; i < m; i += threads) {
+    float* to = x.p + size_t(i) * size_t(D);
+    if (b.token[i] < 0) memcpy(to, b.embed + size_t(i) * size_t(D), size_t(D) * 4); else unpack_row(embed, b.token[i], to);
+  }
+  j.pool.barrier();
+  auto add = [&](int i, int n, const float* y, const float*) {
+    float* to = x.p + size_t(i) * size_t(D) + n;
+    for (int e = 0; e < LANES; ++e) to[e] += y[e];
+  };
+  for (int l = b.first; l < b.last; ++l) {
+    const Layer& y = layer[size_t(l)];
+    const Mat* const to_qkv[] = {&y.q, &y.k, &y.v, nullptr};
+    Act a = prepare(j, t, m, D, x.p, nullptr, y.norm1, to_qkv);
+    lap(t, REST);
+    const Mat* const mats[] = {&y.q, &y.k, &y.v, &y.o};
+    for (int s = 0, off = 0; s < 3; off += mats[s++]->n)
+      linear(j, t, turn, *mats[s], nullptr, a, mats[s + 1], [&](int i, int n, const float* v, const float*) {
+        memcpy(qkv.p + size_t(i) * size_t(QKV) + off + n, v, LANES * 4);
+      });
+    j.pool.barrier();
+    lap(t, LINEAR);
+    attend(j, t, l);
+    lap(t, ATTENTION);
+    const Mat* const to_o[] = {&y.o, nullptr};
+    a = prepare(j, t, m, Q, att.p, nullptr, nullptr, to_o);
+    lap(t, REST);
+    linear(j, t, turn, y.o, nullptr, a, &y.gate, add);
+    j.pool.barrier();
+    lap(t, LINEAR);
+    const Mat* const to_gate[] = {&y.gate, &y.up, nullptr};
+    a = prepare(j, t, m, D, x.p, nullptr, y.norm2, to_gate);
+    lap(t, REST);
+    linear(j, t, turn, y.gate, &y.up, a, &y.down, [&](int i, int n, const float* g, const float* u) {
+      k->gate(g, u, hid.p + size_t(i) * size_t(I) + n);
+    });
+    j.pool.barrier();
+    lap(t, LINEAR);
+    const Mat* const to_down[] = {&y.down, nullptr};
+    a = prepare(j, t, m, I, hid.p, nullptr, nullptr, to_down);
+    lap(t, REST);
+    linear(j, t, turn, y.down, nullptr, a, l + 1 < b.last ? &layer[size_t(l) + 1].q : &top(), add);
+    j.pool.barrier();
+    lap(t, LINEAR);
+  }
+  if (b.outputs) answer(j, t, turn);
+}
+
+int Model::check(const StepBatch& b, int& longest) const {
+  longest = 0;
+  if (b.rows < 1 || b.outputs < 0 || b.outputs > b.rows || b.sequences < 1 || b.tails < 0) return 6;
+  if (b.first < 0 || b.last < b.first || b.last > c.layers) return 7;
+  if (!top().data || !last_norm || cosine.empty() || top().n != c.outputs) return 5;
+  for (const Layer& y : layer) {
+    for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) if (!a->data) return 5;
+    if (!y.norm1 || !y.norm2) return 5;
+  }
+  const size_t turns = cosine.size() / size_t(c.head / 2);
+  for (int i = 0; i < b.rows; ++i) {
+    if (b.token[i] >= c.vocab || b.position[i] < 0 || size_t(b.position[i]) >= turns || b.sequence[i] < 0 || b.sequence[i] >= b.sequences) return 6;
+    if (b.token[i] < 0 ? !b.embed : !embed.data) return 6;
+    const int64_t room = b.cache[b.sequence[i]].capacity;
+    if (b.slot[i] < 0 || b.slot[i] >= room || b.prefix[i] < 0 || b.prefix[i] > room || b.seen[i] < 1) return 6;
+    const int tail = std::max(0, b.seen[i] - b.prefix[i]);
+    if (tail && (b.tail_start[i] < 0 || tail > b.tails - b.tail_start[i])) return 6;
+    for (int p = 0; p < tail; ++p) if (b.tail[b.tail_start[i] + p] < 0 || b.tail[b.tail_start[i] + p] >= room) return 6;
+    longest = std::max(longest, b.seen[i]);
+  }
+  for (int i = 0; i < b.outputs; ++i) if (b.output_row[i] < 0 || b.output_row[i] >= b.rows) return 6;
+  return 0;
+}
+
+int Model::run(const StepBatch& b) {
+  std::lock_guard<std::mutex> one(busy);
+  int longest;
+  if (const int code = check(b, longest)) return code;
+  const size_t m = size_t(b.rows), wide = size_t(std::max({c.width, c.inner, c.heads * c.head})), H = size_t(c.heads);
+  const size_t ld = (size_t(longest) + 31) & ~size_t(15), row = 2 * wide + wide / BLOCK * SUMS;
+  try {
+    x.need(m * size_t(c.width));
+    qkv.need(m * (H + 2 * size_t(c.kv_heads)) * size_t(c.head));
+    att.need(m * H * size_t(c.head));
+    hid.need(m * size_t(c.inner));
+    act.need(m * row);
+    if (m <= 32) scores.need(m * H * (ld + 1));
+    for (auto& o : own) o.need(4 * row);
+    if (m > 32) for (auto& o : own_scores) o.need(16 * H * (ld + 1));
+    for (auto& o : best) o.resize(size_t(b.outputs));
+  } catch (const std::bad_alloc&) { return 4; }
+  Pool& pool = pools.get();
+  deal(pool.size(), b);
+  const Job j{pool, b, longest, ld};
+  pool.run([&](int t) { work(j, t); });
+  return 0;
+}
+
+}  // namespace polydec
+
+

@@ -1,0 +1,116 @@
+// The network: weights, buffers and the order of a step.
+#pragma once
+#include <sys/mman.h>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+#include <string>
+#include "pack.h"
+#include "pool.h"
+#include "step.h"
+
+namespace polydec {
+
+inline double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+inline int source(int i, int swap) {   // which output of the file becomes output i
+  if (!swap) return i;
+  const int at = i % swap;
+  return i - at + 2 * (at % (swap / 2)) + at / (swap / 2);
+}
+
+struct Arena {   // large pages where the system gives them; freed with the model
+  struct Map { u8* at; size_t size, used; };
+  std::vector<Map> maps;
+  u8* take(size_t n) {
+    n = (n + 63) & ~size_t(63);
+    if (maps.empty() || maps.back().used + n > maps.back().size) {
+      const size_t size = (std::max<size_t>(n, 8u << 20) + (2u << 20) - 1) & ~size_t((2u << 20) - 1);
+      void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (p == MAP_FAILED) return nullptr;
+#ifdef MADV_HUGEPAGE
+      madvise(p, size, MADV_HUGEPAGE);
+#endif
+      maps.push_back({static_cast<u8*>(p), size, 0});
+    }
+    maps.back().used += n;
+    return maps.back().at + maps.back().used - n;
+  }
+  ~Arena() { for (auto& m : maps) munmap(m.at, m.size); }
+};
+
+struct Buffer {   // grows, 64-byte aligned, contents not kept
+  float* p = nullptr;
+  size_t n = 0;
+  void need(size_t k) {
+    if (k <= n) return;
+    std::free(p);
+    n = 0;
+    p = static_cast<float*>(std::aligned_alloc(64, (k * 4 + 127) & ~size_t(63)));
+    if (!p) throw std::bad_alloc();
+    n = k;
+  }
+  Buffer() = default;
+  Buffer(Buffer&& b) noexcept : p(b.p), n(b.n) { b.p = nullptr; }
+  ~Buffer() { std::free(p); }
+};
+
+// m rows in tiles of nearly equal size.
+struct Tiles {
+  int m, count;
+  Tiles(int rows, int most) : m(rows), count((rows + most - 1) / most) {}
+  int first(int g) const { return m / count * g + std::min(g, m % count); }
+};
+
+// Inputs of linear layers, tile by tile: as they are, with the nibbles' factors, sums of blocks.
+struct Act { float *plain, *scaled, *sums; int k; Tiles tiles; };
+
+struct Layer { Mat q, k, v, o, gate, up, down; float *norm1 = nullptr, *norm2 = nullptr, *qnorm = nullptr, *knorm = nullptr; };
+enum Clock { LINEAR, ATTENTION, REST, HEAD, CLOCKS };
+
+struct Model {
+  StepConfig c;
+  const Kernels* k;
+  Pools pools;
+  std::mutex busy;
+  Arena arena;
+  std::vector<Layer> layer;
+  Mat embed, head;
+  float* last_norm = nullptr;
+  std::vector<float> cosine, sine;
+  double spent[CLOCKS] = {}, mark = 0;
+
+  Model(const StepConfig& config, int threads, const Kernels* kernels);
+  Mat* matrix(int l, int part);
+  float** norm(int l, int part, int& n);
+  bool shape_of(int part, int& n, int& k) const;
+  bool pack(Mat& a, const u8* data, int swap);
+  uint64_t bytes() const;
+  int run(const StepBatch& b);
+
+private:
+  // Of one step: who works, on what, and the longest sequence.
+  struct Job { Pool& pool; const StepBatch& b; int longest; size_t ld; };
+  struct Out { float value; int32_t at; };
+  Buffer x, qkv, att, hid, act, scores;
+  std::vector<Buffer> own, own_scores;
+  std::vector<std::vector<Out>> best;
+  std::vector<Share> share;
+  std::atomic<int> next{0};
+
+  int check(const StepBatch& b, int& longest) const;
+  void lap(int t, Clock clock) { if (!t) { const double n = now(); spent[clock] += n - mark; mark = n; } }
+  const Mat& top() const { return head.data ? head : embed; }
+  Act prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers);
+  template <class Fn> void linear(const Job& j, int t, int& turn, const Mat& a, const Mat* b, const Act& in, const Mat* then, Fn&& out);
+  void deal(int threads, const StepBatch& b);
+  View view(const StepBatch& b, int l, int which, int h, int i) const;
+  void rotate(const Job& j, int t, int l);
+  void values(const Job& j, int l, int h, int d, int r0, int r1, const float* s, int first, const float* inverse);
+  void attend(const Job& j, int t, int l);
+  void answer(const Job& j, int t, int& turn);
+  void work(const Job& j, int t);
+};
+
+}  // namespace polydec

@@ -1,0 +1,287 @@
+"""The native step as a Network: checkpoints into packed weights, queries into one batch of rows, in place of the cache."""
+from __future__ import annotations
+
+import ctypes as C
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.core.types import Reads, Want
+from polydec.models.cache import Cache
+from polydec.models.cpu.library import Batch, CacheOf, library
+from polydec.models.cpu.library import Config as Shape
+from polydec.models.cpu.weights import Loader, load_all
+from polydec.models.lm import Answer, Query
+from polydec.models.rope import Rope
+from polydec.models.transformer import Config
+
+SLOTS = 256                                       # of a new cache
+MOST = 1 << 24                                    # of any count in a config
+_ROW = Want(law=Reads.ROW)
+
+
+class CpuStep:
+    """A network of models/lm.py whose rows never depend on their neighbours: every row is summed in one fixed order, so its
+    bits are the same for any batch, tree, number of threads and instruction set.
+
+    kernel: name of the instruction set; dtype: block types of the weights, most of them first; approximate: why the law is
+    not the checkpoint's, or "".
+    """
+    tree = True
+    partial = True
+
+    def __init__(self, config: Config, rope: Rope, head: int, outputs: int, threads: int, isa: str) -> None:
+        c, self._lib = config, library()
+        self.config, self.layers, self.context, self.size, self.threads = c, c.layers, rope.context, c.vocab, threads
+        self._rope, self._head, self._outputs = rope, head, outputs
+        self._turned = 0
+        self._tokens: Tensor | None = None
+        self._widen: Callable[[Sequence[int]], Tensor] | None = None
+        self.dtype, self.approximate, self.cost = "", "", 0.0
+        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, head, c.inner, self.context, outputs, c.eps)
+        self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
+        if not self._model:
+            raise ValueError(f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
+                             f"multiples of 32, head {head} of 16, the instruction set {isa or 'auto'!r} one that runs here")
+        self.kernel = f"native {self._lib.step_set(self._model).decode()}"
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            self._lib.step_free(self._model)
+
+    @staticmethod
+    def build(config: Mapping[str, Any], weights: Mapping[str, Any], *, threads: int | None = None, isa: str = "",
+              quantize: str | None = None) -> CpuStep:
+        """From the dict of a Hugging Face config.json and its tensors by name, or a GGUF file's, whose blocks stay as they are.
+
+        threads: 1 or more, by default the cores this process may use. isa: "" (the best), "AVX-512", "AVX2", "portable".
+        quantize: "q8_0" stores the matrices of a float checkpoint so (the law is then approximate). Raises ValueError where
+        the library does not serve this network (sliding windows, rotary embedding of part of a head, a block type that it
+        lacks), OSError where the library is not there.
+        """
+        for name in ("num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads",
+                     "max_position_embeddings"):
+            if isinstance(config.get(name), int) and config[name] > MOST:
+                raise ValueError(f"{name} is {config[name]}: the native step serves up to {MOST}")
+        c = Config.of(config)
+        threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        if not 1 <= threads <= 1024:
+            raise ValueError(f"threads is {threads}: it must lie in 1 to 1024")
+        load = Loader(weights, quantize)
+        head = int(config.get("head_dim") or load.shape("model.layers.0.self_attn.q_proj.weight")[0] // c.heads)
+        rope = Rope.of(config, head)
+        if rope.dim != head:
+            raise ValueError(f"partial_rotary_factor turns {rope.dim} of {head} dimensions: the native step turns all")
+        if any(w is not None and w < rope.context for w in c.windows):
+            raise ValueError("sliding_window is set: the native step attends to everything before a position")
+        tokens = weights["lm_head.tokens"].long() if "lm_head.tokens" in weights else None
+        net = CpuStep(c, rope, head, c.vocab if tokens is None else len(tokens), threads, isa)
+        net._tokens = tokens
+        net._widen = load_all(load, c, head, net._put, tokens)
+        net.dtype, net.approximate = load.summary, load.approximate
+        layer = (2 * c.heads + 2 * c.kv_heads) * head * c.width + 3 * c.inner * c.width
+        net.cost = float(c.layers * layer + net._outputs * c.width)
+        return net
+
+    def _put(self, part: int, layer: int, item: Any) -> int:
+        """One tensor of weights.py; the code that the library answers with."""
+        data = item.data.ctypes.data
+        if item.kind is None:
+            return self._lib.step_vector(self._model, layer, part, int(item.bias), data, item.shape[0], item.swap)
+        n, k = item.shape
+        return self._lib.step_weight(self._model, layer, part, item.kind, data, item.data.nbytes, n, k, item.swap)
+
+    def new_cache(self) -> Cache:
+        """An empty cache [layers, 2, kv heads, slots, head], float32."""
+        return Cache(torch.empty(self.layers, 2, self.config.kv_heads, min(SLOTS, self.context), self._head))
+
+    def _turn(self, positions: int) -> None:
+        """Tables for that many positions at least. Angles are rounded to fp32, as transformers has them: beyond a few
+        hundred positions exact ones are another function."""
+        if positions <= self._turned:
+            return
+        if positions > self.context:
+            raise ValueError(f"the sequence has {positions} positions: the model's context holds {self.context}")
+        n = min(self.context, max(positions, 2 * self._turned, 1024))
+        table = rotary(self._rope, n)
+        cosine, sine = (np.ascontiguousarray(t.numpy()) for t in table)
+        self._check(self._lib.step_rotary(self._model, cosine.ctypes.data, sine.ctypes.data, n))
+        self._turned = n
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise ValueError(f"the native step refused a call: {self._lib.step_error(code).decode()}")
+
+    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answers in order. Queries over the same layers run in one step."""
+        every, groups = range(self.layers), dict[range, list[int]]()
+        for i, q in enumerate(queries):
+            groups.setdefault(every if q.layers is None else q.layers, []).append(i)
+        if len(groups) == 1:
+            layers, = groups
+            return self._step(queries, layers)
+        answers: dict[int, Answer] = {}
+        for layers, index in groups.items():
+            answers.update(zip(index, self._step([queries[i] for i in index], layers)))
+        return [answers[i] for i in range(len(queries))]
+
+    def _step(self, queries: Sequence[Query], layers: range) -> list[Answer]:
+        token, sequence, position, slot, seen, prefix = (list[int]() for _ in range(6))
+        start, tail, out, wants = list[int](), list[int](), list[int](), list[Reads]()
+        embeds: list[tuple[int, Tensor]] = []
+        caches = (CacheOf * len(queries))()
+        for s, q in enumerate(queries):
+            kv, n, row = q.cache.kv, len(q), len(token)
+            caches[s].kv, caches[s].capacity = kv.data_ptr(), kv.shape[-2]
+            if q.embed is not None or self._widen is not None:
+                e = q.embed if q.embed is not None else self._widen(q.token)
+                embeds.append((row, e))
+                token += [-1] * n
+            else:
+                token += q.token
+            self._place(q, position, seen, prefix, start, tail)
+            sequence += [s] * n
+            slot += range(q.first, q.first + n)
+            out += [row + r for r in q.rows]
+            wants.append(max(q.want.law, q.want.base))
+        self._turn(max(position) + 1)
+        m, R, W = len(token), len(out), self.config.width
+        need = [len(q.rows) if w > Reads.ARGMAX else 0 for q, w in zip(queries, wants)]
+        at = np.full(R, -1, np.int32)
+        r = k = 0
+        for q, n in zip(queries, need):
+            at[r:r + n] = np.arange(k, k + n)
+            r, k = r + len(q.rows), k + n
+        ints = np.array([*token, *sequence, *position, *slot, *seen, *prefix, *start, *out, *tail, 0], np.int32)
+        base, step = ints.ctypes.data, 4 * m
+        embed = None
+        if embeds:
+            embed = torch.zeros(m, W)
+            for row, e in embeds:
+                embed[row:row + len(e)] = e
+        logits = torch.empty(k, self._outputs) if k else None
+        argmax = np.empty(R, np.int32) if any(w > Reads.NOTHING for w in wants) else None
+        lazy = any(w == Reads.ARGMAX for w in wants)
+        hidden = torch.empty(R, W) if lazy or any(q.want.hidden for q in queries) else None
+        b = Batch(m, len(queries), layers.start, layers.stop, len(tail), R, C.addressof(caches),
+                  *(base + i * step for i in range(7)), base + 7 * step + 4 * R, None if embed is None else embed.data_ptr(),
+                  base + 7 * step, at.ctypes.data, None if logits is None else logits.data_ptr(),
+                  None if argmax is None else argmax.ctypes.data, None if hidden is None else hidden.data_ptr())
+        self._check(self._lib.step_run(self._model, C.byref(b)))
+        best = [] if argmax is None else argmax.tolist()
+        if self._tokens is not None and best:
+            best = self._tokens[torch.tensor(best)].tolist()
+        return self._answers(queries, wants, need, logits, best, hidden)
+
+    def _answers(self, queries: Sequence[Query], wants: Sequence[Reads], need: Sequence[int], logits: Tensor | None,
+                 best: list[int], hidden: Tensor | None) -> list[Answer]:
+        answers, r, k = list[Answer](), 0, 0
+        for q, w, n in zip(queries, wants, need):
+            end = r + len(q.rows)
+            h = None if hidden is None else hidden[r:end]
+            some = w > Reads.NOTHING and end > r
+            answers.append(Answer(
+                self._full(logits[k:k + n]) if n and logits is not None else None,
+                h if q.want.hidden else None,
+                tuple(best[r:end]) if some else None,
+                (lambda h=h: self.head(h)) if some and not n and h is not None else None))
+            r, k = end, k + n
+        return answers
+
+    def _full(self, logits: Tensor) -> Tensor:
+        if self._tokens is None:
+            return logits
+        return logits.new_full((len(logits), self.size), float("-inf")).index_copy_(1, self._tokens, logits)
+
+    def head(self, hidden_RH: Tensor) -> Tensor:
+        """Logits of hidden states: what a pass over these rows gave, or would have given."""
+        cache = Cache(torch.empty(self.layers, 2, self.config.kv_heads, len(hidden_RH), self._head))
+        cache.stage(range(-1, len(hidden_RH) - 1))
+        q = Query(cache, 0, (), range(len(hidden_RH)), _ROW, embed=hidden_RH, layers=range(self.layers, self.layers))
+        answer = self._step([q], range(self.layers, self.layers))[0]
+        assert answer.logits_RV is not None
+        return answer.logits_RV
+
+    def _place(self, q: Query, position: list[int], seen: list[int], prefix: list[int], start: list[int], tail: list[int],
+               ) -> None:
+        """Where the rows of a query stand and what they see."""
+        cache, n = q.cache, len(q)
+        length, parent = cache.length, cache.parent
+        stop = q.first + n
+        chain = all(p == j - 1 for j, p in enumerate(parent[:stop - length])) if stop > length else True
+        if not self.config.causal:
+            position += self._depths(q) if not chain else range(q.first, stop)
+            seen += [cache.end] * n
+            prefix += [cache.end] * n
+            start += [0] * n
+            return
+        if chain:
+            position += range(q.first, stop)
+            seen += range(q.first + 1, stop + 1)
+            prefix += range(q.first + 1, stop + 1)
+            start += [0] * n
+            return
+        paths = list[tuple[int, ...]]()
+        for j, p in enumerate(parent[:stop - length]):
+            paths.append((*(paths[p] if p >= 0 else ()), length + j))
+        for s in range(q.first, stop):
+            path = () if s < length else paths[s - length]
+            shown = s + 1 if s < length else length
+            position.append(s if s < length else length + len(path) - 1)
+            prefix.append(shown)
+            seen.append(shown + len(path))
+            start.append(len(tail))
+            tail += path
+
+    @staticmethod
+    def _depths(q: Query) -> list[int]:
+        depth = list[int]()
+        for p in q.cache.parent:
+            depth.append(depth[p] + 1 if p >= 0 else 0)
+        length = q.cache.length
+        return [s if s < length else length + depth[s - length] for s in range(q.first, q.first + len(q))]
+
+    def profile(self) -> dict[str, float]:
+        """Seconds since the last call, of the first thread: linear layers, attention, the rest, the head."""
+        t = (C.c_double * 4)()
+        self._lib.step_profile(self._model, t)
+        return dict(zip(("linear", "attention", "rest", "head"), t))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights that a pass reads."""
+        return self._lib.step_bytes(self._model)
+
+    def bandwidth(self) -> float:
+        """Bytes a second at which all threads read the packed weights."""
+        return self._lib.step_bandwidth(self._model)
+
+    def peak(self) -> float:
+        """fp32 operations a second of all threads."""
+        return self._lib.step_peak(self._model)
+
+    def embedding(self, token: int) -> Tensor:
+        """One row of the embedding table, as the file's dequantisation gives it."""
+        row = torch.empty(self.config.width)
+        self._check(self._lib.step_row(self._model, token, row.data_ptr()))
+        return row
+
+
+def rotary(rope: Rope, n: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [n, head / 2] of the first positions, float32, of angles rounded to float32 as transformers does."""
+    if rope.kind in ("dynamic", "longrope"):      # the frequencies depend on the position
+        turn = rope.table(0, n)
+        return turn.real.float(), turn.imag.float()
+    unit = rope.table(1, 2)[0]
+    inverse = 1.0 / rope.base ** (torch.arange(0, rope.dim, 2).float() / rope.dim)
+    if rope.kind == "linear":
+        inverse = inverse / rope.options["factor"]
+    elif rope.kind != "default":
+        inverse = unit.angle().float()            # below a turn: position 1
+    angle = torch.arange(n).float()[:, None] * inverse
+    size = float(unit[0].abs())
+    return (angle.double().cos() * size).float(), (angle.double().sin() * size).float()

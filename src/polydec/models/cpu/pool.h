@@ -1,0 +1,121 @@
+// A pool of threads whose caller is thread 0. Inside a step all wait by spinning; between steps helpers spin for a
+// moment, so that the next step finds them awake, then sleep.
+#pragma once
+#include <pthread.h>
+#include <unistd.h>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace polydec {
+
+inline void breathe() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class Pool {
+public:
+  explicit Pool(int n) : n_(n) {
+    for (int t = 1; t < n; ++t) threads_.emplace_back([this, t] { serve(t); });
+  }
+  ~Pool() {
+    { std::lock_guard<std::mutex> l(mutex_); stop_ = true; ticket_.fetch_add(1); }
+    wake_.notify_all();
+    for (auto& t : threads_) t.join();
+  }
+  Pool(const Pool&) = delete;
+  int size() const { return n_; }
+
+  template <class Fn> void run(Fn&& fn) {
+    if (n_ == 1) { fn(0); return; }
+    call_ = [](void* f, int t) { (*static_cast<std::remove_reference_t<Fn>*>(f))(t); };
+    argument_ = &fn;
+    { std::lock_guard<std::mutex> l(mutex_); ticket_.fetch_add(1); }
+    if (asleep_.load()) wake_.notify_all();
+    fn(0);
+    barrier();
+  }
+  void barrier() {
+    if (n_ == 1) return;
+    const unsigned phase = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      phase_.store(phase + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; phase_.load(std::memory_order_acquire) == phase;)
+      if (++spins < 4000) breathe(); else std::this_thread::yield();   // somebody else needs the core
+  }
+
+private:
+  void serve(int t) {
+    unsigned seen = 0;
+    for (;;) {
+      for (int spins = 0; ticket_.load(std::memory_order_acquire) == seen; ++spins) {
+        if (spins < 4000) { breathe(); continue; }
+        std::unique_lock<std::mutex> l(mutex_);
+        ++asleep_;
+        wake_.wait(l, [&] { return ticket_.load() != seen; });
+        --asleep_;
+      }
+      seen = ticket_.load();
+      if (stop_) return;
+      call_(argument_, t);
+      barrier();
+    }
+  }
+  int n_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;
+  void (*call_)(void*, int) = nullptr;
+  void* argument_ = nullptr;
+  alignas(64) std::atomic<unsigned> ticket_{0};
+  std::atomic<int> asleep_{0};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<unsigned> phase_{0};
+  std::vector<std::thread> threads_;   // last: they begin when everything else is there
+};
+
+// After a fork the child has none of its parent's threads: it gets a pool of its own, the old one is left where it lies.
+class Pools {
+public:
+  explicit Pools(int n) : n_(n), owner_(getpid()), pool_(new Pool(n)) {}
+  ~Pools() { if (owner_ == getpid()) delete pool_; }
+  Pool& get() {
+    if (owner_ != getpid()) { owner_ = getpid(); pool_ = new Pool(n_); }
+    return *pool_;
+  }
+private:
+  int n_;
+  pid_t owner_;
+  Pool* pool_;
+};
+
+// What is left to do of one matrix in one thread's share: the owner takes from the front, others steal at the back, so
+// that a core that is held up does not hold up the rest.
+struct alignas(64) Share {
+  std::atomic<uint64_t> left{0};   // first | end << 32
+  void set(int first, int end) { left.store(uint32_t(first) | uint64_t(uint32_t(end)) << 32, std::memory_order_relaxed); }
+  bool take(int n, bool front, int& a, int& b) {
+    uint64_t now = left.load(std::memory_order_relaxed);
+    for (;;) {
+      const int first = int(uint32_t(now)), end = int(now >> 32);
+      if (first >= end) return false;
+      a = front ? first : (end - n > first ? end - n : first);
+      b = front ? (first + n < end ? first + n : end) : end;
+      const uint64_t rest = front ? uint32_t(b) | uint64_t(uint32_t(end)) << 32 : uint32_t(first) | uint64_t(uint32_t(a)) << 32;
+      if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return true;
+    }
+  }
+};
+
+}  // namespace polydec

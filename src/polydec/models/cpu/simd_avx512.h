@@ -1,0 +1,56 @@
+// 16 lanes in one AVX-512 register.
+#pragma once
+#include <immintrin.h>
+#define PIN(v)
+#define FENCE asm volatile("" ::: "memory")
+
+namespace {
+using polydec::u8;
+
+using V = __m512;
+using I = __m512i;
+
+inline V load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, V a) { _mm512_storeu_ps(p, a); }
+inline V all(float x) { return _mm512_set1_ps(x); }
+inline V zero() { return _mm512_setzero_ps(); }
+inline V add(V a, V b) { return _mm512_add_ps(a, b); }
+inline V sub(V a, V b) { return _mm512_sub_ps(a, b); }
+inline V mul(V a, V b) { return _mm512_mul_ps(a, b); }
+inline V div(V a, V b) { return _mm512_div_ps(a, b); }
+inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+inline V vmax(V a, V b) { return _mm512_max_ps(a, b); }
+inline V vmin(V a, V b) { return _mm512_min_ps(a, b); }
+inline V whole(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline V pow2(V n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)); }
+inline V keep_from(V x, V low, V y) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), y); }
+inline bool any_from(V a, V low) { return _mm512_cmp_ps_mask(a, low, _CMP_GE_OQ) != 0; }
+inline float top(V a) { return _mm512_reduce_max_ps(a); }
+inline float total(V a) {
+  __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+inline void total4(V a, V b, V c, V d, float* out) {
+  const V ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+  const V cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
+  V s = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+  s = add(s, _mm512_permute_ps(s, 0x4E));
+  s = add(s, _mm512_permute_ps(s, 0xB1));
+  _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, s)));
+}
+
+inline V halves(const u8* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+inline V brains(const u8* p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16)); }
+inline V signed_bytes(const u8* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))); }
+inline V bytes(const u8* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p))); }
+inline I words(const u8* p) { return _mm512_loadu_si512(p); }
+inline I either(I a, I b) { return _mm512_or_si512(a, b); }
+inline I down(I a, int n) { return _mm512_srli_epi32(a, unsigned(n)); }
+inline I up(I a, int n) { return _mm512_slli_epi32(a, unsigned(n)); }
+inline I mask(I a, uint32_t m) { return _mm512_and_si512(a, _mm512_set1_epi32(int(m))); }
+inline I nibble_mask(I a, int n) { return mask(a, 15u << 4 * n); }
+inline V floats(I a) { return _mm512_cvtepi32_ps(a); }
+
+}  // namespace

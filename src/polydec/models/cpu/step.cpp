@@ -1,0 +1,151 @@
+// One forward step of a Llama-shaped network for a batch of few rows, made for CPUs. See kernels.h for the arithmetic.
+#include "step.h"
+
+#include "model.h"
+
+using namespace polydec;
+
+static const char* const ERRORS[] = {
+  "no error", "a part or layer that this network does not have", "shape or block type not supported",
+  "the data is shorter or longer than its shape says", "out of memory", "weights are missing",
+  "a row is outside the batch, the vocabulary, the context or the cache", "layers outside the network",
+};
+
+static std::vector<const Kernels*> sets() {
+  std::vector<const Kernels*> out;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool two = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (two && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    out.push_back(kernels_avx512());
+  if (two) out.push_back(kernels_avx2());
+#endif
+  out.push_back(kernels_portable());
+  return out;
+}
+
+extern "C" {
+
+const char* step_error(int code) { return code >= 0 && code < int(sizeof ERRORS / sizeof *ERRORS) ? ERRORS[code] : "unknown"; }
+
+const char* step_sets(void) {
+  static const std::string names = [] {
+    std::string s;
+    for (const Kernels* k : sets()) s += std::string(s.empty() ? "" : " ") + k->name;
+    return s;
+  }();
+  return names.c_str();
+}
+
+void* step_new(const StepConfig* c, int threads, const char* set) {
+  const auto bad = [](int32_t x, int32_t most) { return x < 1 || x > most; };
+  const int32_t most = 1 << 24;
+  if (bad(c->vocab, most) || bad(c->outputs, most) || bad(c->width, 1 << 20) || bad(c->layers, 4096) || bad(c->heads, 4096) ||
+      bad(c->kv_heads, c->heads) || bad(c->head, 4096) || bad(c->inner, 1 << 20) || bad(c->context, most) || bad(threads, 1024))
+    return nullptr;
+  if (c->head % LANES || c->width % BLOCK || c->inner % BLOCK || c->heads % c->kv_heads || !(c->eps >= 0)) return nullptr;
+  for (const Kernels* k : sets())
+    if (!*set || !strcmp(set, k->name)) return new (std::nothrow) Model(*c, threads, k);
+  return nullptr;
+}
+void step_free(void* model) { delete static_cast<Model*>(model); }
+const char* step_set(void* model) { return static_cast<Model*>(model)->k->name; }
+
+int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap) {
+  Model& m = *static_cast<Model*>(model);
+  Mat* a = m.matrix(layer, part);
+  int want_n, want_k;
+  if (!a || !m.shape_of(part, want_n, want_k)) return 1;
+  if (n != want_n || k != want_k || (swap && (n % swap || swap % 2)) || !shape(*a, type, n, k)) return 2;
+  if (bytes != file_row(type, k) * uint64_t(n)) return 3;
+  return m.pack(*a, static_cast<const u8*>(data), swap) ? 0 : 4;
+}
+
+int step_vector(void* model, int layer, int part, int bias, const float* data, int n, int swap) {
+  Model& m = *static_cast<Model*>(model);
+  int want_n, want_k;
+  float** at;
+  if (bias) {
+    Mat* a = m.matrix(layer, part);
+    if (!a || !m.shape_of(part, want_n, want_k)) return 1;
+    at = &a->bias;
+  } else {
+    at = m.norm(layer, part, want_n);
+    if (!at) return 1;
+  }
+  if (n != want_n || (swap && (n % swap || swap % 2))) return 2;
+  const size_t room = size_t(n + LANES - 1) / LANES * LANES * 4;
+  float* to = reinterpret_cast<float*>(m.arena.take(room));
+  if (!to) return 4;
+  memset(to, 0, room);
+  for (int i = 0; i < n; ++i) to[i] = data[source(i, swap)];
+  *at = to;
+  return 0;
+}
+
+int step_rotary(void* model, const float* cosine, const float* sine, int positions) {
+  Model& m = *static_cast<Model*>(model);
+  if (positions < 1 || positions > m.c.context) return 2;
+  std::lock_guard<std::mutex> l(m.busy);
+  const size_t n = size_t(positions) * size_t(m.c.head / 2);
+  m.cosine.assign(cosine, cosine + n);
+  m.sine.assign(sine, sine + n);
+  return 0;
+}
+
+int step_run(void* model, const StepBatch* b) { return static_cast<Model*>(model)->run(*b); }
+
+void step_profile(void* model, double* seconds) {
+  Model& m = *static_cast<Model*>(model);
+  for (int i = 0; i < CLOCKS; ++i) { seconds[i] = m.spent[i]; m.spent[i] = 0; }
+}
+
+int step_row(void* model, int row, float* out) {
+  Model& m = *static_cast<Model*>(model);
+  if (!m.embed.data) return 5;
+  if (row < 0 || row >= m.c.vocab) return 6;
+  unpack_row(m.embed, row, out);
+  return 0;
+}
+
+uint64_t step_bytes(void* model) { return static_cast<Model*>(model)->bytes(); }
+
+double step_bandwidth(void* model) {
+  Model& m = *static_cast<Model*>(model);
+  std::lock_guard<std::mutex> l(m.busy);
+  Pool& pool = m.pools.get();
+  std::atomic<uint64_t> sum{0};
+  double best = 0;
+  for (int round = 0; round < 4; ++round) {
+    const double start = now();
+    pool.run([&](int t) {
+      uint64_t s[8] = {};
+      for (const auto& map : m.arena.maps) {
+        const size_t lines = map.used / 64, first = lines * size_t(t) / size_t(pool.size()), last = lines * size_t(t + 1) / size_t(pool.size());
+        for (const uint64_t *p = (const uint64_t*)map.at + first * 8, *end = (const uint64_t*)map.at + last * 8; p < end; p += 8)
+          for (int i = 0; i < 8; ++i) s[i] += p[i];
+      }
+      for (int i = 0; i < 8; ++i) sum += s[i];
+    });
+    size_t n = 0;
+    for (const auto& map : m.arena.maps) n += map.used;
+    best = std::max(best, double(n) / (now() - start));
+  }
+  return sum == 1 ? 0 : best;   // keeps the sums alive
+}
+
+double step_peak(void* model) {
+  Model& m = *static_cast<Model*>(model);
+  std::lock_guard<std::mutex> l(m.busy);
+  Pool& pool = m.pools.get();
+  const long turns = m.k->name[0] == 'p' ? 20000 : 2000000;
+  double best = 0;
+  for (int round = 0; round < 4; ++round) {
+    const double start = now();
+    pool.run([&](int) { alignas(64) float out[LANES] = {}; m.k->peak(turns, out); });
+    best = std::max(best, double(turns) * 8 * LANES * 2 * pool.size() / (now() - start));
+  }
+  return best;
+}
+}

@@ -1,0 +1,50 @@
+// The C interface. Every function that can refuse returns 0 or a code that step_error names.
+#pragma once
+#include <stdint.h>
+
+extern "C" {
+
+struct StepConfig {
+  int32_t vocab, width, layers, heads, kv_heads, head, inner, context, outputs;   // outputs: rows of the head's matrix
+  float eps;
+};
+
+// Keys and values of one sequence: [layers][2][kv_heads][capacity][head].
+struct StepCache { float* kv; int64_t capacity; };
+
+// Row i stands at position[i] of cache[sequence[i]], is written to slot[i] and sees `seen[i]` entries in order of position:
+// the first prefix[i] lie in slots 0, 1, ..., the others in the slots tail[tail_start[i]], ... . Its input is the
+// embedding of token[i], or row i of `embed` where token[i] is -1. Layers [first, last) run.
+struct StepBatch {
+  int32_t rows, sequences, first, last, tails, outputs;
+  const StepCache* cache;
+  const int32_t *token, *sequence, *position, *slot, *seen, *prefix, *tail_start, *tail;
+  const float* embed;
+  const int32_t* output_row;   // [outputs], rows that are answered
+  const int32_t* logits_row;   // [outputs], the row of `logits` for each, or -1
+  float* logits;               // [.][outputs of the head]
+  int32_t* argmax;             // [outputs] or null; the first of equals
+  float* hidden;               // [outputs][width] or null: after the last layer that ran, before the final norm
+};
+
+enum StepPart {
+  STEP_EMBED, STEP_HEAD, STEP_NORM, STEP_Q, STEP_K, STEP_V, STEP_O, STEP_GATE, STEP_UP, STEP_DOWN,
+  STEP_NORM1, STEP_NORM2, STEP_QNORM, STEP_KNORM, STEP_PARTS
+};
+
+const char* step_error(int code);
+const char* step_sets(void);                                         // instruction sets that run here, best first
+void* step_new(const StepConfig* config, int threads, const char* set);   // null where it does not fit; set "": the best
+void step_free(void* model);
+const char* step_set(void* model);
+// One matrix [n, k] as it stands in the file. Where `swap` is a head's width, output 2i + h of a head becomes i + h * swap/2.
+int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap);
+int step_vector(void* model, int layer, int part, int bias, const float* data, int n, int swap);   // a norm, or a bias of a matrix
+int step_rotary(void* model, const float* cosine, const float* sine, int positions);   // [positions][head / 2], of the first ones
+int step_run(void* model, const StepBatch* batch);
+void step_profile(void* model, double* seconds);   // since the last call: linear, attention, the rest, head
+int step_row(void* model, int row, float* out);    // one embedding
+uint64_t step_bytes(void* model);                  // packed weights that a pass reads
+double step_bandwidth(void* model);                // bytes a second, reading the packed weights with all threads
+double step_peak(void* model);                     // fp32 operations a second, all threads
+}

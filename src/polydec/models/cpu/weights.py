@@ -1,0 +1,155 @@
+"""Checkpoints handed to the native step: a GGUF file's blocks as they stand, or float tensors."""
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydec.models.cpu.library import PARTS, TYPES, library
+from polydec.models.gguf import ARCHITECTURES, GGUF, Entry
+from polydec.models.transformer import Config
+
+_FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_NAMES = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
+          "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj", "norm1": "input_layernorm",
+          "norm2": "post_attention_layernorm", "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+QUANTISED = ("q8_0",)
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """A matrix (kind: its number in the library) or a vector (None) of float32. swap: the width of a head whose outputs the
+    file pairs as neighbours."""
+    data: Any
+    shape: tuple[int, ...]
+    kind: int | None
+    swap: int = 0
+    bias: bool = False
+
+
+class _File:
+    """The blocks of a GGUF file under their Hugging Face names."""
+    def __init__(self, file: GGUF) -> None:
+        self._file = file
+        self.paired = ARCHITECTURES[file.architecture][1]
+
+    def entry(self, name: str) -> Entry:
+        return self._file.entries[self._file._names[name]]
+
+    def raw(self, name: str) -> np.ndarray:
+        e = self.entry(name)
+        return self._file._bytes[e.start:e.stop]
+
+    def release(self, name: str) -> None:
+        e, page = self.entry(name), mmap.PAGESIZE
+        first = e.start // page * page
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._file._bytes._mmap.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
+
+
+class Loader:
+    """Reads a checkpoint; counts what types its weights have."""
+    def __init__(self, weights: Mapping[str, Any], quantize: str | None) -> None:
+        if quantize is not None and quantize not in QUANTISED:
+            raise ValueError(f"quantize is {quantize!r}: it must be one of {', '.join(QUANTISED)}")
+        self._weights, self._quantize = weights, quantize
+        self._file = _File(weights) if isinstance(weights, GGUF) else None
+        self._types: Counter[str] = Counter()
+        self.approximate = ""
+
+    @property
+    def summary(self) -> str:
+        return "+".join(name for name, _ in self._types.most_common())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._weights
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        if name not in self._weights:
+            raise ValueError(f"weights lack {name}: the checkpoint is not complete, or of another architecture")
+        if self._file is not None:
+            return self._file.entry(name).shape
+        return tuple(self._weights[name].shape)
+
+    def vector(self, name: str, bias: bool = False) -> Item:
+        self.shape(name)
+        data = np.ascontiguousarray(self._weights[name].float().numpy())     # a GGUF file's are already in our order
+        return Item(data, data.shape, None, 0, bias)
+
+    def matrix(self, name: str, swap: int = 0) -> Item:
+        shape = self.shape(name)
+        if len(shape) != 2:
+            raise ValueError(f"{name} has shape {shape}: a matrix is expected")
+        if self._file is not None:
+            entry = self._file.entry(name)
+            if entry.type.name not in TYPES:
+                raise ValueError(f"{name} is of type {entry.type.name}: the native step reads {', '.join(TYPES)}")
+            self._types[entry.type.name] += shape[0] * shape[1]
+            return Item(self._file.raw(name), shape, TYPES[entry.type.name], swap if self._file.paired else 0)
+        t = self._weights[name].detach()
+        kind = _FLOATS.get(t.dtype, "F32")
+        t = (t if t.dtype in _FLOATS else t.float()).contiguous()
+        if self._quantize and shape[1] % 32 == 0:
+            kind, data = "Q8_0", q8_0(t.float())
+            self.approximate = "weights quantised to q8_0 when loaded"
+        else:
+            data = t.view(torch.uint8).numpy()
+        self._types[kind] += shape[0] * shape[1]
+        return Item(data, shape, TYPES[kind])
+
+    def done(self, name: str) -> None:
+        """The file's pages are not needed any more: give them back."""
+        if self._file is not None:
+            self._file.release(name)
+
+
+def q8_0(weight_NK: Tensor) -> np.ndarray:
+    """Blocks of 32: a half-precision scale, then 32 signed bytes, rounded to nearest."""
+    blocks = weight_NK.reshape(-1, 32)
+    scale = (blocks.abs().amax(-1, keepdim=True) / 127).half()
+    code = (blocks / scale.float().clamp(min=1e-30)).round().clamp(-127, 127).to(torch.int8)
+    return torch.cat([scale.view(torch.uint8).view(-1, 2), code.view(torch.uint8)], 1).contiguous().numpy()
+
+
+def load_all(load: Loader, c: Config, head: int, put: Callable[[int, int, Item], int], tokens: Tensor | None,
+             ) -> Callable[[Sequence[int]], Tensor] | None:
+    """Every tensor into the library, in order of use. What looks embeddings up where the library cannot: a narrow table
+    and a matrix that widens it."""
+    def give(part: str, layer: int, name: str, swap: int = 0) -> None:
+        item = load.matrix(name + ".weight", swap) if "norm" not in part else load.vector(name + ".weight")
+        _check(put(PARTS[part], layer, item), name)
+        load.done(name + ".weight")
+        if name + ".bias" in load:
+            _check(put(PARTS[part], layer, load.vector(name + ".bias", bias=True)), name)
+
+    top, widen = "model.embed_tokens", None
+    if top + ".proj.weight" in load:
+        table, proj = load._weights[top + ".weight"], load._weights[top + ".proj.weight"].float()
+
+        def widen(token: Sequence[int]) -> Tensor:
+            return torch.stack([proj.mv(table[x].float()) for x in token])   # one by one: a row must not know its batch
+    else:
+        give("embed", 0, top)
+    for i in range(c.layers):
+        for part, name in _NAMES.items():
+            full = f"model.layers.{i}.{name}"
+            if part in ("q_norm", "k_norm") and full + ".weight" not in load:
+                continue
+            give(part, i, full, head if part in "qk" else 0)
+    give("norm", 0, "model.norm")
+    if "lm_head.weight" in load:
+        give("head", 0, "lm_head")
+    elif tokens is not None or c.tied is False or widen is not None:
+        load.shape("lm_head.weight")
+    return widen
+
+
+def _check(code: int, name: str) -> None:
+    if code:
+        raise ValueError(f"{name}: {library().step_error(code).decode()}")

@@ -1,0 +1,36 @@
+"""The native tests under the address and undefined-behaviour sanitizers: python tests/native/sanitize.py [pytest arguments]"""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FLAGS = ("-std=c++17 -O1 -g -ffp-contract=off -fPIC -pthread -fno-omit-frame-pointer -fsanitize=address,undefined "
+         "-fno-sanitize-recover=undefined")
+
+
+def main() -> int:
+    compiler = os.environ.get("CXX", "g++")
+    with tempfile.TemporaryDirectory() as place:
+        def compile_one(source: Path) -> str:
+            out = f"{place}/{source.stem}.o"
+            subprocess.run([compiler, *FLAGS.split(), "-c", str(source), "-o", out], check=True)
+            return out
+        with ThreadPoolExecutor(2) as pool:
+            objects = list(pool.map(compile_one, sorted((ROOT / "src/polydec/models/cpu").glob("*.cpp"))))
+        library = f"{place}/_step.so"
+        subprocess.run([compiler, "-shared", "-pthread", "-fsanitize=address,undefined", *objects, "-o", library], check=True)
+        find = [compiler, "-print-file-name=libasan.so"]
+        asan = subprocess.run(find, check=True, capture_output=True, text=True).stdout.strip()
+        env = {**os.environ, "LD_PRELOAD": asan, "POLYDEC_STEP": library, "ASAN_OPTIONS": "detect_leaks=0",
+               "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1", "PYTHONMALLOC": "malloc"}
+        arguments = sys.argv[1:] or ["-x", "-q", "tests/native"]
+        return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=env).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

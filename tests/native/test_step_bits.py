@@ -1,0 +1,123 @@
+"""The promise of the native step: a row's bits depend on nothing but the row."""
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from native_checkpoints import TYPES, config, weights, write_gguf
+
+from polydec.core.types import Reads, Want
+from polydec.models.cpu.library import available, sets
+from polydec.models.cpu.network import CpuStep
+from polydec.models.gguf import GGUF
+from polydec.models.lm import Query
+
+pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
+
+
+def feed(net, cache, tokens, parent=None, rows=None, want=None, **more):
+    """Stage a tree (by default a chain) and answer its rows."""
+    first = cache.end
+    cache.stage(range(-1, len(tokens) - 1) if parent is None else parent)
+    return Query(cache, first, tuple(tokens), range(len(tokens)) if rows is None else rows, want or Want(), **more)
+
+
+def chain(net, tokens, step=None, cache=None):
+    """Logits of every token, `step` of them a call, all committed; the cache."""
+    cache, out, step = cache or net.new_cache(), [], step or len(tokens)
+    for i in range(0, len(tokens), step):
+        part = tokens[i:i + step]
+        out.append(net.forward([feed(net, cache, part)])[0].logits_RV)
+        cache.commit(range(len(part)))
+    return torch.cat(out), cache
+
+
+def same(a, b):
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_set_thread_count_and_number_of_rows(kind, tmp_path):
+    write_gguf(tmp_path / "m.gguf", kind, seed=3)
+    f = GGUF(tmp_path / "m.gguf")
+    rng = random.Random(1)
+    ids = [rng.randrange(83) for _ in range(70)]
+    truth = kv = None
+    for isa in sets():
+        for threads in (1, 2) if isa == sets()[0] else (2,):
+            net = CpuStep.build(f.config, f, threads=threads, isa=isa)
+            for step in (1, 2, 3, 4, 5, 6, 7, 8, 33, 70) if isa != "portable" else (3, 70):
+                got, cache = chain(net, ids, step)
+                if truth is None:
+                    truth, kv = got, cache.kv[..., :70, :]
+                assert same(got, truth), (isa, threads, step)
+                assert same(cache.kv[..., :70, :], kv), (isa, threads, step)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_trees_batches_and_layouts(kind):
+    c = config(kind)
+    w = weights(c, seed=5)
+    nets = [CpuStep.build(c, w, threads=t, isa=i) for i in sets() for t in (1, 2)]
+    rng = random.Random(7)
+    for trial in range(25):
+        queries, expected = [], []
+        net = rng.choice(nets)
+        for _ in range(rng.randint(1, 4)):         # sequences of unequal length, each with a tree
+            text = [rng.randrange(83) for _ in range(rng.randint(1, 90))]
+            tokens = [rng.randrange(83) for _ in range(rng.randint(1, 14))]
+            parent = [rng.randint(-1, i - 1) for i in range(len(tokens))]
+            _, cache = chain(nets[0], text)
+            for i in range(len(tokens)):
+                path, p = [], i
+                while p >= 0:
+                    path.append(tokens[p])
+                    p = parent[p]
+                expected.append(chain(nets[1], path[::-1], cache=cache.fork())[0][-1:])
+            split = rng.randint(0, len(tokens))    # a tree may come in two pieces
+            if split:
+                net.forward([feed(net, cache, tokens[:split], parent[:split], rows=())])
+            if split < len(tokens):
+                queries.append(feed(net, cache, tokens[split:], parent[split:]))
+            del expected[len(expected) - len(tokens):len(expected) - len(tokens) + split]
+        if queries:
+            assert same(torch.cat([a.logits_RV for a in net.forward(queries)]), torch.cat(expected)), trial
+
+
+def test_commit_equals_prefill():
+    c = config("qwen3")
+    net = CpuStep.build(c, weights(c), threads=2)
+    _, cache = chain(net, [1, 2, 3, 4, 5])
+    net.forward([feed(net, cache, [6, 7, 8, 9, 10], [-1, 0, 0, 2, 1])])
+    cache.commit([0, 2, 3])                        # 6, 8, 9
+    after, _ = chain(net, [11], cache=cache)
+    whole, fresh = chain(net, [1, 2, 3, 4, 5, 6, 8, 9, 11])
+    assert same(after, whole[-1:])
+    assert same(cache.kv[..., :9, :], fresh.kv[..., :9, :])
+
+
+def test_argmax_without_rows_and_rows_after_all():
+    c = config()
+    net = CpuStep.build(c, weights(c), threads=2)
+    ids = list(range(40))
+    truth, _ = chain(net, ids)
+    a, = net.forward([feed(net, net.new_cache(), ids, want=Want(law=Reads.ARGMAX))])
+    assert a.logits_RV is None and list(a.argmax) == truth.argmax(-1).tolist()
+    assert same(a.later(), truth)
+    queries = [feed(net, net.new_cache(), ids, want=Want(law=law)) for law in (Reads.ARGMAX, Reads.ROW, Reads.NOTHING)]
+    one, two, three = net.forward(queries)
+    assert one.logits_RV is None and same(two.logits_RV, truth) and three.logits_RV is three.argmax is three.later is None
+    assert one.argmax == two.argmax
+
+
+def test_layer_ranges_meet_in_the_middle():
+    c = config("qwen2")
+    net = CpuStep.build(c, weights(c), threads=2)
+    ids = [3, 1, 4, 1, 5, 9]
+    truth, kv = chain(net, ids)
+    cache = net.new_cache()
+    low, = net.forward([feed(net, cache, ids, want=Want(law=Reads.NOTHING, hidden=True), layers=range(0, 1))])
+    high, = net.forward([Query(cache, 0, (), range(6), Want(), embed=low.hidden_RH, layers=range(1, 2))])
+    assert low.logits_RV is None and same(high.logits_RV, truth)
+    assert same(cache.kv[..., :6, :], kv.kv[..., :6, :])
