@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from polydec.core.types import Reads
+from polydec.models import pages
 from polydec.models.cache import Cache
 from polydec.models.linear import Kernel, Linear, cpu_kernel, cuda_kernel
 from polydec.models.lm import Answer, Query
@@ -171,7 +172,7 @@ class Transformer:
         shapes.append((rows, W))
         kernel = cuda_kernel(dtype) if where.type == "cuda" else cpu_kernel(dtype, shapes)
         head_kernel = kernel.head or kernel
-        order = _pairs(D, rope.dim, where)
+        order, before = _pairs(D, rope.dim, where), pages.regions()
         with ThreadPoolExecutor(max(1, min(4, torch.get_num_threads()))) as pool:
             embed = weights["model.embed_tokens.weight"] if "model.embed_tokens.weight" in weights else load.get(
                 "model.embed_tokens.weight")
@@ -191,9 +192,11 @@ class Transformer:
                 if len(waiting) > 2:
                     layers.append(_settle(waiting.pop(0)))
             layers += map(_settle, waiting)
-            return Transformer(c, rope, {
+            parts = {
                 "head_dim": D, "embed": embed, "embed_proj": proj, "layers": layers, "head": head.result(),
-                "head_tokens": tokens, "number": number, "cost": sum(a * b for a, b in shapes)}, kernel)
+                "head_tokens": tokens, "number": number, "cost": sum(a * b for a, b in shapes)}
+        pages.collapse(pages.without(pages.regions(), before))
+        return Transformer(c, rope, parts, kernel)
 
     def new_cache(self) -> Cache:
         """An empty cache [layers, 2, kv heads, slots, head]."""
@@ -240,13 +243,13 @@ class Transformer:
         c, heads, inner, dim, T = self.config, self._heads, self.config.inner, self._rope.dim, max(len(p), self._least)
         full = torch.zeros(T, c.width + 1, dtype=self._number, device=self._device)
         full[:, c.width] = self._floor
-        x, h, n = full[:, :c.width], full.new_empty(T, c.width, dtype=self._takes), full.new_empty(T, 1)
+        x, h, n = full[:, :c.width], full.new_empty(T, c.width), full.new_empty(T, 1)
         self._enter(p, x[:len(p)])
         qkv = full.new_empty(T, heads.all + 2 * heads.kv, heads.width, dtype=self._turn_number)
         flat, qk = qkv.view(T, -1), qkv[:, :heads.all + heads.kv]
         pairs = torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2)))
         turn = self._turns([*p.positions, *[p.positions[-1]] * (T - len(p))])
-        mixed = h.new_zeros(T, heads.all * heads.width)
+        mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
         attend = [s.attend for s in spans(p, qkv, mixed, heads, c.windows, c.causal)]
         norm, divide = torch.linalg.vector_norm, torch.div
         for at, i in enumerate(p.layers):
