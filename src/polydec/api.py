@@ -229,8 +229,10 @@ class Engine:
         if sampling.min_tokens > (max_tokens or min(128, room)):
             raise ValueError(f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens "
                              f"({max_tokens or min(128, room)})")
+        # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
+        before = ids if raw or not model.text.has_chat or tuple(prompt) == ids else ()
         request = Request(ids, max_tokens if max_tokens is not None else min(128, room), frozenset(stop_token_ids), ignore_eos,
-                          seed, 0, logprobs, model.text.writer(tuple(stop), include_stop))
+                          seed, 0, logprobs, model.text.writer(tuple(stop), include_stop, after=before))
         eos = frozenset() if ignore_eos else model.lm.vocab.eos
         tasks, watches, chosen, guarantee = list[Task](), list[_Watch](), dict[str, Any](), None
         names: dict[Any, str] = {model.lm.network: model.name}

@@ -159,6 +159,18 @@ def test_a_published_model_writes_what_it_should():
         assert row["prompt"] + result.text == row["greedy_text"]
 
 
+@pytest.mark.skipif(not (DATA / "model_stories260k").is_dir(), reason="needs the folder model_stories260k of POLYDEC_DATA")
+def test_a_continued_text_keeps_its_space():
+    import polydec
+    lm = polydec.load(str(DATA / "model_stories260k" / "hf"), dtype="float32")
+    whole = json.loads((DATA / "model_stories260k" / "expected.jsonl").read_text().splitlines()[0])["greedy_text"]
+    for words in (2, 5):
+        prompt = " ".join(whole.split(" ")[:words])
+        got = polydec.generate(lm, prompt, max_tokens=8)
+        assert got.text[0] == " " and whole.startswith(prompt + got.text)
+        assert polydec.generate(lm, lm.ids(prompt), max_tokens=8).text == got.text
+
+
 @pytest.mark.skipif(not (DATA / "tokenizer_gpt2").is_dir(), reason="needs the folder tokenizer_gpt2 of POLYDEC_DATA")
 def test_a_tokenizer_without_tokenizer_json(saved):
     for name in ("tokenizer.json", "tokenizer_config.json"):
