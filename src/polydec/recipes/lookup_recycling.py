@@ -30,7 +30,7 @@ CARD = Card(
 )
 
 
-def build(target: Target, *, draft: Target | None = None, max_ngram: int = 5, min_ngram: int = 2, k: int = 8, nodes: int = 5,
+def build(target: Target, *, draft: Target | None = None, max_ngram: int = 5, min_ngram: int = 2, k: int = 8, nodes: int = 3,
           depth: int = 10, growth: int = 2) -> Speculative:
     drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
     return Speculative(target, drafter, Match(), Fixed(depth, max(depth, nodes)))
