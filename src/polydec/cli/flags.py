@@ -25,7 +25,7 @@ class Flags:
     method: Annotated[str, Option(help="decoding method: see `polydec methods`", rich_help_panel=MODEL)] = "plain"
     set_: Annotated[list[str] | None, Option("--set", help="option of the method, k=v (repeatable)",
                                              rich_help_panel=MODEL)] = None
-    dtype: Annotated[str, Option(help="auto, float32, float16 or bfloat16", rich_help_panel=MODEL)] = "auto"
+    dtype: Annotated[str, Option(help="auto, float32, float16, bfloat16, native (compiled)", rich_help_panel=MODEL)] = "auto"
     device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu"
     threads: Annotated[int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)] = None
     raw: Annotated[bool, Option("--raw", help="no chat template", rich_help_panel=MODEL)] = False
