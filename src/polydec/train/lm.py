@@ -36,7 +36,8 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "tiny": Preset(Shape(4096), Schedule(1000, 3e-3, muon=0.02, save_every=50)),
-    "tiny-draft": Preset(Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128), Schedule(600, 6e-3, muon=0.02, save_every=50)),
+    "tiny-draft": Preset(Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128),
+                         Schedule(600, 6e-3, muon=0.02, save_every=50)),
 }
 
 
@@ -45,11 +46,13 @@ class LMSpec:
     """What `train_lm` makes.
 
     out: the directory to write; data: where the texts are (None: POLYDEC_DATA, else ../shared/data); preset: sizes and
-    schedule (`PRESETS`); steps: optimiser steps (None: the preset's); tokenizer: a directory whose tokenizer.json to use
-    or zoo:NAME (None: one is trained on the training text); teacher: a directory as `train_lm` writes it, or zoo:NAME, whose
-    laws to learn instead of the text's tokens (forward KL; it brings its tokenizer); shares: of prose, code, dialogue in every step's rows, in
-    twentieths; train_mb: megabytes of training text of each kind; held_kb: kilobytes of held-out text of each kind;
-    order: of the n-gram baseline; seed; bf16: None measures whether it is faster; schedule, shape: instead of the preset's.
+    schedule (`PRESETS`); steps: optimiser steps (None: the preset's); tokenizer: a directory or zoo:NAME whose
+    tokenizer.json to use (None: one is trained on the training text); teacher: a directory as `train_lm` writes it, or
+    zoo:NAME, whose laws to learn instead of the text's tokens (forward KL; it brings its tokenizer); shares: of prose, code,
+    dialogue in every step's rows, in twentieths; train_mb: megabytes of training text of each kind; held_kb: kilobytes of
+    held-out text of each kind; long: the share of the steps, at the end, with rows as long as the context; order: of the
+    n-gram baseline; seed; bf16: None measures whether it is faster; compiled: torch.compile, faster after a minute or two,
+    needs a C++ compiler; schedule, shape: instead of the preset's.
     """
     out: str
     data: str | None = None
@@ -63,10 +66,10 @@ class LMSpec:
     order: int = 5
     seed: int = 0
     bf16: bool | None = None
-    long: float = 0.2                             # the share of the steps, at the end, with rows as long as the context
+    long: float = 0.2
     schedule: Schedule | None = None
     shape: Shape | None = None
-    compiled: bool = False                        # torch.compile: faster after a minute or two; needs a C++ compiler
+    compiled: bool = False
     kinds: tuple[str, ...] = field(default=KINDS)
 
     def __post_init__(self) -> None:

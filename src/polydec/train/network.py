@@ -205,6 +205,7 @@ def replace(path: Path, write: Any) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(temporary)
+        temporary.chmod(0o644)                    # some writers make files that only their owner can read
         with open(temporary, "rb") as f:
             os.fsync(f.fileno())
         os.replace(temporary, path)
