@@ -43,3 +43,28 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
         table.add_row(kind, f"{bits:.3f}", f"{result[f'bits_per_byte_{spec.order}_gram'][kind]:.3f}")
     Console(highlight=False).print(table)
     print(f"{result['parameters']:,} parameters, {result['tokens']:,} tokens, {result['seconds']:.0f} s; written to {out}")
+
+
+@app.command()
+def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+          target: Annotated[str, typer.Option(help="the model to draft for: a name like --model's")] = "zoo:smollm2",
+          data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+          text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
+          each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 300,
+          max_tokens: Annotated[int, typer.Option(help="of an answer")] = 256,
+          divergence: Annotated[str, typer.Option(help="fkl, rkl, jsd or tvd")] = "fkl",
+          beta: Annotated[float, typer.Option(help="of jsd")] = 0.5,
+          policy: Annotated[str, typer.Option(help="whose text: target, on-policy or mixed")] = "target",
+          temperature: Annotated[float, typer.Option(help="of both laws")] = 1.0,
+          tokens: Annotated[int, typer.Option(help="how many tokens it can propose (0: all)")] = 8192,
+          layers: Annotated[int, typer.Option(help="of the draft")] = 1,
+          width: Annotated[int, typer.Option(help="hidden width (0: the target's)")] = 0,
+          steps: Annotated[int, typer.Option(help="optimiser steps")] = 600,
+          seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Distil a small draft from a target (DistillSpec); prints what was measured as one JSON object."""
+    from polydec.train.draft import DraftSpec, train_draft
+    spec = DraftSpec(out=str(out), target=target, data=None if data is None else str(data), each=each, max_tokens=max_tokens,
+                     text=None if text is None else str(text), divergence=divergence, beta=beta, policy=policy,
+                     temperature=temperature, tokens=tokens, layers=layers, width=width, steps=steps, seed=seed)
+    result = train_draft(spec)
+    print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
