@@ -58,10 +58,10 @@ class DraftSpec:
     width: int = 0
     inner: int = 0
     kv_heads: int = 0
-    steps: int = 600
+    steps: int = 420
     rows: int = 12
     rate: float = 1e-3
-    muon: float = 5e-3
+    muon: float = 0.01
     context: int = 1024
     seed: int = 0
     bf16: bool | None = None
