@@ -1,8 +1,12 @@
-// A pool of threads whose caller is thread 0. Inside a step all wait by spinning; between steps helpers spin for a
-// moment, so that the next step finds them awake, then sleep.
+// A pool of threads whose caller is thread 0. Whoever waits spins for a moment, so that the next piece of
+// work finds it awake, then sleeps.
 #pragma once
-#include <pthread.h>
+#include <stdint.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
 #include <atomic>
 #include <condition_variable>
 #include <memory>
@@ -28,7 +32,7 @@ public:
   }
   ~Pool() {
     { std::lock_guard<std::mutex> l(mutex_); stop_ = true; ticket_.fetch_add(1); }
-    wake_.notify_all();
+    awake_.notify_all();
     for (auto& t : threads_) t.join();
   }
   Pool(const Pool&) = delete;
@@ -39,7 +43,7 @@ public:
     call_ = [](void* f, int t) { (*static_cast<std::remove_reference_t<Fn>*>(f))(t); };
     argument_ = &fn;
     { std::lock_guard<std::mutex> l(mutex_); ticket_.fetch_add(1); }
-    if (asleep_.load()) wake_.notify_all();
+    if (asleep_.load()) awake_.notify_all();
     fn(0);
     barrier();
   }
@@ -48,14 +52,34 @@ public:
     const unsigned phase = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_) {
       arrived_.store(0, std::memory_order_relaxed);
-      phase_.store(phase + 1, std::memory_order_release);
+      phase_.store(phase + 1);
+      if (sleepers_.load()) wake(phase_);
       return;
     }
-    for (int spins = 0; phase_.load(std::memory_order_acquire) == phase;)
-      if (++spins < 4000) breathe(); else std::this_thread::yield();   // somebody else needs the core
+    for (int spins = 0; phase_.load(std::memory_order_acquire) == phase;) {
+      if (++spins < 4000) { breathe(); continue; }
+      ++sleepers_;          // somebody else needs the core, perhaps the one that all wait for
+      wait(phase_, phase);
+      --sleepers_;
+    }
   }
 
 private:
+  // Sleep until woken, unless `at` is no longer `value`.
+  static void wait(std::atomic<unsigned>& at, unsigned value) {
+#if defined(__linux__)
+    syscall(SYS_futex, reinterpret_cast<unsigned*>(&at), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+#else
+    if (at.load() == value) std::this_thread::yield();
+#endif
+  }
+  static void wake(std::atomic<unsigned>& at) {
+#if defined(__linux__)
+    syscall(SYS_futex, reinterpret_cast<unsigned*>(&at), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+#else
+    (void)at;
+#endif
+  }
   void serve(int t) {
     unsigned seen = 0;
     for (;;) {
@@ -63,7 +87,7 @@ private:
         if (spins < 4000) { breathe(); continue; }
         std::unique_lock<std::mutex> l(mutex_);
         ++asleep_;
-        wake_.wait(l, [&] { return ticket_.load() != seen; });
+        awake_.wait(l, [&] { return ticket_.load() != seen; });
         --asleep_;
       }
       seen = ticket_.load();
@@ -74,7 +98,7 @@ private:
   }
   int n_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable awake_;
   bool stop_ = false;
   void (*call_)(void*, int) = nullptr;
   void* argument_ = nullptr;
@@ -82,6 +106,7 @@ private:
   std::atomic<int> asleep_{0};
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<unsigned> phase_{0};
+  std::atomic<int> sleepers_{0};
   std::vector<std::thread> threads_;   // last: they begin when everything else is there
 };
 
