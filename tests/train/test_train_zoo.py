@@ -1,0 +1,48 @@
+"""The weights that travel in the package, against the data that they have not seen."""
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from polydec.models import checkpoint, zoo
+from polydec.train.data import KINDS, split
+from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
+from polydec.train.lm import LMSpec, encode, load_directory
+from polydec.train.ngram import NGram
+
+torch.set_num_threads(1)
+DATA = Path(os.environ.get("POLYDEC_DATA") or "../shared/data")
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("zoo:tiny", 2.5e6, 3.5e6), ("zoo:tiny-draft", 0.2e6, 0.4e6)])
+def test_sizes(name, least, most):
+    network = load_directory(name)
+    assert least < sum(p.numel() for p in network.parameters()) < most
+    assert network.s.context == 1024 and network.s.vocab == 4096
+
+
+def test_weights_stay_small():
+    size = sum(f.stat().st_size for e in zoo.entries() if e.package is None and e.path for f in e.path.iterdir())
+    assert 5e6 < size < 40e6
+
+
+def test_drafts_fit_their_targets():
+    for name in ("zoo:tiny", "zoo:smollm2"):
+        if zoo.get(name).here:
+            target, draft = (checkpoint.load(n, dtype="float32").lm for n in (name, f"{name}-draft"))
+            target.vocab.require_same(draft.vocab, f"{name}-draft")
+            assert draft.network.cost < 0.11 * target.network.cost
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason="the directory of data is absent (POLYDEC_DATA)")
+def test_tiny_beats_the_5_gram_on_every_kind_of_text():
+    spec, network = LMSpec("unused"), load_directory("zoo:tiny")
+    tokenizer = checkpoint.load("zoo:tiny").text.tokenizer
+    parts = {k: split(DATA, k, int(mb * 1e6), 60_000) for k, mb in zip(KINDS, spec.train_mb)}
+    corpus = encode(tokenizer, parts)
+    baseline = NGram.train([corpus.train[k] for k in KINDS], 4096, 5)
+    for kind in KINDS:
+        held, size = corpus.held[kind], corpus.held_bytes[kind]
+        assert bits_per_byte(network, held, size, context=1024) < ngram_bits_per_byte(baseline, held, size)
