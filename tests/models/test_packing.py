@@ -1,10 +1,11 @@
 """One pass over many queries: every answer is the one the query gets alone, to the bit in float32."""
+import pytest
 import torch
 from test_cache import network
 
 from polydec.core.types import Reads, Want
 from polydec.models import masks
-from polydec.models.linear import ONEDNN32
+from polydec.models.linear import ONEDNN32, has_bf16
 from polydec.models.lm import Query
 from polydec.models.packing import passes
 
@@ -52,6 +53,27 @@ def test_what_a_batch_caches_equals_singles_too():
         again = job(NET, s, *JOBS[s])
         NET.forward([again])
         equal(q.cache.kv[..., :q.cache.end, :], again.cache.kv[..., :again.cache.end, :])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_tree_gives_the_rows_of_plain_decoding_to_the_bit(dtype):
+    if dtype == "bfloat16" and not has_bf16():
+        pytest.skip("this CPU has no bfloat16 arithmetic")
+    net, text, new = network(3, dtype), draw(0, 30), draw(1, 12)
+    plain, tree = net.new_cache(), net.new_cache()
+    for cache in (plain, tree):
+        cache.stage(range(-1, 29))
+        cache.commit(range(30))
+        net.forward([Query(cache, 0, tuple(text), (), ROW)])
+    for at in range(0, 12, 3):                    # three tokens a pass, each with a sibling that is dropped
+        tokens, first = [x for t in new[at:at + 3] for x in (7, t)], tree.stage([-1, -1, 1, 1, 3, 3])
+        rows = net.forward([Query(tree, first, tuple(tokens), range(6), ROW)])[0].logits_RV
+        tree.commit([1, 3, 5])
+        for i, x in enumerate(new[at:at + 3]):
+            first = plain.stage([-1])
+            plain.commit([0])
+            equal(net.forward([Query(plain, first, (x,), (0,), ROW)])[0].logits_RV[0], rows[2 * i + 1])
+    equal(plain.kv[..., :42, :], tree.kv[..., :42, :])
 
 
 def test_layers_rows_and_wants_may_differ_within_a_merge():

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from polydec.models.pages import advise
+
 
 class Cache:
     """Slots [0, length) are committed, one a position; the staged tree lies behind them, one slot a node.
@@ -34,7 +36,7 @@ class Cache:
         first, need = self.end, self.end + len(parent)
         if self._owners[0] > 1 or need > self.capacity:
             size = self.capacity if need <= self.capacity else max(need, 2 * self.capacity)
-            kv = self.kv.new_empty(*self.kv.shape[:-2], size, self.kv.shape[-1])
+            kv = advise(self.kv.new_empty(*self.kv.shape[:-2], size, self.kv.shape[-1]))
             kv[..., :first, :] = self.kv[..., :first, :]
             self._owners[0] -= 1
             self.kv, self._owners = kv, [1]

@@ -31,8 +31,8 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What one query sees in layers of one window. scores: scratch [kv heads, group * m, slots], the part of it that
-    is masked and what is added there (None: everything is seen); start: the first slot."""
+    """What one query sees in layers of one window. start: the first slot; scores: scratch for them (None: attention is
+    computed over blocks), the part of it that is masked and what is added there (None: everything is seen)."""
     start: int
     scores: Tensor | None
     masked: Tensor | None
@@ -41,33 +41,69 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One query in the flat batch. Views of the pass's buffers: `fresh` [2, kv heads, m, head] (keys and values of the
-    fed tokens), `asks` and `gathers` [kv heads, group, m, head]; scratch of those shapes; and of every layer that runs
-    where keys and values are written, and what is seen: (write, keys [kv heads, head, slots], values, reach)."""
-    fresh: Tensor
+    """One query in the flat batch. asks and query [kv heads, group, m, head]: where its queries stand, and scratch for
+    them; out [kv heads, group * m, head] and gathers [kv heads, group, m, head]: what they gather, and where that goes;
+    layers: of every layer that runs the keys [kv heads, head, slots], the values, and what is seen of them."""
     asks: Tensor
-    gathers: Tensor
     query: Tensor
     out: Tensor
-    layers: Sequence[tuple[Tensor, Tensor, Tensor, Reach]]
+    gathers: Tensor
+    layers: Sequence[tuple[Tensor, Tensor, Reach]]
 
     def attend(self, at: int) -> None:
-        """Cache the fresh keys and values of a layer and gather what its queries see."""
-        write, keys, values, reach = self.layers[at]
-        write.copy_(self.fresh)
-        query = self.query.copy_(self.asks)
+        keys, values, reach = self.layers[at]
+        query, out = self.query.copy_(self.asks), self.out
         if reach.scores is None:
             KV, g, _, D = query.shape
             y = scaled_dot_product_attention(query, keys.transpose(1, 2)[:, None].expand(KV, g, -1, D),
                                              values[:, None].expand(KV, g, -1, D), reach.mask, scale=1.0)
             self.gathers.copy_(y)
             return
-        out = self.out
         scores = torch.bmm(query.view(out.shape), keys, out=reach.scores)
         if reach.masked is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(torch.softmax(scores, -1), values, out=out)
         self.gathers.copy_(out.view(query.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """One query of one token, the same: columns [kv heads, head, group] are its queries, the keys stand as [kv heads,
+    slots, head] and the scores as [kv heads, slots, group]. Keys from the left are read twice as fast as from the right."""
+    asks: Tensor
+    query: Tensor | None
+    columns: Tensor
+    out: Tensor
+    layers: Sequence[tuple[Tensor, Tensor, Reach]]
+
+    def attend(self, at: int) -> None:
+        keys, values, reach = self.layers[at]
+        if self.query is not None:
+            self.query.copy_(self.asks)
+        scores = torch.bmm(keys, self.columns, out=reach.scores)
+        if reach.masked is not None:
+            reach.masked.add_(reach.mask)
+        torch.bmm(torch.softmax(scores.transpose(1, 2), -1), values, out=self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Of one pass. write: of every layer where the queries' keys and values go; fresh: where they stand, [2, kv heads, m,
+    head] each; gathered [T, heads * head]: where spans leave what they gather; mixed: where the network looks for it, in
+    its own dtype."""
+    spans: Sequence[Span | Single]
+    write: Sequence[Sequence[Tensor]]
+    fresh: Sequence[Tensor]
+    gathered: Tensor
+    mixed: Tensor
+
+    def __call__(self, at: int) -> None:
+        """Cache the fresh keys and values of a layer, then gather what every row sees."""
+        torch._foreach_copy_(self.write[at], self.fresh)
+        for span in self.spans:
+            span.attend(at)
+        if self.gathered is not self.mixed:
+            self.mixed.copy_(self.gathered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +155,38 @@ def pack(queries: Sequence[Query], index: Sequence[int], layers: range) -> Packe
     return Packed([queries[i] for i in index], index, layers, positions, begins, rows)
 
 
-def spans(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool) -> list[Span]:
+def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool) -> Attention:
     """The attention of a pass. qkv [T, heads + 2 kv heads, head] is where a layer's projections will stand, mixed
     [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none."""
-    out = list[Span]()
+    KV, g, D = heads.kv, heads.group, heads.width
+    number = p.queries[0].cache.kv.dtype
+    single = any(len(q) == 1 for q in p.queries)
+    gathered = mixed if mixed.dtype == number or not single else mixed.new_zeros(mixed.shape, dtype=number)
+    spans, fresh, write = list[Span | Single](), list[Tensor](), list[Sequence[Tensor]]()
     for q, row in zip(p.queries, p.begins):
-        m, kv = len(q), q.cache.kv
-        KV, g, D, end = heads.kv, heads.group, heads.width, row + len(q)
-        query = kv.new_empty(KV, g, m, D)
-        out.append(Span(qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3),
-                        qkv[row:end, :heads.all].view(m, KV, g, D).permute(1, 2, 0, 3),
-                        mixed[row:end].view(m, KV, g, D).permute(1, 2, 0, 3), query, kv.new_empty(KV, g * m, D),
-                        _layers(q, p.positions[row:end], p.layers, heads, windows, causal)))
-    return out
+        m, kv, end = len(q), q.cache.kv, row + len(q)
+        asks = qkv[row:end, :heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
+        goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
+        fresh.append(qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3))
+        write.append(kv[p.layers.start:p.layers.stop, ..., q.first:q.first + m, :].unbind(0))
+        layers = _layers(q, p.positions[row:end], p.layers, heads, windows, causal)
+        query = None if m == 1 and qkv.dtype == number else kv.new_empty(KV, g, m, D)
+        if m == 1:
+            columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
+            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers))
+        else:
+            spans.append(Span(asks, query, kv.new_empty(KV, g * m, D), goes, layers))
+    return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 
 def _layers(q: Query, position: list[int], layers: range, heads: Heads, windows: Sequence[int | None],
-            causal: bool) -> list[tuple[Tensor, Tensor, Tensor, Reach]]:
+            causal: bool) -> list[tuple[Tensor, Tensor, Reach]]:
     m, cache = len(q), q.cache
     kv, stop = cache.kv[layers.start:layers.stop], q.first + m
     seen = None
     if causal and not (m == 1 and masks.is_chain(cache.parent[:stop - min(cache.length, stop)])):
         seen = min(q.first, cache.length), masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device)
     size = stop if causal else cache.end
-    write = kv[..., q.first:stop, :].unbind(0)
     used, reaches = dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], Reach]](), list[int | None]()
     for i in layers:
         width = windows[i]
@@ -151,8 +195,9 @@ def _layers(q: Query, position: list[int], layers: range, heads: Heads, windows:
         if width not in used:
             reach = _reach(q, seen, width, position, size, heads)
             part = kv[..., reach.start:size, :]
-            used[width] = part[:, 0].transpose(-1, -2).unbind(0), part[:, 1].unbind(0), reach
-    return [(write[at], used[w][0][at], used[w][1][at], used[w][2]) for at, w in enumerate(reaches)]
+            keys = part[:, 0] if m == 1 else part[:, 0].transpose(-1, -2)
+            used[width] = keys.unbind(0), part[:, 1].unbind(0), reach
+    return [(used[w][0][at], used[w][1][at], used[w][2]) for at, w in enumerate(reaches)]
 
 
 def _reach(q: Query, seen: tuple[int, Tensor] | None, width: int | None, position: list[int], size: int,
@@ -168,6 +213,9 @@ def _reach(q: Query, seen: tuple[int, Tensor] | None, width: int | None, positio
     low, mask = seen or (0, None)
     if m >= LONG:
         return Reach(start, None, None, None if mask is None else pad(mask, (low, 0)))
+    if m == 1:
+        scores = kv.new_empty(heads.kv, size - start, heads.group)
+        return Reach(start, scores, *((None, None) if mask is None else (scores[:, low:], mask.T)))
     scores = kv.new_empty(heads.kv, heads.group * m, size - start)
-    masked = None if mask is None else scores.view(heads.kv, heads.group, m, -1)[..., low:]
-    return Reach(start, scores, masked, mask)
+    by_row = scores.view(heads.kv, heads.group, m, -1)
+    return Reach(start, scores, *((None, None) if mask is None else (by_row[..., low:], mask)))

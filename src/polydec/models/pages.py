@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
+
+from torch import Tensor
 
 HUGE = 1 << 21
 ADVISE, COLLAPSE = 14, 25                         # MADV_HUGEPAGE, MADV_COLLAPSE (Linux 6.1)
@@ -30,16 +33,32 @@ def without(some: Iterable[Region], others: Iterable[Region]) -> list[Region]:
     return out
 
 
+def advise(memory: Tensor) -> Tensor:
+    """The same tensor; what is written to it first will stand in huge pages where the system has them."""
+    if memory.device.type == "cpu" and memory.nbytes >= 2 * HUGE and (call := _madvise()) is not None:
+        a, b = -(-memory.data_ptr() // HUGE) * HUGE, (memory.data_ptr() + memory.nbytes) // HUGE * HUGE
+        call(a, b - a, ADVISE)
+    return memory
+
+
+@lru_cache
+def _madvise() -> Callable[[int, int, int], int] | None:
+    try:
+        call = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError, TypeError):
+        return None
+    call.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return call
+
+
 def collapse(some: Iterable[Region], seconds: float = 0.4, threads: int = 2) -> int:
     """Move these regions to huge pages, the largest first, until time is up: the bytes that were moved. Does nothing where
     the system cannot."""
     whole = sorted(((-(-a // HUGE) * HUGE, b // HUGE * HUGE) for a, b in some), key=lambda r: r[0] - r[1])
     parts = [(x, min(x + 8 * HUGE, b)) for a, b in whole for x in range(a, b, 8 * HUGE)]
-    try:
-        madvise = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError, TypeError):
+    madvise = _madvise()
+    if madvise is None:
         return 0
-    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     end = time.monotonic() + seconds
 
     def move(part: Region) -> int:

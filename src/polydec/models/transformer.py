@@ -20,7 +20,7 @@ from polydec.models import pages
 from polydec.models.cache import Cache
 from polydec.models.linear import Kernel, Linear, cpu_kernel, cuda_kernel
 from polydec.models.lm import Answer, Query
-from polydec.models.packing import Heads, Packed, pack, passes, spans
+from polydec.models.packing import Heads, Packed, attention, pack, passes
 from polydec.models.rope import Rope
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
@@ -200,8 +200,8 @@ class Transformer:
 
     def new_cache(self) -> Cache:
         """An empty cache [layers, 2, kv heads, slots, head]."""
-        return Cache(torch.empty(self.layers, 2, self.config.kv_heads, min(SLOTS, self.context), self._head_dim,
-                                 dtype=self._attention, device=self._device))
+        return Cache(pages.advise(torch.empty(self.layers, 2, self.config.kv_heads, min(SLOTS, self.context), self._head_dim,
+                                              dtype=self._attention, device=self._device)))
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Query]) -> list[Answer]:
@@ -250,7 +250,7 @@ class Transformer:
         pairs = torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2)))
         turn = self._turns([*p.positions, *[p.positions[-1]] * (T - len(p))])
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
-        attend = [s.attend for s in spans(p, qkv, mixed, heads, c.windows, c.causal)]
+        attend = attention(p, qkv, mixed, heads, c.windows, c.causal)
         norm, divide = torch.linalg.vector_norm, torch.div
         for at, i in enumerate(p.layers):
             layer = self._layers[i]
@@ -259,8 +259,7 @@ class Transformer:
                 size = norm(qk, dim=-1, keepdim=True)
                 qk.div_(torch.hypot(size, torch.full_like(size, self._head_floor))).mul_(layer.qk_norm)
             pairs.mul_(turn)
-            for span in attend:
-                span(at)
+            attend(at)
             x.add_(layer.out(mixed))
             gate, up = layer.gate_up(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)).split(inner, -1)
             x.add_(layer.down(silu(gate).mul_(up)))
