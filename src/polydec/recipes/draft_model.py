@@ -24,5 +24,5 @@ CARD = Card(
 )
 
 
-def build(target: Target, *, draft: Target, depth: int = 4) -> Speculative:
+def build(target: Target, *, draft: Target, depth: int = 2) -> Speculative:
     return Speculative(target, FromModel(draft, Chain()), Exact(), Fixed(depth))

@@ -23,5 +23,5 @@ CARD = Card(
 )
 
 
-def build(target: Target, *, draft: Target, depth: int = 4) -> Speculative:
+def build(target: Target, *, draft: Target, depth: int = 2) -> Speculative:
     return Speculative(target, FromModel(draft, CoupledChain()), Coupled(), Fixed(depth))
