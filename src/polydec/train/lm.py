@@ -35,9 +35,9 @@ class Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(Shape(4096), Schedule(1000, 3e-3, muon=0.02, save_every=50)),
+    "tiny": Preset(Shape(4096), Schedule(1400, 3e-3, muon=0.02, save_every=50)),
     "tiny-draft": Preset(Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128),
-                         Schedule(600, 6e-3, muon=0.02, save_every=50)),
+                         Schedule(300, 6e-3, muon=0.02, save_every=50)),
 }
 
 
