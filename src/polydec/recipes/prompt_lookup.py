@@ -28,6 +28,6 @@ CARD = Card(
 )
 
 
-def build(target: Target, *, draft: Target | None = None, max_ngram: int = 5, min_ngram: int = 1, depth: int = 10,
+def build(target: Target, *, draft: Target | None = None, max_ngram: int = 8, min_ngram: int = 1, depth: int = 10,
           growth: int = 2, loop: bool = True, first: bool = False) -> Speculative:
     return Speculative(target, Lookup(max_ngram, min_ngram, first, loop, growth), Match(), Fixed(depth))
