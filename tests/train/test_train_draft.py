@@ -205,6 +205,19 @@ def test_chain_passes(right, depth, passes):
     assert chain_passes(right, depth) == passes
 
 
+def test_one_text_serves_two_contexts(target, root, tmp_path):
+    """What is kept of the target's states belongs to the samples that fit: another context keeps its own."""
+    train_draft(spec(target, root, tmp_path / "a"))
+    text = tmp_path / "a" / "text.jsonl"
+    lengths = sorted(len(s.prompt_ids) + len(s.output_ids) for s in selfplay.read(text))
+    one, two = (train_draft(spec(target, root, tmp_path / d, text=str(text), context=lengths[len(lengths) // 2])) for d in "bc")
+    fresh = tmp_path / "d" / "text.jsonl"
+    fresh.parent.mkdir()
+    fresh.write_text(text.read_text())
+    other = train_draft(spec(target, root, tmp_path / "d", text=str(fresh), context=lengths[len(lengths) // 2]))
+    assert one["samples"] < len(lengths) and one["curve"] == two["curve"] == other["curve"]
+
+
 @pytest.mark.parametrize(("field", "value"), [
     ("divergence", "kl"), ("policy", "off"), ("temperature", 0.0), ("steps", 0), ("tokens", -1), ("rows", 0)])
 def test_bad_spec(tmp_path, field, value):

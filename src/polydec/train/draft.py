@@ -1,6 +1,7 @@
 """`polydec train draft`: a small draft distilled from a target on text that one of the two writes (DistillSpec)."""
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -97,7 +98,8 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     if not samples:
         raise ValueError(f"text is {str(path)!r}: no sample in it fits into {spec.context} tokens")
     teacher = Teacher.of({**source.config, "max_position_embeddings": spec.context}, source.weights, fast)
-    laws = teacher.cached(samples, path, spec.temperature)
+    key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[:8]      # what the kept states depend on
+    laws = teacher.cached(samples, path.with_name(f"{path.stem}-{key}.jsonl"), spec.temperature)
     student = build(spec, shape, teacher, samples)
     lesson = Lesson(spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos)
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
