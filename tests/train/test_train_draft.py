@@ -207,15 +207,14 @@ def test_chain_passes(right, depth, passes):
 
 def test_one_text_serves_two_contexts(target, root, tmp_path):
     """What is kept of the target's states belongs to the samples that fit: another context keeps its own."""
-    train_draft(spec(target, root, tmp_path / "a"))
-    text = tmp_path / "a" / "text.jsonl"
-    lengths = sorted(len(s.prompt_ids) + len(s.output_ids) for s in selfplay.read(text))
-    one, two = (train_draft(spec(target, root, tmp_path / d, text=str(text), context=lengths[len(lengths) // 2])) for d in "bc")
-    fresh = tmp_path / "d" / "text.jsonl"
-    fresh.parent.mkdir()
-    fresh.write_text(text.read_text())
-    other = train_draft(spec(target, root, tmp_path / "d", text=str(fresh), context=lengths[len(lengths) // 2]))
-    assert one["samples"] < len(lengths) and one["curve"] == two["curve"] == other["curve"]
+    rows = [{"prompt_ids": [0, 5 + n, 9], "output_ids": [7 + n] * (3 + 9 * (n % 3 == 0)), "kind": "x"} for n in range(12)]
+    texts = [tmp_path / d / "text.jsonl" for d in "ab"]
+    for text in texts:
+        text.parent.mkdir()
+        text.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    train_draft(spec(target, root, tmp_path / "c", text=str(texts[0])))
+    shared, fresh = (train_draft(spec(target, root, tmp_path / f"d{i}", text=str(t), context=10)) for i, t in enumerate(texts))
+    assert shared["samples"] == 8 and shared["curve"] == fresh["curve"]
 
 
 @pytest.mark.parametrize(("field", "value"), [
