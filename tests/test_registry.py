@@ -30,7 +30,7 @@ def test_mechanisms_are_found_by_file():
     (lambda: registry.build("prompt-lookup", toy(1), None, {"depth": True}), "depth is True: it must be a whole number"),
     (lambda: registry.build("prompt-lookup", toy(1), None, {"depth": 65}), "depth is 65: it must lie in 0 to 64"),
     (lambda: registry.build("prompt-lookup", toy(1), None, {"loop": "maybe"}), "loop is 'maybe': it must be true or false"),
-    (lambda: registry.build("prompt-lookup", toy(1), None, {"min_ngram": 6}), "it must lie in 1 to max_ngram, which is 8"),
+    (lambda: registry.build("prompt-lookup", toy(1), None, {"min_ngram": 9}), "it must lie in 1 to max_ngram, which is 8"),
     (lambda: registry.build("prompt-lookup", toy(1), None, {"max_ngram": 17}), "max_ngram is 17: it must lie in 1 to 16"),
     (lambda: registry.build("token-recycling", toy(1), None, {"k": 0}), "k is 0: it must lie in 1 to 64"),
     (lambda: registry.build("token-recycling", toy(1), None, {"nodes": 300}), "nodes is 300: it must lie in 1 to 256"),
