@@ -7,13 +7,7 @@ from pathlib import Path
 
 import torch
 
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n")
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+from polydec.models.linear import cpu_name
 
 
 def cpu_flags() -> list[str]:

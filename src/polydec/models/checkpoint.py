@@ -76,7 +76,6 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, network.kernel, source.path)
 
 
-
 def _native(source: Source, device: str, threads: int | None) -> cpu.CpuStep:
     if device != "cpu":
         raise ValueError(f"dtype is 'native' and device is {device!r}: the native step runs on 'cpu' only")

@@ -240,7 +240,7 @@ class LMSession:
             if tokens and tokens[0] == tree.token[0]:
                 keep.append(0)
                 for x in tokens[1:]:
-                    child = next((c for c, p in enumerate(tree.parent) if p == keep[-1] and tree.token[c] == x), None)
+                    child = tree.child(keep[-1], x)
                     if child is None:
                         break
                     keep.append(child)
