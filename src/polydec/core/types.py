@@ -57,19 +57,21 @@ class Draft:
     Node 0 is the root: committed, not yet in the cache. `parent[i] < i`, the root's is -1; siblings stand in the order
     drawn. `draw[i]` says how node i was proposed and `law[i]` from which log-probabilities (V; siblings of one source
     share one tensor object; None where certain), so nodes of several sources can stand in one tree. `probe[i]` marks
-    nodes that are fed for their hidden state only and never accepted.
+    nodes that are fed for their hidden state only and never accepted. `chance[i]` is the proposer's own estimate, 0 to 1,
+    that node i is accepted where its parent is (the root's is 1); no verifier reads it.
     """
     token: tuple[int, ...]
     parent: tuple[int, ...]
     draw: tuple[Draw, ...]
     law: tuple[Tensor | None, ...]
     probe: tuple[bool, ...] | None = None
+    chance: tuple[float, ...] | None = None
 
     @staticmethod
-    def certain(token: Sequence[int], parent: Sequence[int]) -> Draft:
+    def certain(token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None) -> Draft:
         """A tree proposed with certainty; `token[0]` is the root."""
         n = len(token)
-        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n)
+        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n, None, None if chance is None else tuple(chance))
 
     @staticmethod
     def chain(root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None) -> Draft:
@@ -98,10 +100,19 @@ class Draft:
             out.append(out[p] + 1)
         return tuple(out)
 
-    def grown(self, token: int, parent: int, draw: Draw, law: Tensor | None) -> Draft:
+    def grown(self, token: int, parent: int, draw: Draw, law: Tensor | None, chance: float = 1.0) -> Draft:
         """This draft with one more node, which is the last."""
         return Draft((*self.token, token), (*self.parent, parent), (*self.draw, draw), (*self.law, law),
-                     None if self.probe is None else (*self.probe, False))
+                     None if self.probe is None else (*self.probe, False),
+                     (*(self.chance or (1.0,) * len(self.token)), chance))
+
+    def only(self, keep: Sequence[int]) -> Draft:
+        """These nodes (ascending, the root and every node's ancestors among them), renumbered."""
+        new = {-1: -1} | {i: k for k, i in enumerate(keep)}
+        return Draft(tuple(self.token[i] for i in keep), tuple(new[self.parent[i]] for i in keep),
+                     tuple(self.draw[i] for i in keep), tuple(self.law[i] for i in keep),
+                     None if self.probe is None else tuple(self.probe[i] for i in keep),
+                     None if self.chance is None else tuple(self.chance[i] for i in keep))
 
     def child(self, node: int, token: int) -> int | None:
         """The first child of `node` that has this token."""
@@ -137,17 +148,12 @@ class Draft:
         This is the one place where drafts are cut. It looks at ancestors only, never at a node's own token, so what is
         kept of a drawn tree is still drawn as its laws say.
         """
-        keep: list[int] = []
-        new: dict[int, int] = {-1: -1}
+        keep, kept = list[int](), {-1}
         for i, p in enumerate(self.parent):
-            if p in new and self.depth[i] <= depth and not (p > 0 and self.token[p] in eos):
-                new[i] = len(keep)
+            if p in kept and self.depth[i] <= depth and not (p > 0 and self.token[p] in eos):
+                kept.add(i)
                 keep.append(i)
-        if len(keep) == len(self.token):
-            return self
-        return Draft(tuple(self.token[i] for i in keep), tuple(new[self.parent[i]] for i in keep),
-                     tuple(self.draw[i] for i in keep), tuple(self.law[i] for i in keep),
-                     None if self.probe is None else tuple(self.probe[i] for i in keep))
+        return self if len(keep) == len(self.token) else self.only(keep)
 
 
 @dataclass(frozen=True)

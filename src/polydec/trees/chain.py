@@ -28,7 +28,7 @@ class Chain:
                 p_V = probs(law_V)
                 token = rng.at("draft", position, depth).categorical(p_V)
                 p = float(p_V[token])
-            draft = draft.grown(token, depth - 1, draw, law_V)
+            draft = draft.grown(token, depth - 1, draw, law_V, p)
             if not budget.go_on(depth, p):
                 break
         return draft

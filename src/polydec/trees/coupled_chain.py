@@ -26,7 +26,7 @@ class CoupledChain:
                 law_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
                 token = rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
                 p = float(law_V[token].exp())
-            draft = draft.grown(token, depth - 1, draw, law_V)
+            draft = draft.grown(token, depth - 1, draw, law_V, p)
             if not budget.go_on(depth, p):
                 break
         return draft

@@ -41,8 +41,9 @@ class CoupledStatic:
                     noise = noise or rng.at("token", position + depth - 1).noise(len(law_V))
                     tokens = noise.topk(law_V, width)
                 for token in tokens[:max(room, 0)]:
-                    if budget.go_on(depth, 1.0 if law_V is None else float(law_V[token].exp())):
+                    p = 1.0 if law_V is None else float(law_V[token].exp())
+                    if budget.go_on(depth, p):
                         below.append(len(draft))
-                    draft = draft.grown(token, node, draw, law_V)
+                    draft = draft.grown(token, node, draw, law_V, p)
             tips = below
         return draft

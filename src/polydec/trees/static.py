@@ -51,9 +51,10 @@ class Static:
                 else:
                     tokens, draw = here.without_replacement(p_V, k), Draw.WITHOUT
             for token in tokens[:max(room, 0)]:
-                if budget.go_on(depth, 1.0 if p_V is None else float(p_V[token])):
+                p = 1.0 if p_V is None else float(p_V[token])
+                if budget.go_on(depth, p):
                     below.append(len(draft))
-                draft = draft.grown(token, node, draw, law_V)
+                draft = draft.grown(token, node, draw, law_V, p)
         return draft, below
 
 
