@@ -71,7 +71,8 @@ class Draft:
     def certain(token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None) -> Draft:
         """A tree proposed with certainty; `token[0]` is the root."""
         n = len(token)
-        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n, None, None if chance is None else tuple(chance))
+        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n,
+                     chance=None if chance is None else tuple(chance))
 
     @staticmethod
     def chain(root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None) -> Draft:
