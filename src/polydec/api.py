@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from polydec import registry
 from polydec.core.request import Request, Result, TokenLogprob
 from polydec.core.scheduler import Scheduler, Task, Usage
@@ -14,6 +16,9 @@ from polydec.models import checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
+
+TORCH_THREADS = torch.get_num_threads()
+"""Threads that torch came with: what a model on the torch path gets unless told otherwise."""
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text (through the chat template where the model has one), token ids as they stand, or chat messages."""
@@ -28,6 +33,11 @@ class LM:
     @property
     def name(self) -> str:
         return self.checkpoint.name
+
+    @property
+    def network(self) -> Any:
+        """What runs its passes."""
+        return self.checkpoint.lm.network
 
     def sampling(self, **given: Any) -> Sampling:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
@@ -53,16 +63,18 @@ class LM:
 
 
 def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
-         threads: int | None = None) -> LM:
+         threads: int | None = None, quantize: str | None = None) -> LM:
     """A model by Hub id, directory, GGUF file or `zoo:NAME`. `draft`: another such name, "default" for the model's own
     embedded one where that exists, None for none. Raises ValueError with one sentence where it cannot be had."""
-    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads)
+    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize)
     if draft == "default":
         draft = zoo.default_draft(name)
-    if draft is None:
-        return LM(model)
-    small = checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
-    model.lm.vocab.require_same(small.lm.vocab, f"draft {draft}")
+    small = None if draft is None else checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
+    if small is not None:
+        model.lm.vocab.require_same(small.lm.vocab, f"draft {draft}")
+    if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way
+        native = not model.why and (small is None or not small.why)
+        torch.set_num_threads(1 if native else threads or TORCH_THREADS)
     return LM(model, small)
 
 

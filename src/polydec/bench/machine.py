@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,9 +21,10 @@ def cpu_flags() -> list[str]:
     return [f for f in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in have]
 
 
-def describe() -> str:
-    """One line: processor, cores used, instruction sets, versions."""
-    return (f"{cpu_name()}, {torch.get_num_threads()} threads of {os.cpu_count()} cores ({' '.join(cpu_flags())}), "
+def describe(network: Any = None) -> str:
+    """One line: processor, cores used (by this network, else by torch), instruction sets, versions."""
+    threads = getattr(network, "threads", None) or torch.get_num_threads()
+    return (f"{cpu_name()}, {threads} threads of {os.cpu_count()} cores ({' '.join(cpu_flags())}), "
             f"Python {platform.python_version()}, torch {torch.__version__}")
 
 

@@ -51,12 +51,12 @@ def bench(flags: Flags,
                                tick=lambda label: progress.update(bar, advance=1, description=label))
     table = measure.table(lm, runs, tasks)
     if flags.json_:
-        print(json.dumps({"machine": machine.describe(), "kernel": lm.checkpoint.kernel, "rows": table}))
+        print(json.dumps({"machine": machine.describe(lm.network), "kernel": lm.checkpoint.kernel, "rows": table}))
     else:
         show(table)
         Console(highlight=False, soft_wrap=True).print(
             f"{lm.name}, {lm.checkpoint.kernel}, {'chat template' if lm.checkpoint.text.has_chat and not flags.raw else 'raw'}"
-            f", decoding only (the prompt left out); {machine.describe()}", style="dim")
+            f", decoding only (the prompt left out); {machine.describe(lm.network)}", style="dim")
 
 
 def parse(methods: str) -> list[measure.Method]:

@@ -26,7 +26,7 @@ def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo
     methods = [measure.Method(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None]
     tasks = [measure.Task(r.workload, (r.prompt,), r.raw) for r in rows]
     out = Console(stderr=json_, highlight=False, soft_wrap=True)
-    out.print(f"{model}, {lm.checkpoint.kernel}; {machine.describe()}", style="dim")
+    out.print(f"{model}, {lm.checkpoint.kernel}; {machine.describe(lm.network)}", style="dim")
     with out.status("decoding") as status:
         runs = measure.measure(lm, methods, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=max_tokens,
                                repeats=repeat or (3 if len(rows) <= 8 else 1), tick=status.update)
@@ -50,6 +50,6 @@ def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo
                   f"identical: {'yes' if r['identical'] else 'no':3}  {r['ratio_to_plain']:5.2f}x ({low:.2f} to {high:.2f})")
     best = max((r for r in table if r["method"] != "plain"), key=lambda r: r["ratio_to_plain"])
     if json_:
-        print(json.dumps({"machine": machine.describe(), "kernel": lm.checkpoint.kernel, "rows": table}))
+        print(json.dumps({"machine": machine.describe(lm.network), "kernel": lm.checkpoint.kernel, "rows": table}))
     out.print(f"best: {best['method']} {best['ratio_to_plain']:.2f}x over all prompts, "
               f"identical: {'yes' if best['identical'] else 'no'}")

@@ -25,7 +25,10 @@ class Flags:
     method: Annotated[str, Option(help="decoding method: see `polydec methods`", rich_help_panel=MODEL)] = "plain"
     set_: Annotated[list[str] | None, Option("--set", help="option of the method, k=v (repeatable)",
                                              rich_help_panel=MODEL)] = None
-    dtype: Annotated[str, Option(help="auto, float32, float16, bfloat16, native (compiled)", rich_help_panel=MODEL)] = "auto"
+    dtype: Annotated[str, Option(help="auto (the compiled step where it serves), native, torch, float32, float16, bfloat16",
+                                 rich_help_panel=MODEL)] = "auto"
+    quantize: Annotated[str | None, Option(help="q8_0: quantise a float checkpoint when loading it (approximate)",
+                                           rich_help_panel=MODEL)] = None
     device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu"
     threads: Annotated[int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)] = None
     raw: Annotated[bool, Option("--raw", help="no chat template", rich_help_panel=MODEL)] = False
@@ -55,7 +58,8 @@ class Flags:
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads is {self.threads}: it must be at least 1")
         draft = None if self.draft == "none" else self.draft
-        return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads)
+        return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads,
+                        quantize=self.quantize)
 
     def options(self) -> dict[str, str]:
         """--set k=v, split."""

@@ -30,7 +30,7 @@ from polydec.models.transformer import FAMILIES, Transformer
 @dataclass(frozen=True)
 class Checkpoint:
     """A loaded model. generation: the content of generation_config.json; dtype and kernel: what it computes with;
-    path: where its files lie."""
+    path: where its files lie; why: what keeps the native step from serving it, "" where it does."""
     name: str
     lm: LM
     text: Text
@@ -38,6 +38,7 @@ class Checkpoint:
     dtype: str
     kernel: str
     path: str
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,38 +52,58 @@ class Source:
     generation: dict[str, Any]
 
 
-def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None) -> Checkpoint:
-    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: "auto" | "float32" | "bfloat16" | "float16" | "native"
-    (auto: torch's fastest kernels here; native: the compiled step over the file's own numbers); device: "cpu" or "cuda";
-    threads: on the CPU, at least 1 (default: all cores).
-    Raises ValueError where the model cannot be had or read."""
+def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
+         quantize: str | None = None) -> Checkpoint:
+    """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `dtypes()`; device: "cpu" or "cuda"; threads: on
+    the CPU, at least 1 (default: all cores); quantize: "q8_0" stores a float checkpoint's matrices so, in the native step
+    only, and what is computed is then approximate. Raises ValueError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:
             raise ValueError(f"threads is {threads}: it must be at least 1")
         torch.set_num_threads(threads)
+    if dtype not in dtypes():
+        raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes())}")
     source = open_source(name)
     try:
-        if source.config["model_type"] in FAMILIES:
-            network = (_native(source, device, threads) if dtype == "native" else
-                       Transformer.build(source.config, source.weights, dtype=dtype, device=device))
-            size = source.config["vocab_size"]
-        else:
-            from polydec.models import hf  # transformers takes seconds to import
-            network = hf.load(source.path, dtype=dtype, device=device)
-            size = network.size
+        network, why = _network(source, dtype, device, threads, quantize)
     except (ValueError, SafetensorError) as e:
         raise ValueError(f"{name} cannot be loaded: {e}") from None
-    vocab = Vocab(size, source.text.eos, source.fingerprint)
-    return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, network.kernel, source.path)
+    vocab = Vocab(network.size, source.text.eos, source.fingerprint)
+    kernel = network.kernel + (f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else "")
+    return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, kernel, source.path, why)
 
 
-def _native(source: Source, device: str, threads: int | None) -> cpu.CpuStep:
-    if device != "cpu":
-        raise ValueError(f"dtype is 'native' and device is {device!r}: the native step runs on 'cpu' only")
-    network, why = cpu.attempt(source.config, source.weights, threads)
-    if network is None:
-        raise ValueError(f"dtype is 'native': the native step cannot serve {source.path} ({why}); 'auto' runs it by torch")
-    return network
+def dtypes() -> dict[str, str]:
+    """What `dtype` may be, each with what it says."""
+    return {"auto": "the native step over the file's own numbers, else as torch", "native": "the native step or an error",
+            "torch": "the fastest of torch's kernels here", "float32": "torch, float32", "bfloat16": "torch, bfloat16",
+            "float16": "torch, weights in float16"}
+
+
+def _network(source: Source, dtype: str, device: str, threads: int | None, quantize: str | None) -> tuple[Any, str]:
+    """The network that serves these files, and why the native step does not."""
+    llama, native, why = source.config["model_type"] in FAMILIES, None, ""
+    if dtype in ("auto", "native"):
+        if device != "cpu":
+            why = f"device is {device!r} and the native step runs on 'cpu' only"
+        elif not llama:
+            why = f"model_type {source.config['model_type']!r} is not of the Llama skeleton"
+        else:
+            native, why = cpu.attempt(source.config, source.weights, threads, quantize)
+        if native is None and (dtype == "native" or quantize):
+            asked = f"quantize is {quantize!r}" if quantize else "dtype is 'native'"
+            raise ValueError(f"{asked}: the native step cannot serve it ({why}); 'auto' runs it by torch")
+    else:
+        why = f"dtype is {dtype!r}"
+    if quantize and native is None:
+        raise ValueError(f"quantize is {quantize!r} and dtype is {dtype!r}: only the native step quantises (dtype 'auto')")
+    if native is not None:
+        return native, ""
+    kind = "auto" if dtype == "torch" else dtype
+    if llama:
+        return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
+    from polydec.models import hf                 # transformers takes seconds to import
+    return hf.load(source.path, dtype=kind, device=device), why
 
 
 def open_source(name: str) -> Source:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from polydec.models.cpu.network import CpuStep
 
 
-def attempt(config: Mapping[str, Any], weights: Mapping[str, Any], threads: int | None = None) -> tuple[CpuStep | None, str]:
+def attempt(config: Mapping[str, Any], weights: Mapping[str, Any], threads: int | None = None,
+            quantize: str | None = None) -> tuple[CpuStep | None, str]:
     """The native network of a checkpoint, or None and why the torch path serves."""
     runs, why = available()
     if not runs:
@@ -19,6 +20,6 @@ def attempt(config: Mapping[str, Any], weights: Mapping[str, Any], threads: int 
         return None, "the native step has no kernels for this machine's instruction set"
     from polydec.models.cpu.network import CpuStep
     try:
-        return CpuStep.build(config, weights, threads=threads), ""
+        return CpuStep.build(config, weights, threads=threads, quantize=quantize), ""
     except ValueError as e:
         return None, str(e)

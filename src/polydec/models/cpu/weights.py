@@ -60,6 +60,8 @@ class Loader:
             raise ValueError(f"quantize is {quantize!r}: it must be one of {', '.join(QUANTISED)}")
         self._weights, self._quantize = weights, quantize
         self._file = _File(weights) if isinstance(weights, GGUF) else None
+        if quantize and self._file:
+            raise ValueError(f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are")
         self._types: Counter[str] = Counter()
         self.approximate = ""
 
