@@ -38,7 +38,8 @@ def verify(flags: Flags,
     counts = {v: sum(c.verdict == v for c in found) for v in ("equal", "near-tie", "fault")}
     if flags.json_:
         print(json.dumps({"machine": machine.describe(lm.network), "model": lm.name, "method": method,
-                          "kernel": lm.checkpoint.kernel, "counts": counts, "prompts": [{"prompt": r.key[:80], "verdict": c.verdict, **vars(c)}
+                          "kernel": lm.checkpoint.kernel, "counts": counts,
+                          "prompts": [{"prompt": r.key[:80], "verdict": c.verdict, **vars(c)}
                                                         for r, c in zip(rows, found, strict=True)]}))
     else:
         table = Table(box=None, pad_edge=False)
