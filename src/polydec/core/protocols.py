@@ -63,6 +63,11 @@ class Scores(Protocol):
 
 class Session(Protocol):
     """One sequence under one law. Invariant: n committed tokens = cached + not yet fed + one pending root."""
+    @property
+    def peers(self) -> int:
+        """How many sequences share the model's passes just now, this one counted: what a further row costs depends on it."""
+        ...
+
     async def prefill(self, want: Want) -> Scores:
         """Feed the prompt in chunks. With want.prompt, node i of the answer is prompt token i (the pending root left
         out); without, its rows may not be asked for, and a last chunk may be left to ride with the first score."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -143,6 +144,7 @@ class LM:
     def __init__(self, network: Network, vocab: Vocab, *, chunk: int = 256, keep: int = 0) -> None:
         self.network, self.vocab, self.chunk, self.keep = network, vocab, chunk, keep
         self._kept: list[tuple[tuple[int, ...], Any]] = []    # oldest first: the text of each cache, and the cache
+        self.live = WeakSet[LMSession]()
 
     def open(self, prompt: Sequence[int]) -> LMSession:
         """Raises ValueError where a token is outside the vocabulary or the prompt leaves no room in the context."""
@@ -159,7 +161,9 @@ class LM:
         if best is not None and (n := _common(best[0], text)):
             cache = best[1].fork()
             cache.truncate(n)
-        return LMSession(self, cache or self.network.new_cache(), text)
+        session = LMSession(self, cache or self.network.new_cache(), text)
+        self.live.add(session)
+        return session
 
     def keep_text(self, text: tuple[int, ...], cache: Any) -> None:
         """Called by a session that closes: the newest `keep` texts stay."""
@@ -180,6 +184,10 @@ class LMSession:
         self._tree: Draft | None = None           # its nodes are the staged entries, in order
         self._answers: list[Answer] = []
         self._paths: dict[tuple[int, ...], Any] = {}      # without a tree mask: the caches that hold root and path
+
+    @property
+    def peers(self) -> int:
+        return max(1, len(self._lm.live))
 
     async def prefill(self, want: Want) -> LogitScores:
         answers: list[Answer] = []
@@ -275,6 +283,7 @@ class LMSession:
         return PartSession(self, layers)
 
     def close(self) -> None:
+        self._lm.live.discard(self)
         if self._tree is not None:
             self._cache.commit(())
         self._lm.keep_text(tuple(self._text), self._cache)
@@ -286,6 +295,10 @@ class PartSession:
     drops when it scores next. Whatever is committed, rewound or closed is so in the whole session."""
     whole: LMSession
     layers: range
+
+    @property
+    def peers(self) -> int:
+        return self.whole.peers
 
     async def prefill(self, want: Want) -> LogitScores:
         return await self.whole.prefill(want)

@@ -119,6 +119,10 @@ class ShapedSession:
         self._greedy = bool(shapers) and shapers[-1].reads is Reads.ARGMAX
         self._same = all(keep[:-1] if self._greedy else keep)      # the argmax of the inner law is known to be ours
 
+    @property
+    def peers(self) -> int:
+        return self._inner.peers
+
     async def prefill(self, want: Want) -> Scores:
         return await self._inner.prefill(replace(want, law=max(want.law, want.base)))
 

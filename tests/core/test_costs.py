@@ -1,0 +1,33 @@
+import pytest
+
+from polydec.core.costs import Costs
+from polydec.testing.toy import toy
+
+
+def test_share_of_a_pass():
+    costs = Costs((4.0, 5.0, 7.0, 9.0))
+    assert costs.share(1) == 4.0 and costs.share(3) == 7.0
+    assert costs.share(2, peers=2) == 4.5                     # four rows in all
+    assert costs.share(6) == pytest.approx(9.0 + 2 * 5 / 3)   # a straight line through the table's first and last entry
+    assert costs.share(8, peers=2) == pytest.approx((9.0 + 12 * 5 / 3) / 2)
+
+
+def test_a_table_that_falls_does_not_go_below_its_end():
+    assert Costs((4.0, 3.0)).share(50) == 3.0
+
+
+@pytest.mark.parametrize("given, match", [({"rows_ms": (1.0,)}, "rows_ms"), ({"rows_ms": (1.0, 0.0)}, "rows_ms"),
+                                          ({"draft_ms": -1.0}, "draft_ms"), ({"draft_ms": float("nan")}, "draft_ms")])
+def test_bad_tables(given, match):
+    with pytest.raises(ValueError, match=match):
+        Costs(**given)
+
+
+def test_peers_are_the_open_sessions():
+    target = toy(0)
+    one = target.open((0, 1))
+    assert one.peers == 1
+    two = target.open((0,))
+    assert one.peers == two.peers == 2
+    two.close()
+    assert one.peers == 1
