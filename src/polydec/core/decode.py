@@ -79,7 +79,7 @@ async def _prefill(prefill: Any, guess: Guess, prompt: tuple[int, ...]) -> None:
 
 
 def _count(s: Stats, draft: Draft, verdict: Verdict, new: int) -> Stats:
-    deepest, got = max(draft.depth), len(verdict.path)
+    deepest, got = max((draft.depth[c] for below in draft.children for c in below), default=0), len(verdict.path)
     tried = tuple(a + b for a, b in zip_longest(s.tried_at, (1,) * deepest, fillvalue=0))
     accepted = tuple(a + b for a, b in zip_longest(s.accepted_at, (1,) * got + (0,) * (deepest - got), fillvalue=0))
     drafted = sum(map(len, draft.children))

@@ -144,14 +144,15 @@ class Draft:
         return self.token[:n] == other.token and self.parent[:n] == other.parent
 
     def fit(self, depth: int, eos: frozenset[int]) -> Draft:
-        """Drop what can never be committed: nodes deeper than `depth`, and nodes below an EOS (the root apart).
+        """Drop what can never be committed: nodes deeper than `depth`, and nodes below an EOS (the root apart; a probe
+        is never committed and may stand there).
 
         This is the one place where drafts are cut. It looks at ancestors only, never at a node's own token, so what is
         kept of a drawn tree is still drawn as its laws say.
         """
-        keep, kept = list[int](), {-1}
+        keep, kept, probe = list[int](), {-1}, self.probe or (False,) * len(self.token)
         for i, p in enumerate(self.parent):
-            if p in kept and self.depth[i] <= depth and not (p > 0 and self.token[p] in eos):
+            if p in kept and self.depth[i] <= depth and not (p > 0 and self.token[p] in eos and not probe[i]):
                 kept.add(i)
                 keep.append(i)
         return self if len(keep) == len(self.token) else self.only(keep)
@@ -195,8 +196,10 @@ def always(depth: int, q: float) -> bool:
 @dataclass(frozen=True)
 class Budget:
     """How much to guess: levels, nodes in all (root left out), siblings, and whether to go on below a draw of
-    probability q at a depth (1 is the first): stop after a draw, never un-draw it."""
+    probability q at a depth (1 is the first): stop after a draw, never un-draw it. q of a certain draw is 1, or where
+    the budget is `graded` the probability under the draft model before shaping."""
     depth: int = 4
     nodes: int = 8
     width: int = 1
     go_on: Callable[[int, float], bool] = field(default=always)
+    graded: bool = False

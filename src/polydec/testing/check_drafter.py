@@ -62,12 +62,12 @@ async def _rounds(drafter: Drafter, size: int) -> None:
         assert all(_same(drafts[0], d) for d in drafts), "the same text and randomness gave another draft"
         bonus = dice.randrange(size)
         for g, s, d in zip(guesses, sessions, drafts, strict=True):
-            leaf = len(d) - 1 if g is not guesses[2] else 0
+            leaf = _last(d) if g is not guesses[2] else 0
             verdict = Verdict(d.path_to(leaf), bonus)
             scores = await s.score(d, replace(g.want, law=Reads.ROW))
             s.commit((root, *[d.token[i] for i in verdict.path]))
             g.learn(d, scores, verdict)
-        position += len(drafts[0].path_to(len(drafts[0]) - 1)) + 1
+        position += len(drafts[0].path_to(_last(drafts[0]))) + 1
         root = bonus
         guesses[2], sessions[2] = guesses[0].fork(), sessions[0].fork()       # the third went another way
     draft = await twin.propose(TEXT[-1], len(TEXT), Budget(3, 6), Rng.of(len(TEXT)))
@@ -77,6 +77,11 @@ async def _rounds(drafter: Drafter, size: int) -> None:
         "what one guess learned changed its fork"
     for thing in (*guesses, twin, fresh, *sessions):
         thing.close()
+
+
+def _last(draft: Draft) -> int:
+    """The last node that may be accepted."""
+    return max((c for below in draft.children for c in below), default=0)
 
 
 async def _prefill(guess: Guess, session: Session) -> None:

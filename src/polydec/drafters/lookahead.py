@@ -1,0 +1,137 @@
+"""The target guesses along many futures at once, and what it said there is tried when its first token comes."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.drafters.jacobi import spread
+
+
+@dataclass(frozen=True)
+class Lookahead:
+    """A window of guesses that a Jacobi iteration moves along, and a pool of the n-grams that it left behind.
+
+    The window has `window` columns and ngram - 1 levels. Level 0 is a chain that begins with the root; below its column j
+    the levels above it stand as a chain of their own, so that a cell sees the text, level 0 up to its column and the
+    cells below it, at the position that its depth says: a token tree. Cells are probes, fed and never accepted. A pass
+    gives each column a further token; a column's first token and the ngram - 1 after it enter the pool. Of the n-grams
+    that begin with the root the newest `guesses` are candidates. Cells and candidates of one path are one node. Until all
+    levels are filled (ngram - 2 passes) the window is a longer and flatter one over tokens of the prompt.
+
+    window: 1 to 32; ngram: 2 to 16; guesses: 0 to 64 n-grams of one first token; pool: most n-grams in all, at least
+    guesses; those whose first token was seen longest ago leave first. A pass whose budget cannot hold the whole window
+    goes without it. Guesses follow the shaped law, penalties included.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: `nothing` with guesses 0 (but for the cells, which are fed all the same).
+    Source: Fu et al., "Break the sequential dependency of LLM inference using Lookahead decoding" (2024).
+    """
+    window: int = 4
+    ngram: int = 3
+    guesses: int = 4
+    pool: int = 4096
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("window", 1, 32), ("ngram", 2, 16), ("guesses", 0, 64), ("pool", 1, 1 << 20)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} is {value}: it must lie in {low} to {high}")
+        if self.pool < self.guesses:
+            raise ValueError(f"pool is {self.pool}: it must be at least guesses, which is {self.guesses}")
+
+    @property
+    def nodes(self) -> int:
+        """The most nodes of a draft, root left out."""
+        columns = range(self.window, self.window + self.ngram - 1)        # the more of them, the fewer levels above
+        cells = max(c - 1 + c * (self.window + self.ngram - 2 - c) for c in columns)
+        return cells + self.guesses * (self.ngram - 1)
+
+    def open(self, prompt: Sequence[int], session: Session) -> LookaheadGuess:
+        return LookaheadGuess(self, [list(spread(prompt, self.window + self.ngram - 3))], {})
+
+
+@dataclass(frozen=True)
+class LookaheadGuess:
+    """levels[0]: the window's chain, the root left out; levels[k]: one token a column, the root's first. pool: of each
+    first token what followed it, newest last; its keys stand in the order of their last use."""
+    how: Lookahead
+    levels: list[list[int]]
+    pool: dict[int, list[tuple[int, ...]]]
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        token, parent, probe = [root], [-1], [False]
+        at: dict[tuple[int, int], int] = {}
+
+        def lay(path: Sequence[int], cell: bool) -> None:
+            node = 0
+            for depth, x in enumerate(path, 1):
+                if depth > budget.depth:
+                    return
+                if (node, x) not in at:
+                    if len(token) > budget.nodes:
+                        return
+                    at[node, x] = len(token)
+                    token.append(x)
+                    parent.append(node)
+                    probe.append(True)
+                node = at[node, x]
+                probe[node] &= cell
+
+        paths = list(self.columns())
+        cells = {path[:n] for path in paths for n in range(1, len(path) + 1)}
+        if max(map(len, paths)) <= budget.depth and len(cells) <= budget.nodes:
+            for path in paths:
+                lay(path, True)
+        for found in reversed(self.pool.get(root, ())):
+            lay(found, False)
+        n = len(token)
+        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n, tuple(probe))
+
+    def columns(self) -> Iterator[tuple[int, ...]]:
+        """Of each column the path to its uppermost cell."""
+        chain, above = self.levels[0], self.levels[1:]
+        for j in range(len(chain) + 1):
+            yield (*chain[:j], *[level[j] for level in above])
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        at = {(p, x): i for i, (p, x) in enumerate(zip(draft.parent, draft.token, strict=True))}
+        new: list[int] = []
+        for path in self.columns():
+            node = 0
+            for x in path:
+                below = at.get((node, x))
+                if below is None:                 # this window was not fed
+                    return
+                node = below
+            new.append(scores.argmax(node))
+        levels = self.levels
+        if len(levels) < self.how.ngram - 1:      # one more level, and every column one to the left
+            self.levels[:] = [level[1:] for level in (*levels, new)]
+            return
+        if self.how.guesses:
+            for j, head in enumerate((draft.token[0], *levels[0])):
+                self._keep(head, (*[level[j] for level in levels[1:]], new[j]))
+        levels = [*levels[1:], new]
+        self.levels[:] = [levels[0][1:], *levels[1:]]
+
+    def _keep(self, head: int, found: tuple[int, ...]) -> None:
+        row = self.pool.pop(head, [])
+        if found in row:
+            row.remove(found)
+        self.pool[head] = [*row, found][-self.how.guesses:]
+        if len(self.pool) > self.how.pool // self.how.guesses:
+            del self.pool[next(iter(self.pool))]
+
+    def fork(self) -> LookaheadGuess:
+        return LookaheadGuess(self.how, [list(level) for level in self.levels],
+                              {head: list(row) for head, row in self.pool.items()})
+
+    def close(self) -> None:
+        pass
