@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from polydec.core.law import probs
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Want
+from polydec.core.types import Budget, Draft, Draw
+from polydec.trees._grade import sure, wanted
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,11 @@ class Chain:
     async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft = Draft.chain(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            scores = await session.score(draft, Want())
-            token, law_V, p, draw = scores.certain(depth - 1), None, 1.0, Draw.CERTAIN
-            if token is None:
+            scores = await session.score(draft, wanted(budget))
+            token, law_V, draw = scores.certain(depth - 1), None, Draw.CERTAIN
+            if token is not None:
+                p = sure(scores, depth - 1, token, budget)
+            else:
                 law_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
                 p_V = probs(law_V)
                 token = rng.at("draft", position, depth).categorical(p_V)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Want
+from polydec.core.types import Budget, Draft, Draw
+from polydec.trees._grade import sure, wanted
 from polydec.trees.static import check_levels
 
 
@@ -30,7 +31,7 @@ class CoupledStatic:
         for depth, width in enumerate(self.levels[:budget.depth], 1):
             if not tips or len(draft) > budget.nodes:
                 break
-            scores = await session.score(draft, Want())
+            scores = await session.score(draft, wanted(budget))
             noise, below = None, list[int]()
             for node in tips:
                 only, room = scores.certain(node), budget.nodes + 1 - len(draft)
@@ -41,7 +42,7 @@ class CoupledStatic:
                     noise = noise or rng.at("token", position + depth - 1).noise(len(law_V))
                     tokens = noise.topk(law_V, width)
                 for token in tokens[:max(room, 0)]:
-                    p = 1.0 if law_V is None else float(law_V[token].exp())
+                    p = sure(scores, node, token, budget) if law_V is None else float(law_V[token].exp())
                     if budget.go_on(depth, p):
                         below.append(len(draft))
                     draft = draft.grown(token, node, draw, law_V, p)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Want
+from polydec.core.types import Budget, Draft, Draw
+from polydec.trees._grade import sure, wanted
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Static:
         for depth, width in enumerate(self.levels[:budget.depth], 1):
             if not tips or len(draft) > budget.nodes:
                 break
-            scores = await session.score(draft, Want())
+            scores = await session.score(draft, wanted(budget))
             draft, tips = self._level(draft, tips, scores, width, depth, budget, rng.at("draft", position))
         return draft
 
@@ -51,7 +52,7 @@ class Static:
                 else:
                     tokens, draw = here.without_replacement(p_V, k), Draw.WITHOUT
             for token in tokens[:max(room, 0)]:
-                p = 1.0 if p_V is None else float(p_V[token])
+                p = sure(scores, node, token, budget) if p_V is None else float(p_V[token])
                 if budget.go_on(depth, p):
                     below.append(len(draft))
                 draft = draft.grown(token, node, draw, law_V, p)
