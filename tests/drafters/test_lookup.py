@@ -8,7 +8,7 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Budget, Draft, Verdict
-from polydec.drafters.lookup import Lookup
+from polydec.drafters.lookup import PRIOR, Lookup
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
@@ -76,3 +76,16 @@ def test_a_cycle_is_copied_whole():
 def test_no_draft_without_an_earlier_occurrence():
     assert propose(Lookup().open((1, 2, 3, 4), None)) == ()
     assert propose(Lookup(3, 2).open((1, 2, 7, 2), None)) == ()
+
+
+def test_chance_follows_the_length_of_the_match_and_what_was_right():
+    def chances(guess):
+        return run([guess.propose(guess.text[-1], 9, Budget(3, 3), Rng.of(0))])[0].chance
+
+    guess = Lookup(5).open((1, 2, 3, 4, 9, 1, 2), None)
+    assert chances(guess) == (1.0, *PRIOR[1:4])               # a match of two, then of three, of four
+    guess.learn(Draft.chain(2), None, Verdict((), 3))
+    guess.learn(Draft.chain(3), None, Verdict((), 7))
+    assert guess.tried[2:4] == [1, 1] and guess.right[2:4] == [1, 0]
+    assert guess.chance(2) == pytest.approx((1 + 4 * PRIOR[1]) / 5) and guess.chance(3) == pytest.approx(4 * PRIOR[2] / 5)
+    assert Lookup(2).open((1, 2, 3, 4, 9, 1, 2), None).chance(9) == PRIOR[1]     # matches of two are all it knows

@@ -55,6 +55,7 @@ def test_unfolds_the_table():
     got = {tuple(draft.token[i] for i in draft.path_to(n)) for n in range(1, len(draft))}
     assert got == {(1,), (2,), (1, 0), (1, 3), (2, 0), (1, 0, 1)}
     assert [draft.token[i] for i in draft.children[0]] == [1, 2]          # siblings stand by rank
+    assert [draft.chance[i] for i in draft.children[0]] == [0.6, 0.3]
 
 
 def test_a_token_without_a_row_has_no_children():

@@ -2,11 +2,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+
+PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
+"""How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on
+answers of SmolLM2-135M-Instruct to questions, corrections and code edits. It counts as much as TRUST trials."""
+TRUST = 4.0
 
 
 @dataclass(frozen=True)
@@ -15,7 +20,8 @@ class Lookup:
 
     max_ngram: 1 to 16; min_ngram: 1 to max_ngram; first: take the earliest occurrence, else the latest; loop: where the
     copy reaches the end of the text, go on copying from its own start, else stop there. The budget bounds the length, and
-    so does, where it is not 0, growth (0 to 16) times n: a longer match is copied further.
+    so does, where it is not 0, growth (0 to 16) times n: a longer match is copied further. A token's `chance` is the rate
+    at which matches of its length (each copied token makes the match longer by one) were right in this output so far.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `nothing` where no n-gram comes back.
@@ -43,10 +49,13 @@ class Lookup:
 
 @dataclass(frozen=True)
 class LookupGuess:
-    """text: everything so far, the pending root included; after: of each n-gram that something follows, where that is."""
+    """text: everything so far, the pending root included; after: of each n-gram that something follows, where that is;
+    right and tried: of matches by length, how often the token after them came back."""
     how: Lookup
     text: list[int]
     after: dict[tuple[int, ...], int]
+    right: list[int] = field(default_factory=lambda: [0] * 17)
+    tried: list[int] = field(default_factory=lambda: [0] * 17)
 
     @property
     def want(self) -> Want:
@@ -64,23 +73,42 @@ class LookupGuess:
                     self.after[key] = end
             self.text.append(token)
 
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        end, most = len(self.text), min(budget.depth, budget.nodes)
+    def match(self) -> tuple[int, int]:
+        """(n, where it goes on) of the longest n-gram at the end that stood before; (0, 0) for none."""
+        end = len(self.text)
         for n in range(min(self.how.max_ngram, end - 1), self.how.min_ngram - 1, -1):
             start = self.after.get(tuple(self.text[end - n:]))
             if start is not None:
-                length = min(most, self.how.growth * n) if self.how.growth else most
-                copied = self.text[start:start + length]
-                if self.how.loop:
-                    copied = [self.text[start + i % (end - start)] for i in range(length)]
-                return Draft.chain(root, copied)
-        return Draft.chain(root)
+                return n, start
+        return 0, 0
+
+    def chance(self, n: int) -> float:
+        """How often a match of this length is right."""
+        n = min(n, self.how.max_ngram)
+        return (self.right[n] + TRUST * PRIOR[min(n, len(PRIOR)) - 1]) / (self.tried[n] + TRUST)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        end, most = len(self.text), min(budget.depth, budget.nodes)
+        n, start = self.match()
+        if not n:
+            return Draft.chain(root)
+        length = min(most, self.how.growth * n) if self.how.growth else most
+        copied = self.text[start:start + length]
+        if self.how.loop:
+            copied = [self.text[start + i % (end - start)] for i in range(length)]
+        chance = (1.0, *[self.chance(n + i) for i in range(len(copied))])
+        return Draft.certain((root, *copied), range(-1, len(copied)), chance)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.extend([*[draft.token[i] for i in verdict.path], verdict.bonus])
+        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+            n, start = self.match()
+            if n:
+                self.tried[n] += 1
+                self.right[n] += self.text[start] == x
+            self.extend((x,))
 
     def fork(self) -> LookupGuess:
-        return LookupGuess(self.how, list(self.text), dict(self.after))
+        return LookupGuess(self.how, list(self.text), dict(self.after), list(self.right), list(self.tried))
 
     def close(self) -> None:
         pass

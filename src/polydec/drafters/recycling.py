@@ -27,8 +27,8 @@ class Recycling:
     """Unfold a table of each token's k likeliest followers, breadth first, into a tree of fixed shape.
 
     The tree has the `nodes` index paths (rank of the child at each level) that are accepted most often if rank r is
-    accepted at rate rates[r]; a token that has no row has no children. Every scored node, accepted or not, then writes
-    its row; the accepted ones write last.
+    accepted at rate rates[r], which is a node's `chance`; a token that has no row has no children. Every scored node,
+    accepted or not, then writes its row; the accepted ones write last.
 
     k: 1 to 64 followers a token; nodes: 1 to 256; recycle_prefill: the prompt's rows are written too (its pass then
     computes them); memory: a table that outlives the request, None: an empty one each time.
@@ -82,7 +82,7 @@ class RecyclingGuess:
         return Want(law=Reads.NOTHING, base=Reads.TOPK, prompt=self.how.recycle_prefill)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        token, parent, depth = [root], [-1], [0]
+        token, parent, depth, chance = [root], [-1], [0], [1.0]
         place: list[int | None] = [0]             # of each node of the template its node in the draft
         for above, rank in self.how.template:
             p = place[above]
@@ -94,7 +94,8 @@ class RecyclingGuess:
             token.append(row[rank])
             parent.append(p)
             depth.append(depth[p] + 1)
-        return Draft.certain(token, parent)
+            chance.append(self.how.rates[rank])
+        return Draft.certain(token, parent, chance)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         rows = scores.base.topk_rows(range(len(draft)), self.how.k)
