@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from polydec import registry
+from polydec.core.costs import Costs
 from polydec.core.request import Request, Result, TokenLogprob
 from polydec.core.scheduler import Scheduler, Task, Usage
 from polydec.core.trace import Edited, Event, Finished, Observer, Opened, ignore
@@ -33,6 +36,19 @@ class LM:
     @property
     def name(self) -> str:
         return self.checkpoint.name
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
+        and kept, which takes about ten seconds and is said in a warning."""
+        from polydec.bench import profile
+        found = profile.read(self)
+        if found is None:
+            warnings.warn(f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
+                          "(`polydec tune` measures more carefully)", stacklevel=2)
+            found = profile.measure(self, seconds=profile.QUICK)
+            profile.keep(self, found)
+        return found.costs
 
     @property
     def network(self) -> Any:
@@ -254,7 +270,8 @@ class Engine:
             shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=seed, choice=i)
             target = Shaped(model.lm, *shapers) if shapers else model.lm
             small = None if draft is None else Shaped(draft.lm, *shapers) if shapers else draft.lm
-            decoder, chosen = registry.build(method, target, small, dict(options or {}))
+            costs = self.model.costs if registry.wants_costs(method) else None
+            decoder, chosen = registry.build(method, target, small, dict(options or {}), costs)
             guarantee = decoder.exactness.value
             watch = _Watch(on)
             watches.append(watch)

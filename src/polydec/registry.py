@@ -11,11 +11,15 @@ from pkgutil import iter_modules
 from types import ModuleType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 
 ROLES = {"drafters": "open", "trees": "grow", "verifiers": "verify", "policies": "budget", "shapers": "shape"}
 """Role folders, and the method by which a class in one is known to be a mechanism."""
+
+GIVEN = ("target", "draft", "costs")
+"""Parameters of `build` that the engine fills; the others are the method's options."""
 
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _SPOKEN = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
@@ -96,11 +100,11 @@ def options(name: str) -> tuple[Option, ...]:
     module = get(name)
     hints = get_type_hints(module.build)
     return tuple(Option(p.name, hints[p.name], p.default, module.CARD.options[p.name])
-                 for p in inspect.signature(module.build).parameters.values() if p.name not in ("target", "draft"))
+                 for p in inspect.signature(module.build).parameters.values() if p.name not in GIVEN)
 
 
-def build(name: str, target: Target, draft: Target | None = None,
-          given: Mapping[str, Any] | None = None) -> tuple[Speculative, dict[str, Any]]:
+def build(name: str, target: Target, draft: Target | None = None, given: Mapping[str, Any] | None = None,
+          costs: Costs | None = None) -> tuple[Speculative, dict[str, Any]]:
     """The recipe's decoder, and all its options with the values they have. Raises ValueError for an unknown option, a
     value of the wrong type or out of range, or a draft that is missing."""
     module, known = get(name), {o.name: o for o in options(name)}
@@ -114,7 +118,13 @@ def build(name: str, target: Target, draft: Target | None = None,
                              + ", ".join(n for n, m in recipes().items() if not m.CARD.needs))
         target.vocab.require_same(draft.vocab, "the draft")
     values = {o.name: o.convert(given[o.name]) if given and o.name in given else o.default for o in known.values()}
-    return module.build(target, draft=draft, **values), values
+    measured = {"costs": costs or Costs()} if wants_costs(name) else {}
+    return module.build(target, draft=draft, **measured, **values), values
+
+
+def wants_costs(name: str) -> bool:
+    """Whether a recipe is given what passes cost on this machine."""
+    return "costs" in inspect.signature(get(name).build).parameters
 
 
 def describe(name: str) -> dict[str, Any]:

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 
 import click
 import typer
 
-from polydec.cli import bench, chat, demo, generate, methods, train, verify, zoo
+from polydec.cli import bench, chat, demo, doctor, generate, methods, train, tune, verify, zoo
 
 app = typer.Typer(name="polydec", help="Decode language models by any published method.", no_args_is_help=True,
                   add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -17,12 +18,15 @@ app.command()(methods.methods)
 app.command()(verify.verify)
 app.command()(bench.bench)
 app.command()(demo.demo)
+app.command()(tune.tune)
+app.command()(doctor.doctor)
 app.add_typer(train.app, name="train")
 app.add_typer(zoo.app, name="zoo")
 
 
 def main() -> None:
     """Entry point. Bad input: one sentence on standard error, exit code 2. Ctrl-C: exit code 130."""
+    warnings.showwarning = _warn
     try:
         code = app(standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -37,6 +41,12 @@ def main() -> None:
         code = _fail(str(error))
     sys.stdout.flush()
     sys.exit(code or 0)
+
+
+def _warn(message: Warning | str, category: type[Warning], *where: object) -> None:
+    """Our own warnings as one sentence; those of libraries are not for users of a command."""
+    if category is UserWarning:
+        print(f"polydec: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _fail(sentence: str) -> int:

@@ -1,0 +1,57 @@
+"""t(m): what a pass over m rows costs on this machine."""
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from polydec.core.types import Reads, Want
+from polydec.models.lm import Query
+
+
+class Passes:
+    """Passes of one network over fresh tokens behind a context of `context` cached ones.
+
+    context: 1 or more; batch: sequences, each with its own cache; want: what is asked of every row (logits, or only the
+    likeliest token).
+    """
+    def __init__(self, network: Any, context: int, *, batch: int = 1, want: Reads = Reads.ARGMAX, seed: int = 0) -> None:
+        self._net, self._want = network, Want(law=want)
+        self._random = torch.Generator().manual_seed(seed)
+        self._caches = [network.new_cache() for _ in range(batch)]
+        for cache in self._caches:
+            for begin in range(0, context, 256):
+                n = min(256, context - begin)
+                cache.stage(range(-1, n - 1))
+                cache.commit(range(n))
+                network.forward([Query(cache, begin, self._tokens(n), (), Want(law=Reads.NOTHING))])
+
+    def _tokens(self, n: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, self._net.size, (n,), generator=self._random).tolist())
+
+    def __call__(self, m: int) -> float:
+        """Seconds of one pass in which every sequence feeds m rows."""
+        queries = []
+        for cache in self._caches:
+            cache.commit(())
+            queries.append(Query(cache, cache.stage(range(-1, m - 1)), self._tokens(m), range(m), self._want))
+        start = time.perf_counter()
+        self._net.forward(queries)
+        return time.perf_counter() - start
+
+
+def table(call: Passes, rows: Sequence[int], seconds: float, least: int = 3) -> dict[int, float]:
+    """Median milliseconds for each number of rows, in turns for `seconds` and at least `least` rounds; the first round,
+    which warms up, is dropped."""
+    took: dict[int, list[float]] = {m: [] for m in rows}
+    end, n = time.perf_counter() + seconds, 0
+    while n <= least or time.perf_counter() < end:
+        for m in rows:
+            t = call(m)
+            if n:
+                took[m].append(1e3 * t)
+        n += 1
+    return {m: statistics.median(t) for m, t in took.items()}

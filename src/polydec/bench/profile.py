@@ -1,0 +1,100 @@
+"""What was measured of a model on a machine, kept between runs: `polydec tune` writes it, `--method auto` reads it."""
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from polydec.bench.passes import Passes, table
+from polydec.core.costs import Costs
+from polydec.core.types import Reads
+from polydec.models.linear import cpu_name, profile_path
+
+if TYPE_CHECKING:
+    from polydec.api import LM
+
+QUICK = 8.0
+"""Seconds of a measurement that nobody asked for."""
+
+ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """rows: t(m) in ms by m, behind `context` tokens; draft: the same of the draft model, empty without one; extra_ms: what
+    Python adds to a pass."""
+    context: int
+    rows: dict[int, float]
+    draft: dict[int, float]
+    extra_ms: float
+    measured: str
+
+    @property
+    def costs(self) -> Costs:
+        """The table with the gaps filled by straight lines; never falling, as a further row is never a gain."""
+        known = sorted(self.rows)
+        out, best = list[float](), 0.0
+        for m in range(1, known[-1] + 1):
+            above = next(k for k in known if k >= m)
+            below = max(k for k in known if k <= m)
+            part = (m - below) / (above - below) if above > below else 0.0
+            best = max(best, self.rows[below] * (1 - part) + self.rows[above] * part)
+            out.append(best + self.extra_ms)
+        return Costs(tuple(out), self.draft[1] + self.extra_ms if self.draft else 0.0)
+
+
+def measure(lm: LM, *, seconds: float = 10.0, context: int = 256) -> Profile:
+    """Time passes for about `seconds`."""
+    context = min(context, lm.network.context // 2)
+    share = seconds * (0.7 if lm.draft else 1.0)
+    rows = table(Passes(lm.network, context), ROWS, share)
+    draft = table(Passes(lm.draft.lm.network, context, want=Reads.ROW), (1, 2, 4), seconds - share) if lm.draft else {}
+    return Profile(context, rows, draft, EXTRA_MS, time.strftime("%Y-%m-%d"))
+
+
+EXTRA_MS = 0.15
+"""Of the loop, the scheduler and the verifier for each pass; measured with zoo:smollm2 on Zen 4."""
+
+
+def key(lm: LM) -> str:
+    """What a profile depends on: machine, threads, models and their kernels."""
+    def one(point: Any) -> str:
+        threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
+        return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
+    return f"{cpu_name()}: {one(lm.checkpoint)}" + (f" with {one(lm.draft)}" if lm.draft else "")
+
+
+def path() -> Path:
+    """The file of all profiles: $XDG_CACHE_HOME/polydec/profiles.json."""
+    return profile_path().with_name("profiles.json")
+
+
+def read(lm: LM) -> Profile | None:
+    """The profile of this model here, or None where there is none (or the file cannot be read)."""
+    try:
+        kept = json.loads(path().read_text(encoding="utf-8"))[key(lm)]
+        return Profile(int(kept["context"]), {int(m): float(t) for m, t in kept["rows"].items()},
+                       {int(m): float(t) for m, t in kept["draft"].items()}, float(kept["extra_ms"]), str(kept["measured"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def keep(lm: LM, profile: Profile) -> None:
+    """Write it beside those of other models; where the file cannot be written it lasts as long as the process."""
+    try:
+        known = json.loads(path().read_text(encoding="utf-8"))
+        known = known if isinstance(known, dict) else {}
+    except (OSError, ValueError):
+        known = {}
+    try:
+        path().parent.mkdir(parents=True, exist_ok=True)
+        part = path().with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps({**known, key(lm): asdict(profile)}, indent=1), encoding="utf-8")
+        part.replace(path())
+    except OSError:
+        pass

@@ -1,0 +1,42 @@
+"""polydec tune: what passes cost here, kept for `--method auto`."""
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from polydec import api
+from polydec.bench import machine, profile
+
+
+def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file or zoo:NAME")] = "zoo:smollm2",
+         draft: Annotated[str, typer.Option(help="draft model, `default` or `none`")] = "default",
+         dtype: Annotated[str, typer.Option(help="as for generate")] = "auto",
+         threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
+         seconds: Annotated[float, typer.Option(help="how long to measure, 1 to 100")] = 30.0,
+         json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False) -> None:
+    """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
+    if not 1 <= seconds <= 100:
+        raise ValueError(f"seconds is {seconds:g}: it must lie in 1 to 100")
+    lm = api.load(model, draft=None if draft == "none" else draft, dtype=dtype, threads=threads)
+    err = Console(stderr=True, highlight=False)
+    if machine.busy() > 0.2:
+        err.print(f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are doubtful",
+                  style="yellow")
+    with err.status(f"measuring passes for {seconds:g} seconds"):
+        found = profile.measure(lm, seconds=seconds)
+    profile.keep(lm, found)
+    if json_:
+        print(json.dumps({"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(found)}))
+        return
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(f"{profile.key(lm)}; context {found.context}", style="dim")
+    out.print("rows   ms    ms a row   times t(1)")
+    for m, t in found.rows.items():
+        out.print(f"{m:4} {t:6.2f} {t / m:8.2f} {t / found.rows[1]:8.2f}")
+    if found.draft:
+        out.print(f"draft model: {found.draft[1]:.2f} ms a token ({found.draft[1] / found.rows[1]:.0%} of a pass)")
+    out.print(f"kept in {profile.path()}")
