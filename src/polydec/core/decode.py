@@ -14,15 +14,17 @@ from polydec.core.types import Draft, Edit, Exactness, Reads, Verdict
 
 @dataclass(frozen=True)
 class Speculative:
-    """A decoder of the draft-and-verify family."""
+    """A decoder of the draft-and-verify family. `law`: what the target's law is to the one that was asked for: LAW, the
+    same, or APPROXIMATE where the recipe puts another in its place."""
     target: Target
     drafter: Drafter
     verifier: Verifier
     policy: Policy[Any]
+    law: Exactness = Exactness.LAW
 
     @property
     def exactness(self) -> Exactness:
-        return self.verifier.exactness
+        return self.verifier.exactness if self.law is Exactness.LAW else self.law
 
     async def run(self, request: Request, rng: Rng | None = None, on: Observer = ignore) -> Result:
         """Decode one choice. `rng` replaces the request's own stream (the enumerator of polydec.testing does that)."""

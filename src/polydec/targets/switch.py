@@ -1,0 +1,249 @@
+"""Two models that take turns, token by token, as a rule says: an approximation of the larger one that costs less."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import probs
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Vocab, Want
+
+S = TypeVar("S")
+
+
+class Rule(Protocol[S]):
+    """Who speaks, as a function of the text. A state belongs to a token; `entropies` says whether `step` looks at them."""
+    @property
+    def entropies(self) -> bool: ...
+    def start(self) -> S:
+        """The state of the prompt's last token."""
+        ...
+
+    def step(self, state: S, entropy: float) -> S:
+        """The state of the next token, where the active model's row before shaping has this entropy (bits)."""
+        ...
+
+    def large(self, state: S) -> bool:
+        """Whether the large model says what follows this token."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByEntropy:
+    """The large model while the active one's entropy, a mean over the last `window` tokens, is above a threshold.
+
+    tau: bits, of the small model's mean, above which the large one takes over; tau_down: of the large model's mean, at or
+    below which the small one does (None: tau); window: 1 to 256 tokens, fewer at the start; hold: tokens that a model
+    keeps at least after a switch, 1 to 4096. The small model begins, unless tau is negative, which no entropy is. The window
+    goes on over a switch.
+
+    Source: "Entropy Adaptive Decoding: dynamic model switching for efficient inference" (2025): window 5; tau_down and the
+    value of `hold` are ours.
+    """
+    tau: float = 1.0
+    tau_down: float | None = None
+    window: int = 5
+    hold: int = 10
+    entropies = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("tau", self.tau), ("tau_down", self.tau_down)):
+            if value is not None and math.isnan(value):
+                raise ValueError(f"{name} is nan: it must be a number of bits, negative or infinite ones included")
+        if not 1 <= self.window <= 256:
+            raise ValueError(f"window is {self.window}: it must lie in 1 to 256")
+        if not 1 <= self.hold <= 4096:
+            raise ValueError(f"hold is {self.hold}: it must lie in 1 to 4096")
+
+    def start(self) -> tuple[bool, int, tuple[float, ...]]:
+        return self.tau < 0.0, self.hold, ()
+
+    def step(self, state: tuple[bool, int, tuple[float, ...]], entropy: float) -> tuple[bool, int, tuple[float, ...]]:
+        large, since, last = state
+        last, since = (*last, entropy)[-self.window:], since + 1
+        tau = self.tau_down if large and self.tau_down is not None else self.tau
+        if since < self.hold or (sum(last) / len(last) > tau) is large:
+            return large, since, last
+        return not large, 0, last
+
+    def large(self, state: tuple[bool, int, tuple[float, ...]]) -> bool:
+        return state[0]
+
+
+@dataclass(frozen=True)
+class ByShare:
+    """Random runs: each `run` tokens belong to the large model with probability `share`, whatever they are. It is what a
+    rule that looks at the text has to beat.
+
+    share: 0 to 1; run: 1 to 4096 tokens; seed: names the randomness (the same for each request).
+    """
+    share: float
+    run: int = 10
+    seed: int = 0
+    entropies = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share <= 1.0:
+            raise ValueError(f"share is {self.share}: it must lie in 0 to 1")
+        if not 1 <= self.run <= 4096:
+            raise ValueError(f"run is {self.run}: it must lie in 1 to 4096")
+
+    def start(self) -> int:
+        return 0
+
+    def step(self, state: int, entropy: float) -> int:
+        return state + 1
+
+    def large(self, state: int) -> bool:
+        return Rng.of(self.seed).at("switch", state // self.run).bernoulli(self.share)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """After each token the law of `small` or of `big`, as `rule` says. A Target: whose turn it is follows from the text.
+
+    Entropies are those of the models before shaping; shape both models, or the switch. The model that waits is fed what
+    it has missed in one pass when its turn comes (the prompt included). Of a tree both models score every node where they
+    would not agree on whose turn it is, else one of them does.
+
+    Exact: approximate. The law lies between the two models; no verification holds it to the large one.
+    Reduces to: `small` at tau = inf or share 0, `big` at tau < 0 or share 1.
+    """
+    small: Target
+    big: Target
+    rule: Rule[Any]
+
+    def __post_init__(self) -> None:
+        self.big.vocab.require_same(self.small.vocab, "the small model")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.big.vocab
+
+    def open(self, prompt: Sequence[int]) -> SwitchSession:
+        return SwitchSession(self.rule, {False: self.small.open(prompt), True: self.big.open(prompt)}, [self.rule.start()])
+
+
+class SwitchSession:
+    """states: of every token from the prompt's last one on, the coming root included. What was committed without a score
+    waits in `_unread` until it is known who would have spoken there."""
+    def __init__(self, rule: Rule[Any], inner: dict[bool, Session], states: list[Any]) -> None:
+        self._rule, self._inner, self._states = rule, inner, states
+        self._unread: list[int] = []
+        self._scored: tuple[Draft, SwitchScores, list[Any]] | None = None
+
+    async def prefill(self, want: Want) -> Scores:
+        return await self._inner[self._rule.large(self._states[0])].prefill(want)
+
+    async def score(self, draft: Draft, want: Want) -> SwitchScores:
+        if self._unread:
+            chain = Draft.chain(self._unread[0], self._unread[1:])
+            self._scored = await self._score(chain, want)
+            self._unread = []
+            self.commit(chain.token)
+        self._scored = await self._score(draft, want)
+        return self._scored[1]
+
+    async def _score(self, draft: Draft, want: Want) -> tuple[Draft, SwitchScores, list[Any]]:
+        """The draft, its scores, and the state of each node."""
+        if self._rule.entropies:
+            want = replace(want, base=Reads.ROW)
+        states, scores, turn = list[Any](), dict[bool, Scores](), list[bool]()
+        for p in draft.parent:
+            states.append(self._states[-1] if p < 0 else self._next(states[p], scores[turn[p]], p))
+            turn.append(self._rule.large(states[-1]))
+            if turn[-1] not in scores:
+                session = self._inner[turn[-1]]
+                await session.prefill(Want(law=Reads.NOTHING))         # in chunks, where much was missed
+                scores[turn[-1]] = await session.score(draft, want)
+        return draft, SwitchScores([scores[t] for t in turn]), states
+
+    def _next(self, state: Any, scores: Scores, node: int) -> Any:
+        return self._rule.step(state, entropy(scores.base.row(node)) if self._rule.entropies else 0.0)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        path: list[int] = []
+        if self._scored is not None and not self._unread:
+            draft, scores, states = self._scored
+            if tokens and tokens[0] == draft.token[0]:
+                path.append(0)
+                for x in tokens[1:]:
+                    child = draft.child(path[-1], x)
+                    if child is None:
+                        break
+                    path.append(child)
+            for node in path:
+                self._states.append(self._next(states[node], scores.of[node], node))
+            for session in self._inner.values():
+                session.commit(tokens[:len(path)])
+        self._scored = None
+        self._unread += tokens[len(path):]
+
+    def rewind(self, n: int) -> None:
+        self._scored = None
+        waiting = min(n, len(self._unread))
+        del self._unread[len(self._unread) - waiting:]
+        for session in self._inner.values():
+            session.rewind(n - waiting)
+        del self._states[max(1, len(self._states) - (n - waiting)):]
+
+    def fork(self) -> SwitchSession:
+        twin = SwitchSession(self._rule, {t: s.fork() for t, s in self._inner.items()}, list(self._states))
+        twin._unread, twin._scored = list(self._unread), self._scored
+        return twin
+
+    def part(self, layers: range) -> Session:
+        raise ValueError("layers cannot run alone where two models take turns")
+
+    def close(self) -> None:
+        for session in self._inner.values():
+            session.close()
+
+
+@dataclass(frozen=True)
+class SwitchScores:
+    """of: for each node the scores of the model whose turn it is there."""
+    of: Sequence[Scores]
+
+    def row(self, i: int) -> Tensor:
+        return self.of[i].row(i)
+
+    def weights(self, i: int) -> Tensor:
+        return self.of[i].weights(i)
+
+    def certain(self, i: int) -> int | None:
+        return self.of[i].certain(i)
+
+    def argmax(self, i: int) -> int:
+        return self.of[i].argmax(i)
+
+    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        return self.of[i].topk(i, k)
+
+    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        return [self.of[i].topk_rows((i,), k)[0] for i in rows]
+
+    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        return self.of[i].logp(i, tokens)
+
+    @property
+    def hidden_NH(self) -> Tensor | None:
+        """None: the two have no hidden state in common."""
+        return None
+
+    @property
+    def base(self) -> SwitchScores:
+        return SwitchScores([s.base for s in self.of])
+
+
+def entropy(logp_V: Tensor) -> float:
+    """In bits, 0 to log2 V."""
+    return float(torch.special.entr(probs(logp_V)).sum()) / math.log(2.0)
+
+
