@@ -1,0 +1,170 @@
+"""The drafts of several drafters as one tree, of which the likeliest nodes are kept."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from polydec.core.protocols import Drafter, Guess, Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Draw, Verdict, Want
+
+BUCKETS = 16
+"""Chances are told apart to 1 / BUCKETS."""
+FORGET = 256
+"""Counts of a bucket are halved when they reach this, so that old text weighs less."""
+UNSAID = 0.5
+"""What is taken for the chance of a node whose source says nothing of it."""
+
+@dataclass(frozen=True)
+class Grafted:
+    """Merge what the drafters propose: equal beginnings become one path, and of all nodes those are kept, as many as the
+    budget allows, whose path is likeliest to be accepted (with their ancestors; the product of chances never rises).
+
+    A source's own chances are calibrated while the text is written: a node that a source gave the chance c has the
+    chance (accepted + trust · c) / (tried + trust), counted over the nodes of that source with about the same c whose
+    parent was accepted, whether they were kept or not. A node that several sources propose has the best of their chances.
+    These are the draft's `chance`.
+
+    Drawn nodes are never cut or mixed: the first source that drew any (or has probes) comes in whole, before everything
+    else, and other sources' drawn nodes and probes are left out with what is below them. The first drafter draws with the
+    randomness given, the k-th with its child k.
+
+    drafters: at least one; trust: above 0, how many trials a source's own chance is worth; floor: 0 to 1, certain nodes
+    whose path is less likely are left out.
+
+    Exact: law, under any exact verifier: what is certain may be chosen freely, what was drawn is left as it was drawn.
+    Reduces to: its only drafter, with floor 0.
+    Source: composition; the choice of the likeliest paths is optimal for a given size (Sequoia, Chen et al., 2024;
+    EAGLE-2, Li et al., 2024).
+    """
+    drafters: tuple[Drafter, ...]
+    trust: float = 8.0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.drafters:
+            raise ValueError("drafters is empty: at least one is needed")
+        if not self.trust > 0.0:
+            raise ValueError(f"trust is {self.trust}: it must be above 0")
+        if not 0.0 <= self.floor <= 1.0:
+            raise ValueError(f"floor is {self.floor}: it must lie in 0 to 1")
+
+    def open(self, prompt: Sequence[int], session: Session) -> GraftedGuess:
+        cells = len(self.drafters) * (BUCKETS + 1)
+        return GraftedGuess(self, tuple(d.open(prompt, session) for d in self.drafters), [0.0] * cells, [0.0] * cells, [])
+
+
+class Merged:
+    """A tree under way. Of each node: token, parent, chance, draw, law, its children by token, and the cells (source and
+    bucket) that are told whether it was right."""
+    __slots__ = ("cells", "chance", "draw", "kids", "law", "parent", "token")
+
+    def __init__(self, root: int) -> None:
+        self.token, self.parent, self.chance = [root], [-1], [1.0]
+        self.kids: list[dict[int, int]] = [{}]
+        self.cells: list[list[int]] = [[]]
+        self.draw, self.law = [Draw.CERTAIN], list[Tensor | None]([None])
+
+    def take(self, draft: Draft, first: int, right: list[float], tried: list[float], trust: float, whole: bool) -> None:
+        """Merge a draft into this tree; `first` is the source's first cell. Unless `whole`, only what is certain."""
+        place: list[int] = [0]                    # of each node of the draft its node here, -1: left out
+        for i in range(1, len(draft.token)):
+            at, x, probe = place[draft.parent[i]], draft.token[i], draft.probe is not None and draft.probe[i]
+            if at < 0 or (not whole and (probe or draft.law[i] is not None)):
+                place.append(-1)
+                continue
+            raw = UNSAID if draft.chance is None else draft.chance[i]
+            cell = first + int(raw * BUCKETS)
+            chance = (right[cell] + trust * raw) / (tried[cell] + trust)
+            node = None if whole else self.kids[at].get(x)
+            if node is None:
+                node = len(self.token)
+                self.token.append(x)
+                self.parent.append(at)
+                self.chance.append(chance)
+                self.kids.append({})
+                self.cells.append([cell])
+                self.draw.append(draft.draw[i])
+                self.law.append(draft.law[i])
+                if not probe:                     # nothing else stands on a probe, and it is never right
+                    self.kids[at].setdefault(x, node)
+            else:
+                self.cells[node].append(cell)
+                if chance > self.chance[node]:
+                    self.chance[node] = chance
+            place.append(node)
+
+    def best(self, whole: int, most: int, floor: float) -> list[int]:
+        """The nodes to keep: the first `whole` ones, and of the others those with the likeliest paths."""
+        value = [1.0]
+        for p, c in zip(self.parent[1:], self.chance[1:]):
+            value.append(value[p] * c)
+        some = [i for i in range(whole, len(value)) if value[i] >= floor]
+        if whole + len(some) > most + 1:          # parents come before their children on a tie: the sort is stable
+            some = sorted(sorted(some, key=value.__getitem__, reverse=True)[:max(most + 1 - whole, 0)])
+        return [*range(whole), *some]
+
+
+@dataclass(frozen=True)
+class GraftedGuess:
+    """right and tried: of each source and bucket; last: the proposal as it was before the choice."""
+    how: Grafted
+    guesses: tuple[Guess, ...]
+    right: list[float]
+    tried: list[float]
+    last: list[Merged]
+
+    @property
+    def want(self) -> Want:
+        wants = [g.want for g in self.guesses]
+        return Want(max(w.law for w in wants), max(w.base for w in wants), any(w.hidden for w in wants),
+                    any(w.prompt for w in wants))
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        drafts = [await g.propose(root, position, budget, rng.at("source", k) if k else rng)
+                  for k, g in enumerate(self.guesses)]
+        first = next((k for k, d in enumerate(drafts) if d.probe is not None or any(x is not None for x in d.law)), None)
+        merged = Merged(root)
+        if first is not None:
+            merged.take(drafts[first], first * (BUCKETS + 1), self.right, self.tried, self.how.trust, True)
+        whole = len(merged.token)
+        for k, draft in enumerate(drafts):
+            if k != first:
+                merged.take(draft, k * (BUCKETS + 1), self.right, self.tried, self.how.trust, False)
+        self.last[:] = [merged]
+        probe = None if first is None else drafts[first].probe
+        out = Draft(tuple(merged.token), tuple(merged.parent), tuple(merged.draw), tuple(merged.law),
+                    None if probe is None else (*probe, *[False] * (len(merged.token) - whole)), tuple(merged.chance))
+        keep = merged.best(whole, budget.nodes, self.how.floor)
+        return out if len(keep) == len(out) else out.only(keep)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        for merged in self.last:                  # none at the prompt
+            node = 0
+            for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+                for token, kid in merged.kids[node].items():
+                    for cell in merged.cells[kid]:
+                        self._count(cell, token == x)
+                if x not in merged.kids[node]:
+                    break
+                node = merged.kids[node][x]
+        self.last.clear()
+        for guess in self.guesses:
+            guess.learn(draft, scores, verdict)
+
+    def _count(self, cell: int, right: bool) -> None:
+        self.tried[cell] += 1.0
+        self.right[cell] += right
+        if self.tried[cell] >= FORGET:
+            self.tried[cell] /= 2
+            self.right[cell] /= 2
+
+    def fork(self) -> GraftedGuess:
+        return GraftedGuess(self.how, tuple(g.fork() for g in self.guesses), list(self.right), list(self.tried),
+                            list(self.last))
+
+    def close(self) -> None:
+        for guess in self.guesses:
+            guess.close()

@@ -1,0 +1,36 @@
+"""Lookup, suffix automaton and Token Recycling in one tree."""
+from __future__ import annotations
+
+from polydec.core.card import Card
+from polydec.core.decode import Speculative
+from polydec.core.protocols import Target
+from polydec.core.types import Exactness
+from polydec.drafters.grafted import Grafted
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.recycling import Recycling
+from polydec.drafters.suffix import Suffix
+from polydec.policies.fixed import Fixed
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="grafted",
+    title="Lookup, suffix automaton and Token Recycling in one tree",
+    summary="Merges what three sources propose and keeps the likeliest nodes, by what each source got right so far.",
+    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    source="composition of Saxena, 2023, Hu et al., 2024, and Luo et al., 2024; likeliest nodes: Chen et al., Sequoia, 2024",
+    reduces_to="its only source that proposes something",
+    parent="lookup-recycling", home="any text without a draft model",
+    options={
+        "nodes": "most tokens of a draft, 0 to 1024",
+        "depth": "most tokens in a row, 0 to 64",
+        "floor": "leave out tokens whose path is right with less than this chance, 0 to 1",
+        "trust": "how many trials a source's own estimate is worth, above 0",
+        "k": "candidates remembered after each token, 1 to 64",
+    },
+)
+
+
+def build(target: Target, *, draft: Target | None = None, nodes: int = 10, depth: int = 10, floor: float = 0.1,
+          trust: float = 8.0, k: int = 8) -> Speculative:
+    drafter = Grafted((Lookup(8), Suffix(floor=floor), Recycling(k, min(max(nodes, 1), 16))), trust, floor)
+    return Speculative(target, drafter, Match(), Fixed(depth, nodes))
