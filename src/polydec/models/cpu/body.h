@@ -24,8 +24,8 @@ float squares(const float* x, int n) {
   return total(s);
 }
 
-const float FACTOR[16] = {1.0f, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1.0f,
-                          1.0f, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1.0f};
+const float FACTOR[16] = {LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f, LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f,
+                          LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f, LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f};
 
 void scatter(float* to, V v, int M) {
   if (M == 1) { store(to, v); return; }
@@ -43,7 +43,7 @@ void spread(const float* x, const float* weight, float factor, int n, int M, flo
       v[h] = load(x + at);
       if (weight) v[h] = mul(mul(v[h], f), load(weight + at));
       if (plain) scatter(plain + size_t(at) * M, v[h], M);
-      if (scaled) scatter(scaled + size_t(at) * M, mul(v[h], nibble), M);
+      if (scaled) scatter(scaled + size_t(at) * M, mul(no_dust(v[h]), nibble), M);
     }
     if (sums) {
       const float a = total(v[0]), b = total(v[1]);

@@ -18,6 +18,7 @@ constexpr int BLOCK = 32;    // inputs of one packed block
 constexpr int SUMS = 3;      // sums of inputs per block: first half, second half, all
 constexpr int MAXM = 8;      // rows of one tile at most
 constexpr int SPAN = 64;     // positions of one block of attention
+constexpr float DUST = 0x1p-64f;   // smaller inputs of nibbles count as 0 (and from 2^37 on they may overflow), see tile.h
 
 enum Type : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TYPES };
 
@@ -65,5 +66,6 @@ struct Kernels {
 const Kernels* kernels_portable();
 const Kernels* kernels_avx2();      // null where the compiler has no such target
 const Kernels* kernels_avx512();
+const Kernels* kernels_zen();       // AVX-512 where denormal numbers cost no time: AMD from Zen 4 on
 
 }  // namespace polydec

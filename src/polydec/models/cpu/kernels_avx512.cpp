@@ -16,13 +16,18 @@ constexpr int WIDE[9] = {0, 4, 4, 4, 4, 2, 2, 2, 2};
 
 #include "body.h"
 
-const polydec::Kernels* polydec::kernels_avx512() {
-  static const Kernels k = make("AVX-512");
+#ifdef DENORMALS
+#define KERNELS kernels_zen
+#define NAME "AVX-512-Zen"
+#else
+#define KERNELS kernels_avx512
+#define NAME "AVX-512"
+#endif
+const polydec::Kernels* polydec::KERNELS() {
+  static const Kernels k = make(NAME);
   return &k;
 }
 #if defined(__clang__)
 #pragma clang attribute pop
 #endif
-#else
-const polydec::Kernels* polydec::kernels_avx512() { return nullptr; }
 #endif

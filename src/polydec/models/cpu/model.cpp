@@ -168,6 +168,7 @@ void Model::answer(const Job& j, int t, int& turn) {
 }
 
 void Model::work(const Job& j, int t) {
+  const Denormals count;
   const StepBatch& b = j.b;
   const int threads = j.pool.size(), m = b.rows, D = c.width, I = c.inner, Q = c.heads * c.head, QKV = Q + 2 * c.kv_heads * c.head;
   int turn = 0;

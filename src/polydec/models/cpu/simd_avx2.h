@@ -29,6 +29,11 @@ inline V pow2(V n) { return {pow2_8(n.a), pow2_8(n.b)}; }
 inline V keep_from(V x, V low, V y) {
   return {_mm256_and_ps(_mm256_cmp_ps(x.a, low.a, _CMP_GE_OQ), y.a), _mm256_and_ps(_mm256_cmp_ps(x.b, low.b, _CMP_GE_OQ), y.b)};
 }
+inline __m256 no_dust_8(__m256 x) {
+  const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+  return _mm256_and_ps(_mm256_cmp_ps(size, _mm256_set1_ps(polydec::DUST), _CMP_NLT_UQ), x);
+}
+inline V no_dust(V x) { return {no_dust_8(x.a), no_dust_8(x.b)}; }
 inline bool any_from(V x, V low) {
   return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, low.a, _CMP_GE_OQ), _mm256_cmp_ps(x.b, low.b, _CMP_GE_OQ))) != 0;
 }
@@ -67,17 +72,18 @@ inline I either(I x, I y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x
 inline I down(I x, int n) { return {_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)}; }
 inline I up(I x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
 inline I mask(I x, uint32_t m) { const __m256i v = _mm256_set1_epi32(int(m)); return {_mm256_and_si256(x.a, v), _mm256_and_si256(x.b, v)}; }
-alignas(32) const uint32_t NIBBLE[8][8] = {
+alignas(32) const uint32_t NIBBLE[4][8] = {
 #define ROW(i) {15u << 4 * i, 15u << 4 * i, 15u << 4 * i, 15u << 4 * i, 15u << 4 * i, 15u << 4 * i, 15u << 4 * i, 15u << 4 * i}
-  ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5), ROW(6), ROW(7)
+  ROW(0), ROW(1), ROW(2), ROW(3)
 #undef ROW
 };
 inline I nibble_mask(I x, int n) {
   const uint32_t(*at)[8] = NIBBLE;
-  asm("" : "+r"(at));   // a table in memory, not eight constants to spill
+  asm("" : "+r"(at));   // a table in memory, not four constants to spill
   const __m256i v = *(const __m256i*)at[n];
   return {_mm256_and_si256(x.a, v), _mm256_and_si256(x.b, v)};
 }
+constexpr float LIFT = 1, DROP = 1;
 inline V floats(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
 }  // namespace

@@ -24,6 +24,7 @@ inline V vmin(V a, V b) { return _mm512_min_ps(a, b); }
 inline V whole(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline V pow2(V n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)); }
 inline V keep_from(V x, V low, V y) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), y); }
+inline V no_dust(V x) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(x), all(polydec::DUST), _CMP_NLT_UQ), x); }
 inline bool any_from(V a, V low) { return _mm512_cmp_ps_mask(a, low, _CMP_GE_OQ) != 0; }
 inline float top(V a) { return _mm512_reduce_max_ps(a); }
 inline float total(V a) {
@@ -51,6 +52,12 @@ inline I down(I a, int n) { return _mm512_srli_epi32(a, unsigned(n)); }
 inline I up(I a, int n) { return _mm512_slli_epi32(a, unsigned(n)); }
 inline I mask(I a, uint32_t m) { return _mm512_and_si512(a, _mm512_set1_epi32(int(m))); }
 inline I nibble_mask(I a, int n) { return mask(a, 15u << 4 * n); }
+#ifdef DENORMALS
+constexpr float LIFT = 0x1p90f, DROP = 0x1p59f;
+inline V floats(I a) { return _mm512_castsi512_ps(a); }   // a * 2^-149
+#else
+constexpr float LIFT = 1, DROP = 1;
 inline V floats(I a) { return _mm512_cvtepi32_ps(a); }
+#endif
 
 }  // namespace

@@ -25,6 +25,7 @@ inline V vmin(V a, V b) { EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; retur
 inline V whole(V a) { EACH a.v[i] = __builtin_rintf(a.v[i]); return a; }
 inline V pow2(V n) { V r; EACH { const uint32_t e = uint32_t(int32_t(n.v[i]) + 127) << 23; memcpy(&r.v[i], &e, 4); } return r; }
 inline V keep_from(V x, V low, V y) { EACH y.v[i] = x.v[i] >= low.v[i] ? y.v[i] : 0; return y; }
+inline V no_dust(V a) { EACH a.v[i] = __builtin_fabsf(a.v[i]) < polydec::DUST ? 0 : a.v[i]; return a; }
 inline bool any_from(V a, V low) { bool r = false; EACH r |= a.v[i] >= low.v[i]; return r; }
 inline float top(V a) { for (int n = 8; n; n /= 2) for (int i = 0; i < n; ++i) a.v[i] = a.v[i] > a.v[i + n] ? a.v[i] : a.v[i + n]; return a.v[0]; }
 inline float total(V a) { for (int n = 8; n; n /= 2) for (int i = 0; i < n; ++i) a.v[i] += a.v[i + n]; return a.v[0]; }
@@ -48,6 +49,7 @@ inline I down(I a, int n) { EACH a.v[i] >>= n; return a; }
 inline I up(I a, int n) { EACH a.v[i] <<= n; return a; }
 inline I mask(I a, uint32_t m) { EACH a.v[i] &= m; return a; }
 inline I nibble_mask(I a, int n) { return mask(a, 15u << 4 * n); }
+constexpr float LIFT = 1, DROP = 1;
 inline V floats(I a) { V r; EACH r.v[i] = float(int32_t(a.v[i])); return r; }
 #undef EACH
 

@@ -17,8 +17,10 @@ static std::vector<const Kernels*> sets() {
   __builtin_cpu_init();
   const bool two = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (two && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl"))
+      __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_is("amd")) out.push_back(kernels_zen());
     out.push_back(kernels_avx512());
+  }
   if (two) out.push_back(kernels_avx2());
 #endif
   out.push_back(kernels_portable());

@@ -1,9 +1,10 @@
 // Weight formats and the micro-kernel: M rows against P neighbouring panels of 16 outputs.
 //
-// Nibbles: 32-bit lane o holds the eight nibbles of output o for inputs 8g..8g+7. They are not shifted down: one AND
-// leaves q * 16^i, which converts exactly, and the *input* carries the factor 16^-i (exact, a power of two), so unpacking
-// costs one AND and one conversion for 16 weights. The last nibble would meet the sign bit and is shifted instead.
-// Fifth and sixth bits lie so that one shift per eight inputs puts them above their nibbles.
+// Nibbles: 32-bit lane o holds the eight nibbles of output o for inputs 8g..8g+7, and is taken in halves of four. They are not
+// shifted down: one AND leaves q * 16^i, which converts exactly, and the *input* carries the factor 16^-i (exact, a power of
+// two), so unpacking costs one AND and one conversion for 16 weights. Where denormal numbers cost nothing, not even the
+// conversion: the AND's bits are themselves the number q * 16^i * 2^-149, the input carries LIFT, the block's scale the rest.
+// Fifth and sixth bits lie so that a shift per four inputs puts them above their nibbles.
 #pragma once
 #include "kernels.h"
 
@@ -14,7 +15,7 @@ namespace {
 using namespace polydec;
 
 struct Plain {   // floats: no scale
-  static constexpr bool scale = false, offset = false;
+  static constexpr bool scale = false, offset = false, nibbles = false;
   static constexpr int centre = 0, unit = 32, head = 0;
   struct Word {};
   static Word word(const u8*, int) { return {}; }
@@ -23,27 +24,27 @@ struct Plain {   // floats: no scale
 };
 struct FmtF32 : Plain {
   static constexpr Type type = F32;
-  static V get(Word, const u8* b, int g, int i) { return load((const float*)(b + (8 * g + i) * 64)); }
+  static V get(const Word&, const u8* b, int g, int i) { return load((const float*)(b + (8 * g + i) * 64)); }
 };
 struct FmtF16 : Plain {
   static constexpr Type type = F16;
-  static V get(Word, const u8* b, int g, int i) { return halves(b + (8 * g + i) * 32); }
+  static V get(const Word&, const u8* b, int g, int i) { return halves(b + (8 * g + i) * 32); }
 };
 struct FmtBF16 : Plain {
   static constexpr Type type = BF16;
-  static V get(Word, const u8* b, int g, int i) { return brains(b + (8 * g + i) * 32); }
+  static V get(const Word&, const u8* b, int g, int i) { return brains(b + (8 * g + i) * 32); }
 };
 struct FmtQ8_0 : Plain {
   static constexpr Type type = Q8_0;
   static constexpr bool scale = true;
-  static V get(Word, const u8* b, int g, int i) { return signed_bytes(b + (8 * g + i) * 16); }
+  static V get(const Word&, const u8* b, int g, int i) { return signed_bytes(b + (8 * g + i) * 16); }
   static V d(const u8* b, const u8*, int) { return halves(b + 512); }
 };
 struct Nibbles : Plain {
-  static constexpr bool scale = true;
-  using Word = I;
-  static I word(const u8* b, int g) { return words(b + 64 * g); }
-  static V get(I w, const u8*, int, int i) { return floats(i == 7 ? down(w, 28) : nibble_mask(w, i)); }
+  static constexpr bool scale = true, nibbles = true;
+  struct Word { I low[2]; };
+  static Word word(const u8* b, int g) { const I w = words(b + 64 * g); return {{w, down(w, 16)}}; }
+  static V get(const Word& w, const u8*, int, int i) { return floats(nibble_mask(w.low[i / 4], i % 4)); }
 };
 struct FmtQ4_0 : Nibbles {
   static constexpr Type type = Q4_0;
@@ -62,16 +63,14 @@ struct FmtQ4_K : Nibbles {
   static V d(const u8* b, const u8* h, int) { return mul(halves(h), bytes(b + 256)); }
   static V m(const u8* b, const u8* h) { return sub(zero(), mul(halves(h + 32), bytes(b + 272))); }
 };
-struct Wide : Nibbles {   // nibbles and more bits: `high` has them at bit 4i + 4 (input 7: four lower than that would be)
-  struct Word { I low, high, last; };
+struct Wide : Nibbles {   // nibbles and more bits: `high` has them from bit 4 (i % 4) + 4 on
+  struct Word { I low[2], high[2]; };
+  static Word join(I low, I high) { return {{low, down(low, 16)}, {up(high, 4), down(high, 12)}}; }
 };
 struct Five : Wide {
-  static Word word(const u8* b, int g) {
-    const I h = down(words(b + 256), g);   // bit 4i: fifth bit of input 8g + i
-    return {words(b + 64 * g), up(h, 4), mask(down(h, 24), 16)};
-  }
-  static V get(Word w, const u8*, int, int i) {
-    return floats(i == 7 ? either(down(w.low, 28), w.last) : either(nibble_mask(w.low, i), mask(w.high, 16u << 4 * i)));
+  static Word word(const u8* b, int g) { return join(words(b + 64 * g), down(words(b + 256), g)); }   // bit 4i: of input 8g + i
+  static V get(const Word& w, const u8*, int, int i) {
+    return floats(either(nibble_mask(w.low[i / 4], i % 4), mask(w.high[i / 4], 16u << 4 * (i % 4))));
   }
 };
 struct FmtQ5_0 : Five {
@@ -94,12 +93,11 @@ struct FmtQ5_K : Five {
 struct FmtQ6_K : Wide {
   static constexpr Type type = Q6_K;
   static constexpr int centre = 32, unit = 16;
-  static Word word(const u8* b, int g) {
-    const I h = down(words(b + 256 + 64 * (g / 2)), 2 * (g % 2));   // bits 4i, 4i + 1: of input 8g + i
-    return {words(b + 64 * g), up(h, 4), mask(down(h, 24), 48)};
+  static Word word(const u8* b, int g) {   // bits 4i, 4i + 1: of input 8g + i
+    return join(words(b + 64 * g), down(words(b + 256 + 64 * (g / 2)), 2 * (g % 2)));
   }
-  static V get(Word w, const u8*, int, int i) {
-    return floats(i == 7 ? either(down(w.low, 28), w.last) : either(nibble_mask(w.low, i), mask(w.high, 48u << 4 * i)));
+  static V get(const Word& w, const u8*, int, int i) {
+    return floats(either(nibble_mask(w.low[i / 4], i % 4), mask(w.high[i / 4], 48u << 4 * (i % 4))));
   }
   static V d(const u8* b, const u8* h, int half) { return mul(halves(h), signed_bytes(b + 384 + 16 * half)); }
 };
@@ -143,12 +141,13 @@ void tile(const u8* w, const u8* ahead, size_t panel, int blocks, const float* x
         }
       }
       UNROLL(4) for (int p = 0; p < P; ++p) {
-        const V d = F::d(w + p * panel, head + p * panel, half);
+        V d = F::d(w + p * panel, head + p * panel, half);
         const V o = F::offset ? F::m(w + p * panel, head + p * panel) : d;
+        if constexpr (F::nibbles && F::centre == 0 && DROP != 1) d = mul(d, all(DROP));
         UNROLL(8) for (int j = 0; j < M; ++j) {
           float* at = y + (j * P + p) * LANES;
           V t = load(at), c = s[j][p];
-          if constexpr (F::centre != 0) c = fma(all(float(-F::centre)), all(sums[(F::unit == 16 ? half : 2) * M + j]), c);
+          if constexpr (F::centre != 0) c = fma(c, all(DROP), all(float(-F::centre) * sums[(F::unit == 16 ? half : 2) * M + j]));
           if constexpr (F::scale) t = fma(d, c, t); else t = add(t, c);
           if constexpr (F::offset) t = fma(o, all(sums[2 * M + j]), t);
           store(at, t);
