@@ -5,10 +5,12 @@ import os
 import sys
 import warnings
 
-import click
 import typer
 
 from polydec.cli import bench, chat, demo, doctor, generate, methods, train, tune, verify, zoo
+
+Misuse = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+"""What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
 
 app = typer.Typer(name="polydec", help="Decode language models by any published method.", no_args_is_help=True,
                   add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -29,11 +31,11 @@ def main() -> None:
     warnings.showwarning = _warn
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         code = stop.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except click.ClickException as error:
+    except Misuse as error:
         code = _fail(error.format_message())
     except (ValueError, OSError) as error:
         if os.environ.get("POLYDEC_TRACEBACK"):
