@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from polydec.core.protocols import Drafter, Scores, Session, Shaper, Target, Tree
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.models.lm import LM
@@ -42,7 +42,8 @@ def bend(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
 
 def example(kind: type) -> Any:
     """An instance of a mechanism: its defaults, and a toy, a chain or simple drafters where it asks for such."""
-    hints, fill = get_type_hints(kind), {Target: lambda: toy(91, cost=0.1), Tree: Chain,
+    hints, fill = get_type_hints(kind), {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
+                                         Drafter: lambda: Recycling(2, 6),
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
                    if f.default is MISSING and f.default_factory is MISSING})

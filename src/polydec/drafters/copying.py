@@ -1,0 +1,118 @@
+"""Copy a block from where the last few tokens stood before in the conversation."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+
+LENGTHS = (2, 3, 4, 5)
+"""Match lengths that are tried where the length is chosen on the way."""
+START = 0.5
+"""The rate of a match length of which nothing is known."""
+PACE = 0.1
+"""The weight of the newest outcome in a rate."""
+
+
+@dataclass(frozen=True)
+class Copying:
+    """If the last `gamma` tokens stood in the text before, propose the `block` tokens that followed them.
+
+    The text is the whole conversation, prompt and output. With `adapt`, matches of 2, 3, 4 and 5 tokens are tried: each
+    has a rate, the running share of its matches that the next token confirmed, and the length of match and copy is taken
+    that promises most tokens for its cost, (1 + Σ rate^i) / (1 + cost · tokens); where that is below 1, nothing.
+
+    gamma: 1 to 16; block: 0 to 64; first: copy from the earliest occurrence, as published, else from the latest; cost: 0
+    to 1, the price of a drafted token beside that of a pass.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: `lookup` with one length and no loop; `nothing` with block 0.
+    Source: Dumitru et al., "CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality"
+    (2025); the choice of the length on the way is ours.
+    """
+    gamma: int = 3
+    block: int = 10
+    first: bool = True
+    adapt: bool = False
+    cost: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.gamma <= 16:
+            raise ValueError(f"gamma is {self.gamma}: it must lie in 1 to 16")
+        if not 0 <= self.block <= 64:
+            raise ValueError(f"block is {self.block}: it must lie in 0 to 64")
+        if not 0.0 <= self.cost <= 1.0:
+            raise ValueError(f"cost is {self.cost}: it must lie in 0 to 1")
+
+    def open(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
+        lengths = LENGTHS if self.adapt else (self.gamma,)
+        guess = CopyingGuess(self, [], {n: {} for n in lengths}, dict.fromkeys(lengths, START))
+        guess.extend(prompt)
+        return guess
+
+
+@dataclass(frozen=True)
+class CopyingGuess:
+    """text: everything so far, the pending root included; after: by match length, of each window that something follows,
+    where that is; rate: by match length, how often the token there came."""
+    how: Copying
+    text: list[int]
+    after: dict[int, dict[tuple[int, ...], int]]
+    rate: dict[int, float]
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Each new token gives the windows that end right before it a continuation."""
+        for token in tokens:
+            end = len(self.text)
+            for n, after in self.after.items():
+                if n <= end:
+                    window = tuple(self.text[end - n:])
+                    if not self.how.first or window not in after:
+                        after[window] = end
+            self.text.append(token)
+
+    def matches(self) -> dict[int, int]:
+        """By match length, where the copy begins."""
+        found = {n: after.get(tuple(self.text[-n:])) for n, after in self.after.items()}
+        return {n: start for n, start in found.items() if start is not None}
+
+    def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
+        """(match length, tokens) that promise most for their cost."""
+        best, choice = 1.0, (0, 0)
+        for n, start in matches.items():
+            expected = power = 1.0
+            for tokens in range(1, min(most, len(self.text) - start) + 1):
+                power *= self.rate[n]
+                expected += power
+                worth = expected / (1.0 + self.how.cost * tokens)
+                if worth > best:
+                    best, choice = worth, (n, tokens)
+        return choice
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        matches, most = self.matches(), min(self.how.block, budget.depth, budget.nodes)
+        if not matches:
+            return Draft.chain(root)
+        n, tokens = self._choose(matches, most) if self.how.adapt else (self.how.gamma, most)
+        if not tokens:
+            return Draft.chain(root)
+        copied = self.text[matches[n]:matches[n] + tokens]
+        return Draft.certain((root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied)))
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+            for n, start in self.matches().items():
+                self.rate[n] += PACE * ((self.text[start] == x) - self.rate[n])
+            self.extend((x,))
+
+    def fork(self) -> CopyingGuess:
+        return CopyingGuess(self.how, list(self.text), {n: dict(d) for n, d in self.after.items()}, dict(self.rate))
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,32 @@
+"""CopySpec without a draft model."""
+from __future__ import annotations
+
+from polydec.core.card import Card
+from polydec.core.decode import Speculative
+from polydec.core.protocols import Target
+from polydec.core.types import Exactness
+from polydec.drafters.copying import Copying
+from polydec.policies.fixed import Fixed
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="copyspec",
+    title="CopySpec",
+    summary="Copies the block that followed the last few tokens when they stood in the conversation before.",
+    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    source="Dumitru et al., CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality, 2025",
+    reduces_to="plain with block 0; prompt-lookup with one length of match, without loop",
+    parent="plain", home="later turns of a chat that repeat what was said",
+    options={
+        "gamma": "tokens that must match, 1 to 16",
+        "block": "tokens copied, 0 to 64",
+        "first": "copy from the earliest occurrence instead of the latest",
+        "adapt": "choose the lengths of match and copy by what was right so far",
+        "cost": "with adapt, the price of a drafted token beside that of a pass, 0 to 1",
+    },
+)
+
+
+def build(target: Target, *, draft: Target | None = None, gamma: int = 3, block: int = 10, first: bool = True,
+          adapt: bool = False, cost: float = 0.1) -> Speculative:
+    return Speculative(target, Copying(gamma, block, first, adapt, cost), Match(), Fixed(block))
