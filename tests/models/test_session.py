@@ -131,7 +131,7 @@ def test_the_first_layers_share_the_cache_and_leave_it_clean():
     full = go(session.score(Draft.chain(text[-1], [4, 6]), ROW))
     near(rows(full, 3), truth([*text, 4, 6], whole)[-3:])
     assert (rows(full, 3) - rows(got, 3)).abs().max() > 1e-2
-    for layers in (range(1, 2), range(0, 4), range(0, 0)):
+    for layers in ((1, 0), range(0, 4), range(0, 0)):
         with pytest.raises(ValueError, match="layers is"):
             session.part(layers)
 

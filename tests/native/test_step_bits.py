@@ -117,7 +117,7 @@ def test_layer_ranges_meet_in_the_middle():
     ids = [3, 1, 4, 1, 5, 9]
     truth, kv = chain(net, ids)
     cache = net.new_cache()
-    low, = net.forward([feed(net, cache, ids, want=Want(law=Reads.NOTHING, hidden=True), layers=range(0, 1))])
-    high, = net.forward([Query(cache, 0, (), range(6), Want(), embed=low.hidden_RH, layers=range(1, 2))])
+    low, = net.forward([feed(net, cache, ids, want=Want(law=Reads.NOTHING, hidden=True), layers=(0,))])
+    high, = net.forward([Query(cache, 0, (), range(6), Want(), embed=low.hidden_RH, layers=(1,))])
     assert low.logits_RV is None and same(high.logits_RV, truth)
     assert same(cache.kv[..., :6, :], kv.kv[..., :6, :])

@@ -52,6 +52,11 @@ class Scores(Protocol):
         """Log-probabilities of some tokens of row i."""
         ...
 
+    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+        """The law that the first `depth` layers give at these nodes, in this order, through norm and head; `depth` must
+        stand in Want.exits."""
+        ...
+
     @property
     def hidden_NH(self) -> Tensor | None: ...
 
@@ -88,8 +93,9 @@ class Session(Protocol):
         ...
 
     def fork(self) -> Session: ...
-    def part(self, layers: range) -> Session:
-        """The same cache under these layers only (early exit, layer skip). Raises ValueError where it cannot be."""
+    def part(self, layers: Sequence[int]) -> Session:
+        """The same cache under these layers only: the first ones (early exit: what they computed is not computed again),
+        or any (layer skip). Raises ValueError where it cannot be."""
         ...
 
     def close(self) -> None: ...

@@ -4,10 +4,11 @@ Shape suffixes: N nodes of a draft, V vocabulary, H hidden width, R rows, K the 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import cached_property
+from typing import Protocol
 
 from torch import Tensor
 
@@ -34,19 +35,41 @@ class Draw(Enum):
     WITHOUT = "without replacement"
 
 
+class Words(Protocol):
+    """What ids mean as text."""
+    @property
+    def pieces(self) -> Sequence[bytes | None]:
+        """Of each id the bytes that it stands for; None: nothing is written for it, or its bytes are not known."""
+        ...
+
+    def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
+        """special: with the marks that the tokenizer adds itself. Raises ValueError for a text that it cannot spell."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Special tokens left out; each malformed piece of UTF-8 becomes one U+FFFD."""
+        ...
+
+
 @dataclass(frozen=True)
 class Vocab:
-    """What must agree when laws are combined: size, and the tokenizer's identity (a fingerprint; "" is unknown)."""
+    """What must agree when laws are combined: size, and the tokenizer's identity (a fingerprint; "" is unknown). words:
+    None where there is no tokenizer."""
     size: int
     eos: frozenset[int]
     tokenizer: str = ""
+    words: Words | None = field(default=None, repr=False)
+
+    def same(self, other: Vocab) -> bool:
+        """Whether tokens of `other` mean what they mean here, as far as is known."""
+        return self.size == other.size and (self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer))
 
     def require_same(self, other: Vocab, who: str) -> None:
         """Raise ValueError where tokens of `other` do not mean what they mean here."""
         if self.size != other.size:
             raise ValueError(f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: "
                              "they must be the same")
-        if self.tokenizer and other.tokenizer and self.tokenizer != other.tokenizer:
+        if not self.same(other):
             raise ValueError(f"{who} was made for another tokenizer than the target: ids of one mean other text in the other")
 
 
@@ -161,11 +184,12 @@ class Draft:
 @dataclass(frozen=True)
 class Want:
     """What a caller needs to see of a score: of the law's rows, of the model's rows before shaping (`base`), the hidden
-    states (last layer, before the head), and, at prefill, the prompt's rows."""
+    states (last layer, before the head), at prefill the prompt's rows, and the depths (layers passed) of `Scores.exit`."""
     law: Reads = Reads.ROW
     base: Reads = Reads.NOTHING
     hidden: bool = False
     prompt: bool = False
+    exits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.utils import logging
 
 from polydec.core.types import Reads, Want
-from polydec.models.lm import Answer, Query
 from polydec.models.masks import NEG_INF, depths, visible
+from polydec.models.query import Answer, Query
 
 
 class HFCache:
@@ -122,6 +122,9 @@ class HF:
     """
     partial = False
 
+    def head(self, hidden_RH: Tensor) -> Tensor:
+        raise ValueError("layers cannot run alone in this model: its adapter runs the whole network only")
+
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model.eval()
         self._config = model.config.get_text_config(decoder=True)
@@ -153,7 +156,7 @@ class HF:
         return [self._answer(q) for q in queries]
 
     def _answer(self, q: Query) -> Answer:
-        if q.layers is not None and q.layers != range(self.layers):
+        if q.layers is not None and q.layers != tuple(range(self.layers)):
             raise ValueError(f"layers is {q.layers}: this model runs all of its {self.layers} layers only")
         if q.cache.held != q.first:
             raise ValueError(f"first is {q.first}: the cache holds {q.cache.held} entries, and the next is fed first")

@@ -1,141 +1,21 @@
 """A language model as a law: the session that turns drafts into queries and keeps the cache in step."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from polydec.core.effects import Forward
-from polydec.core.law import normalise
 from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.models.query import Answer, Network, Query
+from polydec.models.scores import LogitScores, exits_of, rows_of
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Query:
-    """Feed `token` (or `embed`, MH) into slots [first, first + M) of `cache`, which has them staged or committed.
-
-    A slot below cache.length sees every slot up to itself; a staged one sees the committed slots, its ancestors and
-    itself, and stands at position cache.length + its depth. `rows` (ascending indices into the M) are answered. With
-    `layers`, only these layers run; where they do not begin at 0, `embed` is what enters the first of them.
-    """
-    cache: Any
-    first: int
-    token: tuple[int, ...]
-    rows: Sequence[int]
-    want: Want
-    embed: Tensor | None = None
-    layers: range | None = None
-
-    def __len__(self) -> int:
-        return len(self.token) if self.embed is None else len(self.embed)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """logits_RV of the rows asked for (None where want.law is NOTHING); hidden_RH: after the last layer that ran, before the
-    final norm, where wanted. A network that finds the likeliest tokens itself gives `argmax`, and where no more was wanted
-    `later` instead of logits: what computes them after all."""
-    logits_RV: Tensor | None
-    hidden_RH: Tensor | None = None
-    argmax: Sequence[int] | None = None
-    later: Callable[[], Tensor] | None = None
-
-
-class Network(Protocol):
-    """What a session runs on."""
-    @property
-    def cost(self) -> float: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def context(self) -> int:
-        """The longest sequence, in positions."""
-        ...
-
-    @property
-    def tree(self) -> bool:
-        """Whether several staged children of one entry can be fed in one query (else path by path)."""
-        ...
-
-    @property
-    def rollback(self) -> bool:
-        """Whether a cache can drop its last entries cheaply; asked only where `tree` is False."""
-        ...
-
-    @property
-    def partial(self) -> bool:
-        """Whether a range of the layers can run alone."""
-        ...
-
-    def new_cache(self) -> Any: ...
-    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]: ...
-    def __hash__(self) -> int: ...
-
-
-class LogitScores:
-    """Scores of a model, over the logits of one or several passes."""
-    __slots__ = ("_argmax", "_at", "_chunks", "_hidden", "_later", "_logp")
-
-    def __init__(self, answers: Sequence[Answer]) -> None:
-        laws = [a for a in answers if a.logits_RV is not None or a.later is not None]
-        self._chunks, self._later = [a.logits_RV for a in laws], [a.later for a in laws]
-        self._argmax: list[Sequence[int] | None] = [a.argmax for a in laws]
-        sizes = [len(a.argmax if a.logits_RV is None else a.logits_RV) for a in laws]
-        self._at = [(c, r) for c, size in enumerate(sizes) for r in range(size)]
-        self._hidden = [a.hidden_RH for a in answers if a.hidden_RH is not None]
-        self._logp: dict[int, Tensor] = {}
-
-    def _logits(self, chunk: int) -> Tensor:
-        if self._chunks[chunk] is None:
-            self._chunks[chunk] = self._later[chunk]()
-        return self._chunks[chunk]
-
-    def weights(self, i: int) -> Tensor:
-        chunk, row = self._at[i]
-        return self._logits(chunk)[row]
-
-    def row(self, i: int) -> Tensor:
-        if i not in self._logp:
-            w_V = self.weights(i)
-            self._logp[i] = normalise(w_V if w_V.dtype == torch.float64 else w_V.float())
-        return self._logp[i]
-
-    def certain(self, i: int) -> int | None:
-        return None
-
-    def argmax(self, i: int) -> int:
-        chunk, row = self._at[i]
-        if self._argmax[chunk] is None:
-            self._argmax[chunk] = self._logits(chunk).argmax(-1).tolist()
-        return self._argmax[chunk][row]
-
-    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        row_V = self.row(i)
-        value_K, token_K = row_V.topk(min(k, len(row_V)))
-        return tuple(token_K.tolist()), tuple(value_K.tolist())
-
-    def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
-        """Of many rows the k likeliest tokens: the vectorised twin of `topk`, without log-probabilities."""
-        k = min(k, self._logits(0).shape[-1])
-        if len(self._chunks) == 1 and list(rows) == list(range(len(self._at))):
-            return self._logits(0).topk(k, dim=-1).indices.tolist()
-        return [self.weights(i).topk(k).indices.tolist() for i in rows]
-
-    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        row_V = self.row(i)
-        return tuple(float(row_V[x]) for x in tokens)
-
-    @property
-    def hidden_NH(self) -> Tensor | None:
-        return torch.cat(self._hidden) if self._hidden else None
-
-    @property
-    def base(self) -> LogitScores:
-        return self
+__all__ = ["LM", "Answer", "LMSession", "LogitScores", "Network", "PartSession", "Query", "SkipSession"]
+_SILENT = Want(law=Reads.NOTHING)
 
 
 class LM:
@@ -176,40 +56,157 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return min(len(a), len(b)) if n is None else n
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A cache entry that is staged, or has not passed every layer: its token, how many layers it passed, what came out of
+    the last of them (None where that is all of them), and the states at the depths that were wanted."""
+    token: int
+    depth: int = 0
+    state_H: Tensor | None = None
+    exits: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+
+
 class LMSession:
-    """text: everything committed, the root left out. What the cache does not hold of it is fed with the next score."""
-    def __init__(self, lm: LM, cache: Any, text: Sequence[int], layers: range | None = None) -> None:
-        self._lm, self._cache, self._layers = lm, cache, layers
+    """text: everything committed, the root left out. What the cache does not hold of it is fed with the next score.
+
+    Entries that passed the first layers only (a part scored them) go on from there when a deeper score comes: no layer
+    runs twice for a token that stays. Depths never rise from one entry to the next, so those are the last ones.
+    """
+    def __init__(self, lm: LM, cache: Any, text: Sequence[int]) -> None:
+        self._lm, self._cache = lm, cache
         self._text = list(text)
         self._tree: Draft | None = None           # its nodes are the staged entries, in order
-        self._answers: list[Answer] = []
+        self._staged: list[Entry] = []
+        self._lag: list[Entry] = []               # the last committed entries of the cache: not through every layer yet
+        self._answers: dict[Any, list[Answer]] = {}       # of the staged nodes, by depth (or by the layers that ran)
+        self._skips: tuple[int, ...] | None = None        # the layers under which the staged nodes ran, where not the first
+        self._skipped: tuple[int, tuple[int, ...]] | None = None      # committed entries from here on ran under these only
         self._paths: dict[tuple[int, ...], Any] = {}      # without a tree mask: the caches that hold root and path
 
     @property
     def peers(self) -> int:
         return max(1, len(self._lm.live))
 
+    @property
+    def _all(self) -> int:
+        return self._lm.network.layers
+
     async def prefill(self, want: Want) -> LogitScores:
         answers: list[Answer] = []
         while (left := len(self._text) - self._cache.length) and (want.prompt or left > self._lm.chunk):
+            self._drop()
+            await self._advance(self._all, _SILENT)       # what a part has left behind
             stop = self._cache.length + min(left, self._lm.chunk)
             answers.append(await self._feed(stop, range(stop - self._cache.length) if want.prompt else (), want))
-        return LogitScores(answers)
+        return LogitScores(answers, exits_of(answers, self._lm.network.head) if want.exits else None)
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
         if not self._lm.network.tree:
             return await self._score_paths(draft, want)
-        known = len(self._tree) if self._tree is not None and draft.extends(self._tree) else 0
-        if not known:
-            self._cache.commit(())                # what is staged, be it by a part
-            self._answers = []
-        if known < len(draft):
-            new = len(draft) - known
-            tail = len(self._text) - self._cache.length
-            self._answers.append(await self._feed(len(self._text), range(tail, tail + new), want,
-                                                  draft.token[known:], draft.parent[known:]))
+        return await self.score_to(self._all, draft, want)
+
+    async def score_to(self, depth: int, draft: Draft, want: Want) -> LogitScores:
+        """The laws behind the first `depth` layers, final norm and head."""
+        if self._skipped is not None:             # other layers hold nothing of these entries: all of them is fed again
+            self._forget(self._skipped[0])
+        done = sum(map(rows_of, self._answers.get(depth, ())))
+        if self._tree is None or self._skips is not None or not draft.extends(self._tree) or any(
+                e.depth >= depth for e in self._staged[done:]):
+            self._drop()
+            self._take()
+        known = len(self._staged)
+        self._cache.stage(draft.parent[known:])
+        self._staged += [Entry(x) for x in draft.token[known:]]
         self._tree = draft
-        return LogitScores(self._answers)
+        self._answers.setdefault(depth, []).extend(await self._advance(depth, want))
+        return self._scores(depth, want)
+
+    async def score_under(self, layers: tuple[int, ...], draft: Draft, want: Want) -> LogitScores:
+        """The laws of the network that has these layers only, over the whole one's cache; nodes that the whole has scored
+        stand as they are."""
+        if self._skipped is not None and (self._skipped[1] != layers or len(self._text) > self._cache.length):
+            self._forget(self._skipped[0])
+        whole = self._skips is None and all(e.depth == self._all for e in self._staged)
+        if self._tree is None or not (whole or self._skips == layers) or not draft.extends(self._tree):
+            self._drop()
+            self._take()
+            await self._advance(self._all, _SILENT)
+        known = len(self._staged)
+        answers = self._answers.setdefault(layers, list(self._answers.get(self._all, ())))
+        first = self._cache.stage(draft.parent[known:])
+        self._tree, self._skips = draft, layers
+        if new := draft.token[known:]:
+            answers.append(await self._run(Query(self._cache, first, new, range(len(new)), want, layers=layers)))
+            exits = answers[-1].exits or {}
+            self._staged += [Entry(x, self._all, None, {d: t[i] for d, t in exits.items()}) for i, x in enumerate(new)]
+        return self._scores(layers, want)
+
+    async def _advance(self, depth: int, want: Want) -> list[Answer]:
+        """Take every entry to this depth; answers for the staged ones among those that were not there."""
+        entries, net = [*self._lag, *self._staged], self._lm.network
+        first = next((i for i, e in enumerate(entries) if e.depth < depth), len(entries))
+        begin, answers = self._cache.end - len(entries), list[Answer]()
+        self._cache.stage(())                     # entries are about to be written: not under a twin
+        while first < len(entries) and entries[-1].depth < depth:
+            low = entries[-1].depth               # those that are furthest behind come last, and catch up first
+            start = next(i for i, e in enumerate(entries) if e.depth == low)
+            stop, group = depth if start == first else entries[start - 1].depth, entries[start:]
+            asked = range(max(0, len(self._lag) - start), len(group))
+            deepest, at_once = stop == self._all, len(asked) == len(group) and (low == 0 or len(group) == 1)
+            if deepest:
+                rows, now = asked, want
+            else:
+                rows = range(len(group))
+                now = replace(want, hidden=True, law=want.law if at_once and stop == depth else Reads.NOTHING,
+                              base=want.base if at_once and stop == depth else Reads.NOTHING)
+            a = await self._run(Query(
+                self._cache, begin + start, tuple(e.token for e in group) if not low else (), rows, now,
+                None if not low else torch.stack([e.state_H for e in group if e.state_H is not None]),
+                None if (low, stop) == (0, self._all) else tuple(range(low, stop))))
+            if stop == depth and (deepest or at_once):
+                answers = [a] if asked else []
+            elif stop == depth:                   # rows that are seldom looked at: their heads wait until then
+                answers = [_later(a, i, net.head) for i in asked]
+            for i, e in enumerate(group):
+                r = i - rows.start
+                exits = e.exits if r < 0 or a.exits is None else {**e.exits, **{d: t[r] for d, t in a.exits.items()}}
+                state = None if deepest or a.hidden_RH is None else a.hidden_RH[r]
+                entries[start + i] = Entry(e.token, stop, state, exits)
+        n = len(self._lag)
+        self._lag = [e for e in entries[:n] if e.depth < self._all]
+        self._staged = entries[n:]
+        return answers
+
+    async def _run(self, query: Query) -> Answer:
+        return await Forward(self._lm.network, query, len(query))
+
+    def _scores(self, key: Any, want: Want) -> LogitScores:
+        staged = self._staged
+        return LogitScores(self._answers[key], None if not want.exits else (
+            lambda depth, nodes: torch.stack([staged[i].exits[depth] for i in nodes]), self._lm.network.head))
+
+    def _take(self) -> None:
+        """What the cache lacks of the text gets its slots, and runs with the next pass."""
+        tail = self._text[self._cache.length:]
+        self._cache.stage(range(-1, len(tail) - 1))
+        self._cache.commit(range(len(tail)))
+        self._lag += [Entry(x) for x in tail]
+
+    def _drop(self) -> None:
+        """Nothing is staged any more."""
+        if self._cache.parent:
+            self._cache.commit(())
+        self._tree, self._skips, self._staged, self._answers, self._paths = None, None, [], {}, {}
+
+    def _forget(self, length: int) -> None:
+        """Nothing is staged, and only so many entries are cached."""
+        self._drop()
+        gone = self._cache.length - length
+        if gone > 0:
+            self._lag = self._lag[:max(0, len(self._lag) - gone)]
+        self._cache.truncate(min(self._cache.length, length))
+        if self._skipped is not None and self._cache.length <= self._skipped[0]:
+            self._skipped = None
 
     async def _feed(self, stop: int, rows: Sequence[int], want: Want, draft: Sequence[int] = (),
                     parent: Sequence[int] = (), cache: Any = None) -> Answer:
@@ -220,13 +217,12 @@ class LMSession:
             cache.stage(range(-1, len(token) - 1))
             cache.commit(range(len(token)))
         cache.stage(parent)
-        token = (*token, *draft)
-        return await Forward(self._lm.network, Query(cache, first, token, rows, want, layers=self._layers), len(token))
+        return await self._run(Query(cache, first, (*token, *draft), rows, want))
 
     async def _score_paths(self, draft: Draft, want: Want) -> LogitScores:
         """Where no mask can part the branches: every path in a cache of its own."""
         if len(self._text) > self._cache.length + 1:
-            await self._feed(len(self._text), (), Want(law=Reads.NOTHING))
+            await self._feed(len(self._text), (), _SILENT)
         leaves = set(range(len(draft))) - set(draft.parent)
         rows: dict[int, Answer] = {}
         self._paths = {}
@@ -243,9 +239,18 @@ class LMSession:
         return LogitScores([rows[i] for i in range(len(draft))])
 
     def commit(self, tokens: Sequence[int]) -> None:
+        self._commit(tokens, self._skips is None)
+
+    def commit_under(self, tokens: Sequence[int]) -> None:
+        """The same, and what only some layers have seen stays cached: later passes under these layers build on it."""
+        if self._skips is not None and self._skipped is None:
+            self._skipped = (self._cache.length, self._skips)
+        self._commit(tokens, True)
+
+    def _commit(self, tokens: Sequence[int], cached: bool) -> None:
         tree, keep = self._tree, list[int]()
         if tree is not None:
-            if tokens and tokens[0] == tree.token[0]:
+            if cached and tokens and tokens[0] == tree.token[0]:
                 keep.append(0)
                 for x in tokens[1:]:
                     child = tree.child(keep[-1], x)
@@ -253,48 +258,57 @@ class LMSession:
                         break
                     keep.append(child)
             self._cache.commit(keep)
-            self._tree = None
-        else:
+            kept = [self._staged[i] for i in keep]
+            self._lag += [replace(e, exits={}) for e in kept if e.depth < self._all]
+        elif self._paths:
             path = next((p for p in self._paths if p[:len(tokens)] == tuple(tokens)
                          and (len(p) == len(tokens) or self._lm.network.rollback)), None)
             if path is not None:
                 self._cache = self._paths[path]
             self._cache.commit(range(len(tokens)) if path is not None else ())
-        self._paths, self._answers = {}, []
+        self._drop()
         self._text += tokens
 
     def rewind(self, n: int) -> None:
         if not 0 <= n <= len(self._text):
             raise ValueError(f"n is {n}: it must lie in 0 to {len(self._text)}, the committed tokens")
-        self._tree, self._answers, self._paths = None, [], {}
         del self._text[len(self._text) - n:]
-        self._cache.truncate(min(self._cache.length, len(self._text)))
+        self._forget(min(self._cache.length, len(self._text)))
 
     def fork(self) -> LMSession:
-        twin = LMSession(self._lm, self._cache.fork(), self._text, self._layers)
-        twin._tree, twin._answers = self._tree, list(self._answers)
+        twin = LMSession(self._lm, self._cache.fork(), self._text)
+        twin._tree, twin._staged, twin._lag = self._tree, list(self._staged), list(self._lag)
+        twin._answers = {k: list(v) for k, v in self._answers.items()}
+        twin._skips, twin._skipped = self._skips, self._skipped
         return twin
 
-    def part(self, layers: range) -> PartSession:
+    def part(self, layers: Sequence[int]) -> PartSession | SkipSession:
         if not self._lm.network.partial:
             raise ValueError("layers cannot run alone in this model: its adapter runs the whole network only")
-        if layers.start != 0 or layers.step != 1 or not 0 < layers.stop <= self._lm.network.layers:
-            raise ValueError(f"layers is {layers}: it must be range(0, n) with n in 1 to {self._lm.network.layers}")
-        return PartSession(self, layers)
+        some = tuple(layers)
+        if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= self._all:
+            raise ValueError(f"layers is {layers}: they must be ascending and lie in 0 to {self._all - 1}")
+        return PartSession(self, len(some)) if some[-1] == len(some) - 1 else SkipSession(self, some)
 
     def close(self) -> None:
         self._lm.live.discard(self)
-        if self._tree is not None:
-            self._cache.commit(())
+        self._forget(self._cache.length - len(self._lag) if self._skipped is None else self._skipped[0])
         self._lm.keep_text(tuple(self._text), self._cache)
+
+
+def _later(a: Answer, row: int, head: Any) -> Answer:
+    assert a.hidden_RH is not None
+    hidden_RH = a.hidden_RH[row:row + 1]
+    return Answer(None, hidden_RH, later=lambda: head(hidden_RH))
 
 
 @dataclass(frozen=True)
 class PartSession:
-    """The first layers of a whole session: the same committed entries, its own staged ones, which the whole session
-    drops when it scores next. Whatever is committed, rewound or closed is so in the whole session."""
+    """The first layers of a whole session (early exit): what they have computed of a draft stands, and the whole goes on
+    from there when it scores a draft that extends it. Whatever is committed, rewound or closed is so in the whole session;
+    committed entries that only these layers have seen pass the others when a deeper score needs them."""
     whole: LMSession
-    layers: range
+    depth: int
 
     @property
     def peers(self) -> int:
@@ -304,12 +318,7 @@ class PartSession:
         return await self.whole.prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
-        w = self.whole
-        w._cache.commit(())
-        w._tree = None
-        if w._cache.length < len(w._text):        # every layer must hold what is committed
-            await w._feed(len(w._text), (), Want(law=Reads.NOTHING))
-        return await LMSession(w._lm, w._cache, w._text, self.layers).score(draft, want)
+        return await self.whole.score_to(self.depth, draft, want)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.whole.commit(tokens)
@@ -320,7 +329,41 @@ class PartSession:
     def fork(self) -> PartSession:
         return replace(self, whole=self.whole.fork())
 
-    def part(self, layers: range) -> PartSession:
+    def part(self, layers: Sequence[int]) -> PartSession | SkipSession:
+        return self.whole.part(layers)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class SkipSession:
+    """Some layers of a whole session (layer skip): committed entries are the whole's, staged ones hold what these layers
+    made of them, and the whole feeds them anew. What is committed here, not in the whole, stays as these layers had it; if
+    the whole scores after that, it feeds it again."""
+    whole: LMSession
+    layers: tuple[int, ...]
+
+    @property
+    def peers(self) -> int:
+        return self.whole.peers
+
+    async def prefill(self, want: Want) -> LogitScores:
+        return await self.whole.prefill(want)
+
+    async def score(self, draft: Draft, want: Want) -> LogitScores:
+        return await self.whole.score_under(self.layers, draft, want)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self.whole.commit_under(tokens)
+
+    def rewind(self, n: int) -> None:
+        self.whole.rewind(n)
+
+    def fork(self) -> SkipSession:
+        return replace(self, whole=self.whole.fork())
+
+    def part(self, layers: Sequence[int]) -> PartSession | SkipSession:
         return self.whole.part(layers)
 
     def close(self) -> None:

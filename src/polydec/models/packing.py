@@ -112,7 +112,7 @@ class Packed:
     answered."""
     queries: Sequence[Query]
     index: Sequence[int]
-    layers: range
+    layers: tuple[int, ...]
     positions: list[int]
     begins: list[int]
     rows: list[int]
@@ -121,11 +121,11 @@ class Packed:
         return len(self.positions)
 
 
-def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[range, list[int]]]:
+def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
     """Indices of the queries that go into one pass together: the same layers, `limit` tokens at most (or one query)."""
-    by: dict[range, list[int]] = {}
+    by, every = dict[tuple[int, ...], list[int]](), tuple(range(layers))
     for i, q in enumerate(queries):
-        by.setdefault(range(layers) if q.layers is None else q.layers, []).append(i)
+        by.setdefault(every if q.layers is None else q.layers, []).append(i)
     for run, members in by.items():
         group, size = list[int](), 0
         for i in members:
@@ -137,7 +137,7 @@ def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[
         yield run, group
 
 
-def pack(queries: Sequence[Query], index: Sequence[int], layers: range) -> Packed:
+def pack(queries: Sequence[Query], index: Sequence[int], layers: tuple[int, ...]) -> Packed:
     """Lay these queries out flat."""
     positions, begins, rows = list[int](), list[int](), list[int]()
     for i in index:
@@ -168,7 +168,8 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
         asks = qkv[row:end, :heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
         fresh.append(qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3))
-        write.append(kv[p.layers.start:p.layers.stop, ..., q.first:q.first + m, :].unbind(0))
+        slots = kv[..., q.first:q.first + m, :].unbind(0)
+        write.append([slots[i] for i in p.layers])
         layers = _layers(q, p.positions[row:end], p.layers, heads, windows, causal)
         query = None if m == 1 and qkv.dtype == number else kv.new_empty(KV, g, m, D)
         if m == 1:
@@ -179,10 +180,10 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 
-def _layers(q: Query, position: list[int], layers: range, heads: Heads, windows: Sequence[int | None],
+def _layers(q: Query, position: list[int], layers: tuple[int, ...], heads: Heads, windows: Sequence[int | None],
             causal: bool) -> list[tuple[Tensor, Tensor, Reach]]:
     m, cache = len(q), q.cache
-    kv, stop = cache.kv[layers.start:layers.stop], q.first + m
+    kv, stop = cache.kv, q.first + m
     seen = None
     if causal and not (m == 1 and masks.is_chain(cache.parent[:stop - min(cache.length, stop)])):
         seen = min(q.first, cache.length), masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device)
@@ -197,7 +198,7 @@ def _layers(q: Query, position: list[int], layers: range, heads: Heads, windows:
             part = kv[..., reach.start:size, :]
             keys = part[:, 0] if m == 1 else part[:, 0].transpose(-1, -2)
             used[width] = keys.unbind(0), part[:, 1].unbind(0), reach
-    return [(used[w][0][at], used[w][1][at], used[w][2]) for at, w in enumerate(reaches)]
+    return [(used[w][0][i], used[w][1][i], used[w][2]) for i, w in zip(layers, reaches)]
 
 
 def _reach(q: Query, seen: tuple[int, Tensor] | None, width: int | None, position: list[int], size: int,

@@ -208,8 +208,8 @@ class Transformer:
         """Answers in order; each depends on its own query only. Many tokens are split over several passes."""
         answers: list[Answer | None] = [None] * len(queries)
         for run, index in passes(queries, self.layers, self.limit):
-            p = pack(queries, index, run)
-            for i, a in zip(index, self._answers(p, self._run(p)), strict=True):
+            p, exits = pack(queries, index, run), dict[int, Tensor]()
+            for i, a in zip(index, self._answers(p, self._run(p, exits), exits), strict=True):
                 answers[i] = a
         return [a for a in answers if a is not None]
 
@@ -237,9 +237,10 @@ class Transformer:
                 e = self._embed_proj(e)
             x[row:row + len(q)] = e
 
-    def _run(self, p: Packed) -> Tensor:
+    def _run(self, p: Packed, exits: dict[int, Tensor]) -> Tensor:
         """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
-        least rows. The last column is constant and makes the norm's floor."""
+        least rows. The last column is constant and makes the norm's floor. `exits` takes the answered rows at the
+        depths that are wanted."""
         c, heads, inner, dim, T = self.config, self._heads, self.config.inner, self._rope.dim, max(len(p), self._least)
         full = torch.zeros(T, c.width + 1, dtype=self._number, device=self._device)
         full[:, c.width] = self._floor
@@ -252,6 +253,7 @@ class Transformer:
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
         attend = attention(p, qkv, mixed, heads, c.windows, c.causal)
         norm, divide = torch.linalg.vector_norm, torch.div
+        taps = {d for q in p.queries for d in q.want.exits}
         for at, i in enumerate(p.layers):
             layer = self._layers[i]
             flat.copy_(layer.qkv(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)))
@@ -263,9 +265,11 @@ class Transformer:
             x.add_(layer.out(mixed))
             gate, up = layer.gate_up(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)).split(inner, -1)
             x.add_(layer.down(silu(gate).mul_(up)))
+            if i + 1 in taps:
+                exits[i + 1] = x[torch.tensor(p.rows, device=self._device)]
         return full
 
-    def _answers(self, p: Packed, full: Tensor) -> list[Answer]:
+    def _answers(self, p: Packed, full: Tensor, exits: Mapping[int, Tensor]) -> list[Answer]:
         """Head and hidden states for the rows asked for, and for none besides."""
         asked = [len(q.rows) for q in p.queries]
         laws = [n if max(q.want.law, q.want.base) > Reads.NOTHING else 0 for q, n in zip(p.queries, asked)]
@@ -277,13 +281,25 @@ class Transformer:
             some = full
             if laws != asked:
                 some = torch.cat([t for t, n in zip(full.split(asked), laws) if n])
-            w = self._head(some[:, :-1] / torch.linalg.vector_norm(some, dim=-1, keepdim=True)).to(self._number)
-            if self._head_tokens is not None:
-                w = w.new_full((len(w), self.size), float("-inf")).index_copy_(1, self._head_tokens, w)
+            w = self._logits(some)
             pieces = iter(w.split([n for n in laws if n]))
             logits = [next(pieces) if n else None for n in laws]
         hidden = full[:, :-1].split(asked)
-        return [Answer(w, h.clone() if q.want.hidden else None) for q, w, h in zip(p.queries, logits, hidden)]
+        ends = [sum(asked[:k + 1]) for k in range(len(asked))]
+        return [Answer(w, h.clone() if q.want.hidden else None, exits={
+            d: t[end - n:end] for d, t in exits.items() if d in q.want.exits} or None)
+            for q, w, h, n, end in zip(p.queries, logits, hidden, asked, ends)]
+
+    def _logits(self, full: Tensor) -> Tensor:
+        w = self._head(full[:, :-1] / torch.linalg.vector_norm(full, dim=-1, keepdim=True)).to(self._number)
+        if self._head_tokens is not None:
+            w = w.new_full((len(w), self.size), float("-inf")).index_copy_(1, self._head_tokens, w)
+        return w
+
+    @torch.inference_mode()
+    def head(self, hidden_RH: Tensor) -> Tensor:
+        """Logits of hidden states at any depth, through the final norm."""
+        return self._logits(torch.cat([hidden_RH, hidden_RH.new_full((len(hidden_RH), 1), self._floor)], 1))
 
 
 def _settle(parts: Sequence[Any]) -> Layer:

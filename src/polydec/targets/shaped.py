@@ -144,7 +144,7 @@ class ShapedSession:
     def fork(self) -> ShapedSession:
         return ShapedSession(self._shapers, self._inner.fork(), Trail(self._trail.tip))
 
-    def part(self, layers: range) -> ShapedSession:
+    def part(self, layers: Sequence[int]) -> ShapedSession:
         return ShapedSession(self._shapers, self._inner.part(layers), self._trail)
 
     def close(self) -> None:
@@ -208,6 +208,10 @@ class ShapedScores:
             return tuple(0.0 if x == one else NEG_INF for x in tokens)
         row_V = self.row(i)
         return tuple(float(row_V[x]) for x in tokens)
+
+    def exit(self, depth: int, nodes: Sequence[int]) -> ShapedScores:
+        return ShapedScores(self._shapers, self._inner.exit(depth, nodes), [self._nodes[i] for i in nodes], self._greedy,
+                            self._same)
 
     @property
     def hidden_NH(self) -> Tensor | None:

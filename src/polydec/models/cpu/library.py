@@ -27,9 +27,9 @@ class CacheOf(C.Structure):
 
 
 class Batch(C.Structure):
-    _fields_ = [*_all(_I, "rows sequences first last tails outputs"),
-                *_all(_P, "cache token sequence position slot seen prefix tail_start tail embed output_row logits_row logits "
-                          "argmax hidden")]
+    _fields_ = [*_all(_I, "rows sequences layers tails outputs"),
+                *_all(_P, "cache layer exit token sequence position slot seen prefix tail_start tail embed output_row "
+                          "logits_row logits argmax hidden exits")]
 
 
 _SIGNATURES = {

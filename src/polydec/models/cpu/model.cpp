@@ -126,8 +126,8 @@ void Model::linear(const Job& j, int t, int& turn, const Mat& A, const Mat* B, c
 void Model::deal(int threads, const StepBatch& b) {
   size_t n = 0;
   auto add = [&](const Mat& a) { for (int t = 0; t < threads; ++t) share[n++].set(panel_of(a, t, threads), panel_of(a, t + 1, threads)); };
-  for (int l = b.first; l < b.last; ++l) {
-    const Layer& y = layer[size_t(l)];
+  for (int at = 0; at < b.layers; ++at) {
+    const Layer& y = layer[size_t(b.layer[at])];
     for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.down}) add(*a);
   }
   add(top());
@@ -182,7 +182,8 @@ void Model::work(const Job& j, int t) {
     float* to = x.p + size_t(i) * size_t(D) + n;
     for (int e = 0; e < LANES; ++e) to[e] += y[e];
   };
-  for (int l = b.first; l < b.last; ++l) {
+  for (int at = 0; at < b.layers; ++at) {
+    const int l = b.layer[at];
     const Layer& y = layer[size_t(l)];
     const Mat* const to_qkv[] = {&y.q, &y.k, &y.v, nullptr};
     Act a = prepare(j, t, m, D, x.p, nullptr, y.norm1, to_qkv);
@@ -213,8 +214,11 @@ void Model::work(const Job& j, int t) {
     const Mat* const to_down[] = {&y.down, nullptr};
     a = prepare(j, t, m, I, hid.p, nullptr, nullptr, to_down);
     lap(t, REST);
-    linear(j, t, turn, y.down, nullptr, a, l + 1 < b.last ? &layer[size_t(l) + 1].q : &top(), add);
+    linear(j, t, turn, y.down, nullptr, a, at + 1 < b.layers ? &layer[size_t(b.layer[at + 1])].q : &top(), add);
     j.pool.barrier();
+    if (b.exit[at] >= 0)
+      for (int i = t; i < b.outputs; i += threads)
+        memcpy(b.exits + (size_t(b.exit[at]) * size_t(b.outputs) + size_t(i)) * size_t(D), x.p + size_t(b.output_row[i]) * size_t(D), size_t(D) * 4);
     lap(t, LINEAR);
   }
   if (b.outputs) answer(j, t, turn);
@@ -223,7 +227,9 @@ void Model::work(const Job& j, int t) {
 int Model::check(const StepBatch& b, int& longest) const {
   longest = 0;
   if (b.rows < 1 || b.outputs < 0 || b.outputs > b.rows || b.sequences < 1 || b.tails < 0) return 6;
-  if (b.first < 0 || b.last < b.first || b.last > c.layers) return 7;
+  if (b.layers < 0 || b.layers > c.layers) return 7;
+  for (int at = 0; at < b.layers; ++at)
+    if (b.layer[at] < (at ? b.layer[at - 1] + 1 : 0) || b.layer[at] >= c.layers || (b.exit[at] >= 0 && !b.exits)) return 7;
   if (!top().data || !last_norm || cosine.empty() || top().n != c.outputs) return 5;
   for (const Layer& y : layer) {
     for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) if (!a->data) return 5;

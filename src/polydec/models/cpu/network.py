@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes as C
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ class CpuStep:
 
     def forward(self, queries: Sequence[Query]) -> list[Answer]:
         """Answers in order. Queries over the same layers run in one step."""
-        every, groups = range(self.layers), dict[range, list[int]]()
+        every, groups = tuple(range(self.layers)), dict[tuple[int, ...], list[int]]()
         for i, q in enumerate(queries):
             groups.setdefault(every if q.layers is None else q.layers, []).append(i)
         if len(groups) == 1:
@@ -129,7 +130,7 @@ class CpuStep:
             answers.update(zip(index, self._step([queries[i] for i in index], layers)))
         return [answers[i] for i in range(len(queries))]
 
-    def _step(self, queries: Sequence[Query], layers: range) -> list[Answer]:
+    def _step(self, queries: Sequence[Query], layers: tuple[int, ...]) -> list[Answer]:
         token, sequence, position, slot, seen, prefix = (list[int]() for _ in range(6))
         start, tail, out, wants = list[int](), list[int](), list[int](), list[Reads]()
         embeds: list[tuple[int, Tensor]] = []
@@ -156,8 +157,12 @@ class CpuStep:
         for q, n in zip(queries, need):
             at[r:r + n] = np.arange(k, k + n)
             r, k = r + len(q.rows), k + n
-        ints = np.array([*token, *sequence, *position, *slot, *seen, *prefix, *start, *out, *tail, 0], np.int32)
-        base, step = ints.ctypes.data, 4 * m
+        depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
+        exit_at = [depths.index(i + 1) if i + 1 in depths else -1 for i in layers]
+        ints = np.array([*token, *sequence, *position, *slot, *seen, *prefix, *start, *out, *tail, *layers, *exit_at, 0],
+                        np.int32)
+        base, step, tails = ints.ctypes.data, 4 * m, ints.ctypes.data + 28 * m + 4 * R
+        exits = torch.empty(len(depths), R, W) if depths else None
         embed = None
         if embeds:
             embed = torch.zeros(m, W)
@@ -167,15 +172,22 @@ class CpuStep:
         argmax = np.empty(R, np.int32) if any(w > Reads.NOTHING for w in wants) else None
         lazy = any(w == Reads.ARGMAX for w in wants)
         hidden = torch.empty(R, W) if lazy or any(q.want.hidden for q in queries) else None
-        b = Batch(m, len(queries), layers.start, layers.stop, len(tail), R, C.addressof(caches),
-                  *(base + i * step for i in range(7)), base + 7 * step + 4 * R, None if embed is None else embed.data_ptr(),
+        b = Batch(m, len(queries), len(layers), len(tail), R, C.addressof(caches), tails + 4 * len(tail),
+                  tails + 4 * (len(tail) + len(layers)), *(base + i * step for i in range(7)), tails,
+                  None if embed is None else embed.data_ptr(),
                   base + 7 * step, at.ctypes.data, None if logits is None else logits.data_ptr(),
-                  None if argmax is None else argmax.ctypes.data, None if hidden is None else hidden.data_ptr())
+                  None if argmax is None else argmax.ctypes.data, None if hidden is None else hidden.data_ptr(),
+                  None if exits is None else exits.data_ptr())
         self._check(self._lib.step_run(self._model, C.byref(b)))
         best = [] if argmax is None else argmax.tolist()
         if self._tokens is not None and best:
             best = self._tokens[torch.tensor(best)].tolist()
-        return self._answers(queries, wants, need, logits, best, hidden)
+        answers = self._answers(queries, wants, need, logits, best, hidden)
+        if exits is None:
+            return answers
+        ends = np.cumsum([len(q.rows) for q in queries])
+        return [replace(a, exits={d: exits[k, end - len(q.rows):end] for k, d in enumerate(depths) if d in q.want.exits})
+                for a, q, end in zip(answers, queries, ends)]
 
     def _answers(self, queries: Sequence[Query], wants: Sequence[Reads], need: Sequence[int], logits: Tensor | None,
                  best: list[int], hidden: Tensor | None) -> list[Answer]:
@@ -201,8 +213,8 @@ class CpuStep:
         """Logits of hidden states: what a pass over these rows gave, or would have given."""
         cache = Cache(torch.empty(self.layers, 2, self.config.kv_heads, len(hidden_RH), self._head))
         cache.stage(range(-1, len(hidden_RH) - 1))
-        q = Query(cache, 0, (), range(len(hidden_RH)), _ROW, embed=hidden_RH, layers=range(self.layers, self.layers))
-        answer = self._step([q], range(self.layers, self.layers))[0]
+        q = Query(cache, 0, (), range(len(hidden_RH)), _ROW, embed=hidden_RH, layers=())
+        answer = self._step([q], ())[0]
         assert answer.logits_RV is not None
         return answer.logits_RV
 

@@ -14,10 +14,12 @@ struct StepCache { float* kv; int64_t capacity; };
 
 // Row i stands at position[i] of cache[sequence[i]], is written to slot[i] and sees `seen[i]` entries in order of position:
 // the first prefix[i] lie in slots 0, 1, ..., the others in the slots tail[tail_start[i]], ... . Its input is the
-// embedding of token[i], or row i of `embed` where token[i] is -1. Layers [first, last) run.
+// embedding of token[i], or row i of `embed` where token[i] is -1. The layers layer[0], layer[1], ... run, in ascending order.
 struct StepBatch {
-  int32_t rows, sequences, first, last, tails, outputs;
+  int32_t rows, sequences, layers, tails, outputs;
   const StepCache* cache;
+  const int32_t *layer;
+  const int32_t *exit;         // [layers]: where in `exits` the answered rows go after each layer, or -1
   const int32_t *token, *sequence, *position, *slot, *seen, *prefix, *tail_start, *tail;
   const float* embed;
   const int32_t* output_row;   // [outputs], rows that are answered
@@ -25,6 +27,7 @@ struct StepBatch {
   float* logits;               // [.][outputs of the head]
   int32_t* argmax;             // [outputs] or null; the first of equals
   float* hidden;               // [outputs][width] or null: after the last layer that ran, before the final norm
+  float* exits;                // [.][outputs][width]: the same after the layers that `exit` names
 };
 
 enum StepPart {
