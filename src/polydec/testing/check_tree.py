@@ -31,7 +31,8 @@ def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> None:
     """Raise AssertionError unless the tree stays within its budget and every node says truly how it was drawn: its law is
     the draft's row after its path, and over all executions its token, given its ancestors and the siblings before it, has
     that law (without replacement: what the siblings left of it). So nothing may be drawn from another law, dropped or
-    reordered for what it turned out to be. A greedy draft's token is certain and has no law."""
+    reordered for what it turned out to be. Certain nodes are the same in every execution and differ from their siblings.
+    Under a greedy draft all are certain, the draft's token first among siblings."""
     for name, budget in BUDGETS.items():
         for seed in (1, 2) if name != "nothing" else (1,):
             _draws(tree, toy(seed), name, budget, tolerance)
@@ -40,7 +41,10 @@ def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> None:
         assert len(draft) > 1, "a greedy draft was not used"
         for i in range(1, len(draft)):
             assert draft.draw[i] is Draw.CERTAIN and draft.law[i] is None, "a greedy draft's token is certain, without a law"
-            assert draft.token[i] == int(row[draft.parent[i]].argmax()), "a greedy draft's token is not the likeliest"
+        for p, children in enumerate(draft.children):
+            tokens = [draft.token[c] for c in children]
+            assert not tokens or tokens[0] == int(row[p].argmax()), "a greedy draft's first token is not the likeliest"
+            assert len(tokens) == len(set(tokens)), "a token stands twice among certain siblings"
     _names(tree)
 
 
@@ -67,12 +71,16 @@ def _row(target: Target, path: Sequence[int]) -> Tensor:
 def _draws(tree: Tree, target: Target, name: str, budget: Budget, tolerance: float) -> None:
     seen: defaultdict[Any, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     rows: dict[tuple[int, ...], Tensor] = {}
+    sure: set[tuple[tuple[int, ...], ...]] = set()
     for draft, p in executions(lambda rng: _grow(tree, target, budget, rng)):
         assert draft.token[0] == 1, f"budget {name}: node 0 is {draft.token[0]}, not the root"
         assert all(a < i for i, a in enumerate(draft.parent)), f"budget {name}: a node stands before its parent"
         assert max(draft.depth) <= budget.depth, f"budget {name}: depth {max(draft.depth)} is over the budget's {budget.depth}"
         assert len(draft) - 1 <= budget.nodes, f"budget {name}: {len(draft) - 1} nodes are over the budget's {budget.nodes}"
         assert len(draft) > 1 or not budget.nodes, f"budget {name}: nothing was drawn"
+        sure.add(tuple(_path(draft, i) for i in range(1, len(draft)) if draft.draw[i] is Draw.CERTAIN))
+        assert len(sure) == 1, f"budget {name}: which nodes are certain hangs on what was drawn"
+        assert all(len(s) == len(set(s)) for s in sure), f"budget {name}: a certain node stands twice"
         for node, children in enumerate(draft.children):
             path, before = _path(draft, node), tuple[int, ...]()
             if path not in rows:
@@ -82,7 +90,9 @@ def _draws(tree: Tree, target: Target, name: str, budget: Budget, tolerance: flo
                 assert budget.go_on(draft.depth[node], q), f"budget {name}: something stands below a draw where go_on said stop"
             for c in children:
                 law_V = draft.law[c]
-                assert law_V is not None, f"budget {name}: a drawn node has no law"
+                assert (law_V is None) == (draft.draw[c] is Draw.CERTAIN), f"budget {name}: a drawn node has no law"
+                if law_V is None:
+                    continue
                 assert float((probs(law_V) - probs(rows[path])).abs().max()) < tolerance, \
                     f"budget {name}: the law of a node below {path} is not the draft's row there"
                 seen[path, before if draft.draw[c] is Draw.WITHOUT else len(before), draft.draw[c]][draft.token[c]] += p
