@@ -12,11 +12,19 @@ def test_share_of_a_pass():
     assert costs.share(8, peers=2) == pytest.approx((9.0 + 12 * 5 / 3) / 2)
 
 
+def test_context_costs_more():
+    costs = Costs((4.0, 5.0), more_ms=(1.0, 3.0))
+    assert costs.share(1, context=500) == 4.5 and costs.share(2, context=2000) == 11.0
+    assert costs.share(3, context=1000) == pytest.approx(6.0 + 5.0)
+
+
 def test_a_table_that_falls_does_not_go_below_its_end():
     assert Costs((4.0, 3.0)).share(50) == 3.0
 
 
 @pytest.mark.parametrize("given, match", [({"rows_ms": (1.0,)}, "rows_ms"), ({"rows_ms": (1.0, 0.0)}, "rows_ms"),
+                                          ({"more_ms": (1.0,)}, "more_ms"),
+                                          ({"more_ms": (1.0, -1.0)}, "more_ms"),
                                           ({"draft_ms": -1.0}, "draft_ms"), ({"draft_ms": float("nan")}, "draft_ms")])
 def test_bad_tables(given, match):
     with pytest.raises(ValueError, match=match):

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,40 +22,52 @@ if TYPE_CHECKING:
 QUICK = 8.0
 """Seconds of a measurement that nobody asked for."""
 
+CONTEXTS = (64, 768)
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """rows: t(m) in ms by m, behind `context` tokens; draft: the same of the draft model, empty without one; extra_ms: what
-    Python adds to a pass."""
+    """rows: t(m) in ms by m, behind `context` tokens; far: the same behind `far_context`; draft: of the draft model, empty
+    without one; extra_ms: what Python adds to a pass."""
     context: int
     rows: dict[int, float]
+    far_context: int
+    far: dict[int, float]
     draft: dict[int, float]
     extra_ms: float
     measured: str
 
     @property
     def costs(self) -> Costs:
-        """The table with the gaps filled by straight lines; never falling, as a further row is never a gain."""
-        known = sorted(self.rows)
-        out, best = list[float](), 0.0
-        for m in range(1, known[-1] + 1):
-            above = next(k for k in known if k >= m)
-            below = max(k for k in known if k <= m)
-            part = (m - below) / (above - below) if above > below else 0.0
-            best = max(best, self.rows[below] * (1 - part) + self.rows[above] * part)
-            out.append(best + self.extra_ms)
-        return Costs(tuple(out), self.draft[1] + self.extra_ms if self.draft else 0.0)
+        """The tables with the gaps filled by straight lines; never falling, as a further row is never a gain."""
+        near, far = _filled(self.rows), _filled(self.far)
+        more = [max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)]
+        rows = [max(a - m * self.context / 1000, 0.1 * a) + self.extra_ms for a, m in zip(near, more)]
+        return Costs(tuple(_rising(rows)), self.draft[1] + self.extra_ms if self.draft else 0.0, tuple(_rising(more)))
 
 
-def measure(lm: LM, *, seconds: float = 10.0, context: int = 256) -> Profile:
-    """Time passes for about `seconds`."""
-    context = min(context, lm.network.context // 2)
-    share = seconds * (0.7 if lm.draft else 1.0)
-    rows = table(Passes(lm.network, context), ROWS, share)
-    draft = table(Passes(lm.draft.lm.network, context, want=Reads.ROW), (1, 2, 4), seconds - share) if lm.draft else {}
-    return Profile(context, rows, draft, EXTRA_MS, time.strftime("%Y-%m-%d"))
+def _filled(table: dict[int, float]) -> list[float]:
+    known, out = sorted(table), list[float]()
+    for m in range(1, known[-1] + 1):
+        above, below = next(k for k in known if k >= m), max(k for k in known if k <= m)
+        part = (m - below) / (above - below) if above > below else 0.0
+        out.append(table[below] * (1 - part) + table[above] * part)
+    return out
+
+
+def _rising(values: list[float]) -> list[float]:
+    return list(accumulate(values, max))
+
+
+def measure(lm: LM, *, seconds: float = 10.0) -> Profile:
+    """Time passes for about `seconds`, behind a short and a long context in turn."""
+    near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
+    share = seconds * (0.4 if lm.draft else 0.5)
+    rows = table(Passes(lm.network, near), ROWS, share)
+    longer = table(Passes(lm.network, far), ROWS, share)
+    draft = table(Passes(lm.draft.lm.network, near, want=Reads.ROW), (1, 2, 4), seconds - 2 * share) if lm.draft else {}
+    return Profile(near, rows, far, longer, draft, EXTRA_MS, time.strftime("%Y-%m-%d"))
 
 
 EXTRA_MS = 0.15
@@ -78,8 +91,9 @@ def read(lm: LM) -> Profile | None:
     """The profile of this model here, or None where there is none (or the file cannot be read)."""
     try:
         kept = json.loads(path().read_text(encoding="utf-8"))[key(lm)]
-        return Profile(int(kept["context"]), {int(m): float(t) for m, t in kept["rows"].items()},
-                       {int(m): float(t) for m, t in kept["draft"].items()}, float(kept["extra_ms"]), str(kept["measured"]))
+        rows, far, draft = ({int(m): float(t) for m, t in kept[k].items()} for k in ("rows", "far", "draft"))
+        return Profile(int(kept["context"]), rows, int(kept["far_context"]), far, draft, float(kept["extra_ms"]),
+                       str(kept["measured"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

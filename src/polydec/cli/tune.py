@@ -33,10 +33,11 @@ def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file o
         print(json.dumps({"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(found)}))
         return
     out = Console(highlight=False, soft_wrap=True)
-    out.print(f"{profile.key(lm)}; context {found.context}", style="dim")
-    out.print("rows   ms    ms a row   times t(1)")
+    out.print(profile.key(lm), style="dim")
+    out.print(f"rows   ms behind {found.context:4} tokens   times t(1)   ms behind {found.far_context:4} tokens   times t(1)")
     for m, t in found.rows.items():
-        out.print(f"{m:4} {t:6.2f} {t / m:8.2f} {t / found.rows[1]:8.2f}")
+        far = found.far[m]
+        out.print(f"{m:4} {t:22.2f} {t / found.rows[1]:12.2f} {far:23.2f} {far / found.far[1]:12.2f}")
     if found.draft:
         out.print(f"draft model: {found.draft[1]:.2f} ms a token ({found.draft[1] / found.rows[1]:.0%} of a pass)")
     out.print(f"kept in {profile.path()}")

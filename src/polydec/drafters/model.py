@@ -12,7 +12,7 @@ from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 @dataclass(frozen=True)
 class FromModel:
     """Draws a tree from `draft`, a target of the same vocabulary, shaped as one likes: what it is decides how much is
-    accepted, never what is said.
+    accepted, never what is said. last: how many tokens of the prompt the draft reads, at least 1; None: all.
 
     Exact: law, under any exact verifier.
     Reduces to: `nothing` at depth 0.
@@ -20,9 +20,14 @@ class FromModel:
     """
     draft: Target
     tree: Tree
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.last is not None and self.last < 1:
+            raise ValueError(f"last is {self.last}: it must be at least 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> ModelGuess:
-        return ModelGuess(self.tree, self.draft.open(prompt))
+        return ModelGuess(self.tree, self.draft.open(prompt if self.last is None else prompt[-self.last:]))
 
 
 @dataclass(frozen=True)
