@@ -86,8 +86,6 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     if draft == "default":
         draft = zoo.default_draft(name)
     small = None if draft is None else checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
-    if small is not None:
-        model.lm.vocab.require_same(small.lm.vocab, f"draft {draft}")
     if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way
         native = not model.why and (small is None or not small.why)
         torch.set_num_threads(1 if native else threads or TORCH_THREADS)
@@ -245,7 +243,8 @@ class Engine:
         if n < 1:
             raise ValueError(f"n is {n}: it must be at least 1")
         contexts = {model.name: model.lm.network.context}
-        if draft is not None and "draft" in registry.get(method).CARD.needs:
+        card = registry.get(method).CARD
+        if draft is not None and "draft" in card.needs and card.same_tokenizer:
             contexts[draft.name] = draft.lm.network.context
         who, context = min(contexts.items(), key=lambda kv: kv[1])
         room = context - len(ids)
@@ -270,6 +269,9 @@ class Engine:
             shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=seed, choice=i)
             target = Shaped(model.lm, *shapers) if shapers else model.lm
             small = None if draft is None else Shaped(draft.lm, *shapers) if shapers else draft.lm
+            if draft is not None and not card.same_tokenizer:
+                free = build_shapers(sampling.anywhere(), order=order, eos=draft.lm.vocab.eos, seed=seed, choice=i)
+                small = Shaped(draft.lm, *free) if free else draft.lm
             costs = self.model.costs if registry.wants_costs(method) else None
             decoder, chosen = registry.build(method, target, small, dict(options or {}), costs)
             guarantee = decoder.exactness.value

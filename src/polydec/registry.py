@@ -116,7 +116,10 @@ def build(name: str, target: Target, draft: Target | None = None, given: Mapping
         if draft is None:
             raise ValueError(f"method {name} needs a draft model: name one (--draft), or take one of "
                              + ", ".join(n for n, m in recipes().items() if not m.CARD.needs))
-        target.vocab.require_same(draft.vocab, "the draft")
+        if module.CARD.same_tokenizer:
+            target.vocab.require_same(draft.vocab, "the draft")
+    elif draft is not None and not target.vocab.same(draft.vocab):
+        draft = None                              # it is there for another method
     values = {o.name: o.convert(given[o.name]) if given and o.name in given else o.default for o in known.values()}
     measured = {"costs": costs or Costs()} if wants_costs(name) else {}
     return module.build(target, draft=draft, **measured, **values), values

@@ -70,3 +70,9 @@ def test_fit_cuts_by_depth_and_below_an_end():
 def test_budgets_go_on_unless_told():
     assert Budget().go_on(1, 0.0)
     assert not Budget(go_on=lambda depth, q: q > 0.5).go_on(1, 0.4)
+
+
+def test_same_vocabularies():
+    a = Vocab(10, frozenset({9}), "one")
+    assert a.same(Vocab(10, frozenset(), "one")) and a.same(Vocab(10, frozenset()))
+    assert not a.same(Vocab(11, frozenset(), "one")) and not a.same(Vocab(10, frozenset(), "two"))

@@ -258,3 +258,13 @@ def test_stories_tokenizer_equals_transformers():
         row = json.loads(line)
         assert list(text.encode(row["prompt"])) == row["prompt_ids"] == theirs.encode(row["prompt"])
         assert text.decode([*row["prompt_ids"], *row["greedy_ids"]]) == row["greedy_text"]
+
+
+def test_pieces():
+    """The bytes of every id join to the text."""
+    from polydec.models.checkpoint import open_source
+    text = open_source("zoo:tiny").text
+    said = "A dog's café, naïve — 東京!\n"
+    assert len(text.pieces) == text.size
+    assert b"".join(text.pieces[i] for i in text.encode(said, special=False)).decode() == said
+    assert all(text.pieces[i] is None for i in text.eos)

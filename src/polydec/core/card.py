@@ -13,8 +13,9 @@ class Card:
 
     name: the file's, with hyphens; kind: "draft-and-verify", "unmasking", "sampler", "search", "constraint" or "refresh";
     family: "ar", "diffusion" or "any"; guarantee: what it promises, None where that cannot be said; needs: "draft" and the
-    like; source: authors, paper, year; reduces_to: which simpler method it equals, and when; parent: the method that it
-    must beat, at home: the workload where; options: one line of help for each parameter of `build`.
+    like; same_tokenizer: whether that must have the target's; source: authors, paper, year; reduces_to: which simpler method
+    it equals, and when; parent: the method that it must beat, at home: the workload where; options: one line of help for
+    each parameter of `build`.
     """
     name: str
     title: str
@@ -28,4 +29,5 @@ class Card:
     home: str = ""
     needs: tuple[str, ...] = ()
     needs_training: bool = False
+    same_tokenizer: bool = True
     options: Mapping[str, str] = field(default_factory=dict[str, str])

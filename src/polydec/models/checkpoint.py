@@ -68,7 +68,7 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
         network, why = _network(source, dtype, device, threads, quantize)
     except (ValueError, SafetensorError) as e:
         raise ValueError(f"{name} cannot be loaded: {e}") from None
-    vocab = Vocab(network.size, source.text.eos, source.fingerprint)
+    vocab = Vocab(network.size, source.text.eos, source.fingerprint, source.text if source.fingerprint else None)
     kernel = network.kernel + (f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else "")
     return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, kernel, source.path, why)
 

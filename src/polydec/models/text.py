@@ -88,6 +88,12 @@ class Text:
         speller = self._speller(after)
         return "".join([*map(speller.feed, ids), speller.end()])
 
+    @cached_property
+    def pieces(self) -> tuple[bytes | None, ...]:
+        """Of each id the bytes that it stands for; None for special tokens, gaps, and where the decoder looks at more
+        than one token at a time."""
+        return tuple(None if self._rule is None else self._bytes(x) for x in range(self.size))
+
     @property
     def has_chat(self) -> bool:
         return self.template is not None

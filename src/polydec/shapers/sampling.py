@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
@@ -113,6 +113,10 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
+
+    def anywhere(self) -> Sampling:
+        """The same without the fields that name token ids or count tokens: what can be asked of another tokenizer."""
+        return replace(self, logit_bias=None, allowed_token_ids=None, bad_token_ids=(), dry_sequence_breakers=(), min_tokens=0)
 
     def check(self, size: int) -> None:
         """Raise ValueError where an id lies outside a vocabulary of `size` tokens, or no token is left of it."""

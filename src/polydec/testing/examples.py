@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
 
-from polydec.core.protocols import Drafter, Scores, Session, Shaper, Target, Tree
+from polydec.core.protocols import Drafter, Scores, Session, Shaper, Target, Tree, Verifier
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
 from polydec.drafters.lookup import Lookup
@@ -19,6 +19,7 @@ from polydec.shapers.top_p import TopP
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy
 from polydec.trees.chain import Chain
+from polydec.verifiers.match import Match
 
 SHAPERS: dict[str, tuple[Shaper[Any], ...]] = {
     "plain": (),
@@ -43,7 +44,7 @@ def bend(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
 def example(kind: type) -> Any:
     """An instance of a mechanism: its defaults, and a toy, a chain or simple drafters where it asks for such."""
     hints, fill = get_type_hints(kind), {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
-                                         Drafter: lambda: Recycling(2, 6),
+                                         Drafter: lambda: Recycling(2, 6), Verifier: Match,
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
                    if f.default is MISSING and f.default_factory is MISSING})

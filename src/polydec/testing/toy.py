@@ -1,7 +1,8 @@
 """Tiny laws with a cache that behaves like a real one: every law is known, and every slip of the cache shows."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -9,10 +10,13 @@ from polydec.core.types import Reads, Vocab
 from polydec.models.lm import LM, Answer, Query
 
 
+State = tuple[int, int, int, int]
+
+
 class TextCache:
-    """A cache whose entries hold the whole text that led to them, with the verbs of polydec.models.cache.Cache."""
+    """A cache whose entries hold the whole text that led to them, and what each layer wrote there, with the verbs of polydec.models.cache.Cache."""
     def __init__(self) -> None:
-        self.text: list[tuple[int, ...] | None] = []
+        self.text: list[tuple[tuple[int, ...], tuple[int, ...]] | None] = []
         self.length = 0
         self.parent: list[int] = []
 
@@ -44,14 +48,47 @@ class TextCache:
         return 8 * len(self.text)
 
 
+@dataclass(frozen=True)
+class Letters:
+    """Words of a toy: of each id one text; ids in `silent` stand for nothing."""
+    of: tuple[str, ...]
+    silent: frozenset[int] = frozenset()
+
+    @property
+    def pieces(self) -> tuple[bytes | None, ...]:
+        return tuple(None if i in self.silent else piece.encode() for i, piece in enumerate(self.of))
+
+    def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
+        """The longest piece first, from the left."""
+        out, at = list[int](), 0
+        while at < len(text):
+            fit = [i for i, piece in enumerate(self.of) if i not in self.silent and text.startswith(piece, at)]
+            if not fit:
+                raise ValueError(f"no piece begins {text[at:]!r}")
+            out.append(max(fit, key=lambda i: len(self.of[i])))
+            at += len(self.of[out[-1]])
+        return tuple(out)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return "".join(self.of[i] for i in ids if i not in self.silent)
+
+
 class Table:
-    """An order-2 law: the next token depends on the last two. Float64. `cost` orders it in the scheduler."""
-    layers, context, partial, rollback = 1, 1 << 20, False, True
+    """An order-2 law: the next token depends on the last two. Float64. `cost` orders it in the scheduler.
+
+    It has `layers` layers. A state is (token, the one before it, which layers ran, what was wrong), and each entry notes
+    for every layer what it wrote there: -1 nothing, 0 what a whole pass writes, else a number that names the fault; faults
+    spread to what attends to them. Depths that leave layers out, and faulty caches, have laws of their own near the whole
+    one's.
+    """
+    layers, context, partial, rollback = 3, 1 << 20, True, True
 
     def __init__(self, seed: int, size: int = 3, sharp: float = 1.2, *, cost: float = 1.0, tree: bool = True) -> None:
         g = torch.Generator().manual_seed(seed)
         self.weight = torch.randn(size + 1, size + 1, size, generator=g, dtype=torch.float64) * sharp
+        self.other = torch.randn(97, size, generator=g, dtype=torch.float64) * sharp / 2
         self.size, self.cost, self.tree = size, cost, tree
+        self.runs = 0                             # layers times positions, so far
 
     def new_cache(self) -> TextCache:
         return TextCache()
@@ -60,24 +97,60 @@ class Table:
         return [self._answer(q) for q in queries]
 
     def _answer(self, q: Query) -> Answer:
-        cache = q.cache
-        for slot, x in enumerate(q.token, q.first):
+        cache, states, exits = q.cache, list[State](), dict[int, list[State]]()
+        layers = tuple(range(self.layers)) if q.layers is None else q.layers
+        self.runs += len(q) * len(layers)
+        given = [(x, self.size, 0, 0) for x in q.token] if q.embed is None else [
+            (int(a), int(b), int(c), int(d)) for a, b, c, d in q.embed.tolist()]
+        for slot, state in enumerate(given, q.first):
             if slot <= cache.length:              # committed entries and the first staged one follow the last slot
                 before = slot - 1
             if slot >= cache.length:
                 p = cache.parent[slot - cache.length]
                 before = cache.length + p
-            text = cache.text[before] if before >= 0 else ()
-            assert text is not None, "an entry was read before it was fed"
-            cache.text[slot] = (*text, x)
-        if q.want.law is Reads.NOTHING or not len(q.rows):
-            return Answer(torch.empty(0, self.size, dtype=torch.float64))
-        texts = [cache.text[q.first + r] for r in q.rows]
-        return Answer(torch.stack([self.weight[t[-2] if len(t) > 1 else self.size, t[-1]] for t in texts]))
+            above = cache.text[before] if before >= 0 else ((), (0,) * self.layers)
+            assert above is not None, "an entry was read before it was fed"
+            wrote, own = list((-1,) * self.layers), cache.text[slot]
+            if q.embed is not None:               # goes on where an earlier pass ended
+                assert own is not None and own[0] == (*above[0], state[0]), "a state was fed to the slot of another text"
+                wrote = list(own[1])
+            for i in layers:
+                state = self._layer(i, state, above, wrote)
+                if i + 1 in q.want.exits:
+                    exits.setdefault(i + 1, []).append(state)
+            cache.text[slot] = ((*above[0], state[0]), tuple(wrote))
+            states.append(state)
+        rows = [states[r] for r in q.rows]
+        silent = q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING
+        some = {d: self._tensor([e[r] for r in q.rows]) for d, e in exits.items()}
+        return Answer(None if silent else self.head(self._tensor(rows)), self._tensor(rows) if q.want.hidden else None,
+                      exits=some or None)
+
+    def _layer(self, i: int, state: State, above: tuple[tuple[int, ...], tuple[int, ...]], wrote: list[int]) -> State:
+        token, prev, ran, wrong = state
+        text, below = above
+        assert below[i] >= 0, f"layer {i} of an entry was read before it ran"
+        bad = 0 if ran == (1 << i) - 1 and not wrong else 1 + (7 * ran + 3 * wrong) % 95
+        wrote[i] = 1 + (5 * below[i] + 11 * bad) % 96 if below[i] or bad else 0
+        wrong = 1 + (13 * wrong + wrote[i]) % 96 if wrote[i] else wrong
+        return token, text[-1] if text else self.size, ran | 1 << i, wrong
+
+    def _tensor(self, states: Sequence[State]) -> torch.Tensor:
+        return torch.tensor(states, dtype=torch.float64).reshape(len(states), 4)
+
+    def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        """Logits of states."""
+        rows = list[torch.Tensor]()
+        for x, prev, ran, wrong in hidden_RH.tolist():
+            whole = self.weight[int(prev), int(x)]
+            odd = int(31 * ((1 << self.layers) - 1 - ran) + wrong) % 97
+            rows.append(whole + self.other[odd] if ran != (1 << self.layers) - 1 or wrong else whole)
+        return torch.stack(rows) if rows else torch.empty(0, self.size, dtype=torch.float64)
 
 
 def toy(seed: int, size: int = 3, *, eos: int | None = None, sharp: float = 1.2, cost: float = 1.0, tree: bool = True,
         chunk: int = 2) -> LM:
     """A random law over `size` tokens, the last one being EOS unless `eos` says which; logits spread by `sharp`."""
     ends = frozenset({size - 1 if eos is None else eos})
-    return LM(Table(seed, size, sharp, cost=cost, tree=tree), Vocab(size, ends), chunk=chunk)
+    words = Letters(tuple(chr(0x61 + i) for i in range(size)), ends)
+    return LM(Table(seed, size, sharp, cost=cost, tree=tree), Vocab(size, ends, words=words), chunk=chunk)

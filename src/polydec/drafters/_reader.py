@@ -1,0 +1,92 @@
+"""A draft model that reads along in a text of another tokenizer."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from polydec.core.protocols import Session, Target
+from polydec.core.types import Reads, Vocab, Want, Words
+
+
+def words_of(vocab: Vocab, who: str) -> Words:
+    """Raises ValueError where a vocabulary has no spelling."""
+    if vocab.words is None:
+        raise ValueError(f"{who} has no tokenizer: a draft of another tokenizer is given the text")
+    return vocab.words
+
+
+@dataclass
+class Reader:
+    """text: the target's ids, the pending root included. The draft's session holds `fed` of them as the draft spells
+    them, from its token `start` on; what is spelled anew is rewound."""
+    draft: Target
+    words: Words
+    context: int
+    text: list[int]
+    start: int = 0
+    session: Session | None = None
+    fed: list[int] = field(default_factory=list[int])
+
+    async def catch_up(self) -> tuple[Session, int] | None:
+        """The session at the end of the text, and the draft's pending root; None where the text ends inside a character,
+        holds nothing but special tokens, or cannot be spelled."""
+        string = self.words.decode(self.text)
+        if not string or string.endswith("\ufffd"):
+            return None
+        try:
+            ids = words_of(self.draft.vocab, "the draft").encode(string)
+        except ValueError:
+            return None
+        if len(ids) - self.start > self.context:  # begin again with the last half
+            self.start = len(ids) - self.context // 2
+            self.close()
+        ids = ids[min(self.start, len(ids) - 1):]
+        if self.session is None:
+            self.session = self.draft.open(ids)
+        else:
+            same = next((i for i, (a, b) in enumerate(zip(self.fed, ids[:-1], strict=False)) if a != b),
+                        min(len(self.fed), len(ids) - 1))
+            if same < len(self.fed):
+                self.session.rewind(len(self.fed) - same)
+            self.session.commit(ids[same:-1])
+        self.fed = list(ids[:-1])
+        await self.session.prefill(Want(law=Reads.NOTHING))
+        return self.session, ids[-1]
+
+    def fork(self) -> Reader:
+        session = None if self.session is None else self.session.fork()
+        return Reader(self.draft, self.words, self.context, list(self.text), self.start, session, list(self.fed))
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+        self.session = None
+
+
+@lru_cache(maxsize=8)
+def twins(draft: Vocab, target: Vocab) -> dict[int, int]:
+    """Of each token of the draft the one of the target that stands for the same bytes, where there is one; and of an end
+    an end. No token of the target appears twice."""
+    first: dict[bytes, int] = {}
+    for i, piece in enumerate(words_of(target, "the target").pieces[:target.size]):
+        if piece and i not in target.eos:
+            first.setdefault(piece, i)
+    out: dict[int, int] = {}
+    for i, piece in enumerate(words_of(draft, "the draft").pieces[:draft.size]):
+        if piece and i not in draft.eos and piece in first:
+            out[i] = first.pop(piece)
+    if draft.eos and target.eos:
+        out[min(draft.eos)] = min(target.eos)
+    return out
+
+
+def translate(words: Words, before: Sequence[int], addition: str) -> tuple[int, ...]:
+    """The ids of `addition` where it stands behind the tokens `before`, of which the last few count; () where there are
+    none."""
+    tail = words.decode(before[-16:])
+    try:
+        head, whole = words.encode(tail, special=False), words.encode(tail + addition, special=False)
+        return whole[len(head):] if whole[:len(head)] == head else words.encode(addition, special=False)
+    except ValueError:
+        return ()

@@ -1,0 +1,84 @@
+"""A draft model with another tokenizer: its continuation is spelled again in the target's tokens."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
+from polydec.drafters._reader import Reader, translate, words_of
+
+
+@dataclass(frozen=True)
+class OtherTokenizer:
+    """Give the text to the draft in its own tokens, let it go on greedily (under its shaping) for as many of them as the
+    budget has levels, and propose the target's spelling of what it wrote, with certainty.
+
+    The text is spelled anew in each round; where the draft's tokens of it change, its cache goes back to there. Special
+    tokens are not in the text. An end of the draft stands for the target's. vocab: the target's; context: the most tokens
+    that the draft reads, 16 to 65536 (beyond, it begins again with the last half). Both vocabularies must know their
+    words.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: `nothing` where the draft's words are none of the target's next ones; a greedy draft chain where the two
+    tokenizers are one.
+    Source: universal assisted decoding (Wolf et al., transformers, 2024; Timor et al., "Accelerating LLM inference with
+    lossless speculative decoding algorithms for heterogeneous vocabularies", 2025, "string-level exact match").
+    """
+    draft: Target
+    vocab: Vocab
+    context: int = 512
+
+    def __post_init__(self) -> None:
+        words_of(self.vocab, "the target")
+        words_of(self.draft.vocab, "the draft")
+        if not 16 <= self.context <= 65536:
+            raise ValueError(f"context is {self.context}: it must lie in 16 to 65536")
+
+    def open(self, prompt: Sequence[int], session: Session) -> OtherTokenizerGuess:
+        reader = Reader(self.draft, words_of(self.vocab, "the target"), self.context, list(prompt))
+        return OtherTokenizerGuess(self, reader)
+
+
+@dataclass(frozen=True)
+class OtherTokenizerGuess:
+    """The draft, reading along."""
+    how: OtherTokenizer
+    reader: Reader
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        most = min(budget.depth, budget.nodes)
+        place = await self.reader.catch_up() if most > 0 else None
+        if place is None:
+            return Draft.chain(root)
+        (session, first), draft = place, self.how.draft.vocab
+        said, end = Draft.chain(first), False
+        for depth in range(1, most + 1):
+            scores = await session.score(said, Want(law=Reads.ARGMAX))
+            token = scores.argmax(depth - 1)
+            end = token in draft.eos
+            if end:
+                break
+            said = said.grown(token, depth - 1, Draw.CERTAIN, None)
+            if not budget.go_on(depth, 1.0):
+                break
+        words, spell = self.reader.words, words_of(draft, "the draft")
+        known = spell.decode((*self.reader.fed, first))
+        whole = spell.decode((*self.reader.fed, *said.token))
+        ids = translate(words, self.reader.text, whole[len(known):].rstrip("\ufffd")) if whole.startswith(known) else ()
+        ends = sorted(self.how.vocab.eos)[:1] if end else []
+        return Draft.chain(root, [*ids, *ends][:most])
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
+
+    def fork(self) -> OtherTokenizerGuess:
+        return OtherTokenizerGuess(self.how, self.reader.fork())
+
+    def close(self) -> None:
+        self.reader.close()

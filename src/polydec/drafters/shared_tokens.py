@@ -1,0 +1,96 @@
+"""A draft model with another tokenizer, held to the tokens that both vocabularies have."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from polydec.core.law import NEG_INF, normalise, probs
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
+from polydec.drafters._reader import Reader, twins, words_of
+
+
+@dataclass(frozen=True)
+class SharedTokens:
+    """Draw a chain from the draft's law on those of its tokens that stand for the same bytes as one of the target's
+    tokens, renormalised; each node carries that law in the target's ids.
+
+    The draft reads the text in its own spelling, as `other_tokenizer` does. It stops where its law has no weight on a
+    shared token (a greedy draft: where its token is not shared). An end is shared with an end. vocab: the target's;
+    context: the most tokens that the draft reads, 16 to 65536. Both vocabularies must know their words.
+
+    Exact: law, under any exact verifier: a node's law is the one that it was drawn from.
+    Reduces to: a draft model with a `chain` where the two tokenizers are one; `nothing` where they share no token.
+    Source: Timor et al., "Accelerating LLM inference with lossless speculative decoding algorithms for heterogeneous
+    vocabularies" (2025), "token-level intersection".
+    """
+    draft: Target
+    vocab: Vocab
+    context: int = 512
+
+    def __post_init__(self) -> None:
+        words_of(self.vocab, "the target")
+        words_of(self.draft.vocab, "the draft")
+        if not 16 <= self.context <= 65536:
+            raise ValueError(f"context is {self.context}: it must lie in 16 to 65536")
+
+    def open(self, prompt: Sequence[int], session: Session) -> SharedTokensGuess:
+        twin = twins(self.draft.vocab, self.vocab)
+        reader = Reader(self.draft, words_of(self.vocab, "the target"), self.context, list(prompt))
+        return SharedTokensGuess(reader, twin, {b: a for a, b in twin.items()}, self.vocab.size)
+
+
+@dataclass(frozen=True)
+class SharedTokensGuess:
+    """twin: of a shared token of the draft the target's; back: the other way; size: of the target's vocabulary."""
+    reader: Reader
+    twin: dict[int, int]
+    back: dict[int, int]
+    size: int
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        most, draft = min(budget.depth, budget.nodes), Draft.chain(root)
+        place = await self.reader.catch_up() if most > 0 and self.twin else None
+        if place is None:
+            return draft
+        session, first = place
+        said = Draft.chain(first)
+        ours, theirs = torch.tensor(list(self.twin)), torch.tensor(list(self.twin.values()))
+        for depth in range(1, most + 1):
+            scores = await session.score(said, Want())
+            only, law_V, p, draw = scores.certain(depth - 1), None, 1.0, Draw.CERTAIN
+            if only is not None:
+                if only not in self.twin:
+                    break
+                token = self.twin[only]
+            else:
+                row_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
+                shared_K = row_V[ours.to(row_V.device)]
+                if not float(shared_K.max()) > NEG_INF:
+                    break
+                law_V = row_V.new_full((self.size,), NEG_INF)
+                law_V[theirs.to(row_V.device)] = normalise(shared_K)
+                p_V = probs(law_V)
+                token = rng.at("draft", position, depth).categorical(p_V)
+                p = float(p_V[token])
+            draft = draft.grown(token, depth - 1, draw, law_V, p)
+            said = said.grown(self.back[token], depth - 1, Draw.CERTAIN, None)
+            if not budget.go_on(depth, p):
+                break
+        return draft
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
+
+    def fork(self) -> SharedTokensGuess:
+        return SharedTokensGuess(self.reader.fork(), self.twin, self.back, self.size)
+
+    def close(self) -> None:
+        self.reader.close()
