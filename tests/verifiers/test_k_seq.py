@@ -221,6 +221,7 @@ def test_the_law_stays(tree, budget):
     check_law(lambda t, d: Speculative(t, FromModel(d, tree), KSeq(), budget), laws=4, length=2)
 
 
+@pytest.mark.slow
 def test_three_tokens_of_two_sequences():
     check_law(lambda t, d: Speculative(t, FromModel(d, Sequences(2)), KSeq(), Fixed(2, 4)), laws=1, length=3,
               shapings=["plain"])
