@@ -1,0 +1,50 @@
+"""Shapes of trees whose positions are index paths: the rank among its siblings of each node on the way down."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+Path = tuple[int, ...]
+Template = tuple[tuple[int, int], ...]
+"""Of each node below the root (its parent's index, its rank), breadth first."""
+
+
+def template(paths: Sequence[Path]) -> Template:
+    """Of paths that hold every beginning of each of them."""
+    order = sorted(paths, key=lambda path: (len(path), path))
+    index = {(): 0} | {path: i for i, path in enumerate(order, 1)}
+    return tuple((index[path[:-1]], path[-1]) for path in order)
+
+
+def of_counts(shape: Sequence[int]) -> Template:
+    """shape[i] is how many children node i has, breadth first from the root (node 0); nodes past its end have none.
+    Raises ValueError for a count that is not 0 to 64, for counts of nodes that do not exist, or of more than 256."""
+    out: list[tuple[int, int]] = []
+    for i, n in enumerate(shape):
+        if not 0 <= n <= 64 or i > len(out):
+            raise ValueError(f"shape is {','.join(map(str, shape))}: it must be the child counts (0 to 64) of the nodes, "
+                             "breadth first, such as 3,2,1")
+        out += [(i, rank) for rank in range(n)]
+    if not 1 <= len(out) <= 256:
+        raise ValueError(f"shape has {len(out)} nodes: it must have 1 to 256")
+    return tuple(out)
+
+
+def counts(paths: Sequence[Path]) -> tuple[int, ...]:
+    """The shape of a template: how many children each node has, breadth first, without the zeros at its end."""
+    nodes = template(paths)
+    out = [sum(above == i for above, _ in nodes) for i in range(len(nodes) + 1)]
+    while out and not out[-1]:
+        out.pop()
+    return tuple(out)
+
+
+def best(accepted: Mapping[Path, int], nodes: int) -> tuple[Path, ...]:
+    """The index paths that were accepted most often. They hold their own beginnings and the lower ranks beside them where
+    counts do (a path is accepted with all its beginnings); what is missing is put in."""
+    chosen: set[Path] = set()
+    for path in sorted(accepted, key=lambda path: (-accepted[path], len(path), path)):
+        need = {path[:i] for i in range(1, len(path) + 1)}
+        need |= {(*p[:-1], r) for p in need for r in range(p[-1])}
+        if len(chosen | need) <= nodes:
+            chosen |= need
+    return tuple(sorted(chosen, key=lambda path: (len(path), path)))
