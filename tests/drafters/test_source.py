@@ -1,0 +1,111 @@
+"""Aggressive decoding: the place in the source, and how it is found again."""
+import random
+
+import pytest
+
+from polydec.core.decode import Speculative
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Budget, Draft, Verdict
+from polydec.drafters.source import PRIOR, Source
+from polydec.policies.fixed import Fixed
+from polydec.testing.check_drafter import check_drafter
+from polydec.testing.toy import toy
+from polydec.verifiers.match import Match
+
+TEXT = (10, 11, 12, 13, 14, 10, 15, 11, 12, 16)
+
+
+def propose(guess, depth=64):
+    return run([guess.propose(0, 9, Budget(depth, depth), Rng.of(0))])[0]
+
+
+def after(guess, *tokens):
+    for x in tokens:
+        guess.push(x)
+    return propose(guess).token[1:]
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_a_place_that_is_unambiguous_is_found(near):
+    assert after(Source(near=near).open(TEXT, None), 14) == TEXT[5:]
+    assert after(Source(near=near).open(TEXT, None), 11) == ()            # twice
+    assert after(Source(near=near).open(TEXT, None), 15, 11) == TEXT[8:]  # the copy went on
+    assert after(Source(near=near).open(TEXT, None), 99) == ()
+
+
+def test_by_two_and_three_tokens():
+    text = (1, 2, 3, 7, 2, 3, 8, 1, 3, 9)
+    assert after(Source().open(text, None), 99, 3) == ()                  # three times; 99 3 does not occur
+    assert after(Source().open(text, None), 1, 3) == (9,)
+    assert after(Source().open(text, None), 2, 3) == ()                   # twice as two, and no third
+    assert after(Source().open(text, None), 1, 2, 3) == (7, 2, 3, 8, 1, 3, 9)
+
+
+def test_realignment_equals_brute_force():
+    dice = random.Random(2)
+    for _ in range(300):
+        text = tuple(dice.randrange(5) for _ in range(dice.randint(1, 14)))
+        guess = Source().open(text, None)
+        out = [dice.randrange(6) for _ in range(dice.randint(1, 4))]
+        guess.place.last = tuple(out[-3:])
+        want = None
+        for n in range(1, len(out[-3:]) + 1):
+            ends = [e for e in range(n, len(text) + 1) if list(text[e - n:e]) == out[-n:]]
+            if len(ends) == 1:
+                want = ends[0], n
+            if len(ends) != 1 and ends:
+                continue
+            break
+        assert guess._unique() == want
+
+
+def test_the_first_pass_copies_the_source_where_asked_to():
+    assert propose(Source(eager=True, block=4).open(TEXT, None)).token[1:] == TEXT[:4]
+    assert propose(Source().open(TEXT, None)).token == (0,)
+    assert propose(Source(2, -1, eager=True).open(TEXT, None)).token[1:] == TEXT[2:-1]
+
+
+def test_near_the_place_that_was_left():
+    def edited(*tokens):
+        return after(Source(near=True, eager=True).open(TEXT, None), *tokens)
+
+    assert edited(10, 11, 99) == TEXT[3:6]                    # one was replaced: guessed, three tokens at most
+    assert edited(10, 11, 99, 98) == TEXT[4:7]                # two were
+    assert edited(10, 11, 99, 13) == TEXT[4:]                 # it was so: the copy goes on
+    assert edited(10, 11, 99, 12) == TEXT[3:]                 # one was put in: 12 stands nearest there
+    assert edited(10, 11, 12, 14) == TEXT[5:]                 # one was left out
+    assert edited(10, 11, 12, 13, 14, 10, 15, 99, 12) == TEXT[9:]         # of two places the nearer one
+    assert edited(10, 99, 98, 97, 96) == ()                   # lost
+    assert edited(10, 99, 98, 97, 96, 15, 11) == TEXT[8:]     # and found again
+    published = after(Source(eager=True).open(TEXT, None), 10, 11, 99)
+    assert published == ()
+
+
+def test_chance_follows_what_agreed():
+    guess = Source(eager=True).open(TEXT, None)
+    assert propose(guess).chance == (1.0, *PRIOR, PRIOR[-1])
+    guess.learn(Draft.chain(0, TEXT[:2]), None, Verdict((1, 2), 99))
+    assert guess.tried[:4] == [1, 1, 1, 0] and guess.right[:4] == [1, 1, 0, 0]
+    assert guess.chance(2) == pytest.approx(4 * PRIOR[2] / 5)
+
+
+def test_the_identity_takes_one_pass():
+    target = toy(3, 20, eos=-1)
+    target.network.weight[:] = -50.0
+    for a in range(20):
+        target.network.weight[:, a, (a + 1) % 20] = 50.0
+    how = Source(stop=-1, eager=True, block=64)
+    out = run([Speculative(target, how, Match(), Fixed(64)).run(Request((*range(10), 19), max_tokens=11))])[0]
+    assert out.token_ids == (*range(10), 10) and out.stats.passes == 1
+
+
+@pytest.mark.parametrize("how", [Source(near=True), Source(eager=True), Source(1, -1, True, True, 3), Source(5, 2)], ids=str)
+def test_contract(how):
+    check_drafter(how)
+
+
+def test_bad_options():
+    with pytest.raises(ValueError, match="block is 0: it must lie in 1 to 64"):
+        Source(block=0)
