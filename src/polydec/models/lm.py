@@ -187,6 +187,7 @@ class LMSession:
 
     def _take(self) -> None:
         """What the cache lacks of the text gets its slots, and runs with the next pass."""
+        assert self._cache.length <= len(self._text), "the cache holds more than the text"
         tail = self._text[self._cache.length:]
         self._cache.stage(range(-1, len(tail) - 1))
         self._cache.commit(range(len(tail)))

@@ -1,0 +1,190 @@
+"""Parts of a session: early exit goes on where it stopped, layer skip leaves no trace, counters are those of the cost model."""
+import random
+
+import pytest
+import torch
+from test_cache import network
+from test_session import go, lm, near, rows
+
+from polydec.core.types import Draft, Reads, Want
+from polydec.models.cpu.library import available
+
+ROW, SILENT = Want(), Want(law=Reads.NOTHING)
+L = 4
+
+
+def native(**more):
+    from native_checkpoints import config, weights
+
+    from polydec.models.cpu.network import CpuStep
+    c = config(num_hidden_layers=L, vocab_size=50, **more)
+    return CpuStep.build(c, weights(c), threads=2)
+
+
+@pytest.fixture(params=["float64", "float32", "native"])
+def net(request, monkeypatch):
+    if request.param == "native":
+        if not available()[0]:
+            pytest.skip(available()[1])
+        monkeypatch.syspath_prepend("tests/native")
+        made = native()
+    else:
+        made = network(num_hidden_layers=L, dtype=request.param)
+    made.tolerance = {"float64": 1e-10, "float32": 1e-4, "native": 0.0}[request.param]
+    made.runs, real = 0, made.forward
+
+    def forward(queries):
+        made.runs += sum(len(q) * (L if q.layers is None else len(q.layers)) for q in queries)
+        return real(queries)
+    made.forward = forward
+    return made
+
+
+def fresh(net, text, part=None):
+    session = lm(net=net).open(text[:1])
+    session = session if part is None else session.part(part)
+    return rows(go(session.score(Draft.chain(text[0], text[1:]), ROW)), len(text))
+
+
+def same_cache(net, session, text):
+    """The cache's contents are those of a prefill of the text (and the lagging entries are known)."""
+    n = session._cache.length
+    other = lm(net=net).open(text)
+    go(other.score(Draft.chain(text[-1]), ROW))
+    whole = n - len(session._lag)
+    near(session._cache.kv[..., :whole, :], other._cache.kv[..., :whole, :], net.tolerance)
+    for i, e in enumerate(session._lag, whole):
+        near(session._cache.kv[:e.depth, ..., i, :], other._cache.kv[:e.depth, ..., i, :], net.tolerance)
+
+
+@pytest.mark.parametrize("exit", [1, 3, L])
+def test_the_whole_goes_on_where_the_part_stopped(net, exit):
+    dice, text = random.Random(exit), [7, 3, 9, 20, 4, 11]
+    session = lm(net=net, chunk=3).open(text)
+    part = session.part(range(exit))
+    for depth in (3, 0, 2, 4, 1):
+        start, room = net.runs, len(text) - session._cache.length
+        draft = Draft.chain(text[-1])
+        for _ in range(depth):
+            law = go(part.score(draft, ROW))
+            near(law.row(len(draft) - 1), fresh(net, [*text[:-1], *draft.token], range(exit))[-1], net.tolerance)
+            draft = Draft.chain(text[-1], [*draft.token[1:], dice.randrange(50)])
+        scores = go(session.score(draft, ROW))
+        near(rows(scores, len(draft)), fresh(net, [*text[:-1], *draft.token])[-len(draft):], net.tolerance)
+        got = net.runs - start - sum((len(text) - 1 + k) * exit for k in range(1, depth + 1)) - (len(text) + depth) * L
+        assert got == (room + depth) * L, "a layer ran twice for a token, or not at all"
+        keep = dice.randint(0, depth)
+        session.commit(draft.token[:keep + 1])
+        text += [*draft.token[1:keep + 1], dice.randrange(50)]
+        same_cache(net, session, text)
+
+
+def test_parts_of_growing_depth_and_kept_entries_that_lag(net):
+    """What only a part has seen of the committed text passes the other layers in one query when they are needed."""
+    text = [5, 8, 2, 14]
+    session = lm(net=net).open(text)
+    for step, exit in enumerate((1, 1, 2, 1, 3, 2, 1, L, 1)):
+        law = go(session.part(range(exit)).score(Draft.chain(text[-1]), ROW))
+        near(law.row(0), fresh(net, text, range(exit))[-1], net.tolerance)
+        if step == 4:                             # deeper, of the same node
+            law = go(session.part(range(L)).score(Draft.chain(text[-1]), ROW))
+            near(law.row(0), fresh(net, text)[-1], net.tolerance)
+        if step == 5:
+            twin = session.fork()
+            near(go(twin.score(Draft.chain(text[-1]), ROW)).row(0), fresh(net, text)[-1], net.tolerance)
+        session.commit(text[-1:])
+        text.append((7 * step + 3) % 50)
+        same_cache(net, session, text)
+    start = net.runs
+    session.rewind(1)
+    assert len(session._lag) == 0
+    near(go(session.score(Draft.chain(9), ROW)).row(0), fresh(net, [*text[:-2], 9])[-1], net.tolerance)
+    assert net.runs - start == (1 + len(text) - 1) * L
+
+
+def test_trees_at_an_exit(net):
+    text = [5, 8, 2, 14]
+    session = lm(net=net).open(text)
+    part = session.part(range(2))
+    small = Draft.certain((14, 1, 2), (-1, 0, 0))
+    large = Draft.certain((14, 1, 2, 3, 4, 6), (-1, 0, 0, 1, 2, 2))
+    for draft, deep in ((small, part), (large, part), (large, session)):
+        got = go(deep.score(draft, ROW))
+        for i in range(len(draft)):
+            path = [draft.token[k] for k in draft.path_to(i)]
+            near(got.row(i), fresh(net, [*text, *path], None if deep is session else range(2))[-1], net.tolerance)
+    session.commit((14, 2, 6))
+    text += [2, 6, 30]
+    near(go(session.score(Draft.chain(30), ROW)).row(0), fresh(net, text)[-1], net.tolerance)
+
+
+def without(net, text, layers, prompt):
+    """The law after a text whose first tokens all layers saw, and the others these layers only."""
+    session = lm(net=net).open(text[:1])
+    go(session.score(Draft.chain(text[0], text[1:prompt]), SILENT))
+    session.commit(text[:prompt])
+    part = session.part(layers)
+    for x in text[prompt:]:
+        row = go(part.score(Draft.chain(x), ROW)).row(0)
+        part.commit([x])
+    return row
+
+
+@pytest.mark.parametrize("layers", [(0, 3), (1, 2), (0, 2, 3)], ids=str)
+def test_skipped_layers(net, layers):
+    text = [7, 3, 9, 20, 4]
+    session = lm(net=net).open(text)
+    part = session.part(layers)
+    draft = Draft.chain(4, [6, 2])
+    got = go(part.score(Draft.chain(4, [6]), ROW))
+    got = go(part.score(draft, ROW))
+    for i, x in enumerate(([], [6], [6, 2])):
+        near(got.row(i), without(net, [*text, *x], layers, 4), net.tolerance)
+    near(rows(go(session.score(draft, ROW)), 3), fresh(net, [*text, 6, 2])[-3:], net.tolerance)
+    go(part.score(draft, ROW))
+    session.commit((4, 6))                        # scored by the part alone: the whole feeds it again
+    text += [6, 13]
+    same_cache(net, session, text)
+    near(go(session.score(Draft.chain(13), ROW)).row(0), fresh(net, text)[-1], net.tolerance)
+    go(part.score(Draft.chain(13, [1]), ROW))
+    part.commit((13, 1))                          # 13 as the whole had it; kept so, and fed again where the whole wants it
+    near(go(part.score(Draft.chain(8), ROW)).row(0), without(net, [*text, 1, 8], layers, 7), net.tolerance)
+    part.commit((8,))
+    near(go(session.score(Draft.chain(2), ROW)).row(0), fresh(net, [*text, 1, 8, 2])[-1], net.tolerance)
+    session.close()
+
+
+def test_exits_of_a_score_and_of_a_prompt(net):
+    text, want = [7, 3, 9, 20, 4], Want(exits=(1, 2, 3, 4))
+    session = lm(net=net, chunk=2).open(text)
+    scores = go(session.prefill(Want(law=Reads.NOTHING, prompt=True, exits=(1, 3))))
+    for d in (1, 3):
+        near(rows(scores.exit(d, (1, 3)), 2), fresh(net, text, range(d))[[1, 3]], net.tolerance)
+    draft = Draft.chain(4, [6, 2])
+    for exit in (1, 2, 4):
+        go(session.part(range(exit)).score(Draft.chain(4, [6]), want))
+        scores = go(session.score(draft, want))
+        for d in range(1, L + 1):
+            near(rows(scores.exit(d, (0, 2)), 2), fresh(net, [*text, 6, 2], range(d))[[4, 6]], net.tolerance)
+        session.commit((4,))
+        session.rewind(1)
+    with pytest.raises(ValueError, match="no exit was wanted"):
+        go(session.score(draft, ROW)).exit(1, (0,))
+
+
+def test_kept_texts_hold_no_half_done_entry(net):
+    target = lm(net=net, keep=2)
+    text = [7, 3, 9, 20, 4]
+    session = target.open(text)
+    go(session.part(range(2)).score(Draft.chain(4, [6]), ROW))
+    session.commit((4, 6))
+    session.close()
+    again = target.open([*text, 6, 9])
+    near(go(again.score(Draft.chain(9), ROW)).row(0), fresh(net, [*text, 6, 9])[-1], net.tolerance)
+
+
+@pytest.mark.parametrize("layers", [(), (2, 1), (0, 0), (-1, 0), (0, L), range(1, L + 1)], ids=str)
+def test_layers_that_are_not_there(layers):
+    session = lm(net=network(num_hidden_layers=L)).open([1, 2])
+    with pytest.raises(ValueError, match="layers is .*: they must be ascending"):
+        session.part(layers)
