@@ -2,7 +2,6 @@
 import random
 
 import pytest
-import torch
 from test_cache import network
 from test_session import go, lm, near, rows
 
@@ -186,5 +185,5 @@ def test_kept_texts_hold_no_half_done_entry(net):
 @pytest.mark.parametrize("layers", [(), (2, 1), (0, 0), (-1, 0), (0, L), range(1, L + 1)], ids=str)
 def test_layers_that_are_not_there(layers):
     session = lm(net=network(num_hidden_layers=L)).open([1, 2])
-    with pytest.raises(ValueError, match="layers is .*: they must be ascending"):
+    with pytest.raises(ValueError, match=r"layers is .*: they must be ascending"):
         session.part(layers)

@@ -9,12 +9,12 @@ import torch
 from polydec.core.types import Reads, Vocab
 from polydec.models.lm import LM, Answer, Query
 
-
 State = tuple[int, int, int, int]
 
 
 class TextCache:
-    """A cache whose entries hold the whole text that led to them, and what each layer wrote there, with the verbs of polydec.models.cache.Cache."""
+    """A cache whose entries hold the whole text that led to them, and what each layer wrote there; its verbs are those of
+    polydec.models.cache.Cache."""
     def __init__(self) -> None:
         self.text: list[tuple[tuple[int, ...], tuple[int, ...]] | None] = []
         self.length = 0
@@ -127,7 +127,7 @@ class Table:
                       exits=some or None)
 
     def _layer(self, i: int, state: State, above: tuple[tuple[int, ...], tuple[int, ...]], wrote: list[int]) -> State:
-        token, prev, ran, wrong = state
+        token, _, ran, wrong = state
         text, below = above
         assert below[i] >= 0, f"layer {i} of an entry was read before it ran"
         bad = 0 if ran == (1 << i) - 1 and not wrong else 1 + (7 * ran + 3 * wrong) % 95
