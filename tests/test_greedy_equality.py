@@ -13,7 +13,8 @@ from polydec.core.types import Exactness
 from polydec.models import zoo
 
 DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2] / "shared" / "data"))
-METHODS = [n for n, m in registry.recipes().items() if n != "plain" and m.CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)]
+METHODS = [n for n, m in registry.recipes().items() if n != "plain" and not m.CARD.needs_training
+           and m.CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)]
 
 
 def prompts(n: int) -> list[str]:

@@ -68,3 +68,26 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
                      temperature=temperature, tokens=tokens, layers=layers, width=width, steps=steps, seed=seed)
     result = train_draft(spec)
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+
+
+@app.command("stop-head")
+def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+              target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:smollm2",
+              draft_: Annotated[str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")] = None,
+              data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+              text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
+              each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 30,
+              max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+              temperature: Annotated[float, typer.Option(help="at which the head will be used (0: greedy)")] = 1.0,
+              mixing: Annotated[float, typer.Option(help="share of the target's own tokens in what the draft reads")] = 0.15,
+              weight: Annotated[float, typer.Option(help="of rejections in the loss")] = 6.0,
+              depth: Annotated[int, typer.Option(help="blocks of the head")] = 3,
+              tied: Annotated[bool, typer.Option(help="one block, applied depth times (as the authors' code has it)")] = False,
+              steps: Annotated[int, typer.Option(help="optimiser steps")] = 1500,
+              seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train the head that ends drafts for specdec-plus-plus; prints what was measured as one JSON object."""
+    from polydec.train.stop_head import StopHeadSpec, train_stop_head
+    spec = StopHeadSpec(out=str(out), target=target, draft=draft_, data=None if data is None else str(data), each=each,
+                        text=None if text is None else str(text), max_tokens=max_tokens, temperature=temperature,
+                        mixing=mixing, weight=weight, depth=depth, tied=tied, steps=steps, seed=seed)
+    print(json.dumps(train_stop_head(spec)))

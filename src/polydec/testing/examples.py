@@ -3,14 +3,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from tempfile import mkdtemp
 from typing import Any, get_type_hints
 
+import torch
+
+from polydec import registry
 from polydec.core.protocols import Drafter, Scores, Session, Shaper, Target, Tree, Verifier
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.models.lm import LM
+from polydec.models.stop_head import StopHead, fresh, save
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition
@@ -41,10 +47,26 @@ def bend(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
     return Shaped(target, *shapers) if shapers else target
 
 
+def head() -> StopHead:
+    """A random stop head for the states of a toy."""
+    return StopHead(fresh(4, 2, False, 3).blocks, (torch.tensor([[0.5, -1.0, 0.2, 0.0], [-0.5, 1.0, 0.1, 0.0]]),
+                                                   torch.tensor([-0.5, 0.5])))
+
+
+@cache
+def options(name: str) -> dict[str, Any]:
+    """What a recipe must be given that has no default: files of what was trained."""
+    needs, out = registry.get(name).CARD.needs, dict[str, Any]()
+    if "head" in needs:
+        out["head"] = mkdtemp(prefix="polydec-head-")
+        save(out["head"], head(), {})
+    return out
+
+
 def example(kind: type) -> Any:
     """An instance of a mechanism: its defaults, and a toy, a chain or simple drafters where it asks for such."""
     hints, fill = get_type_hints(kind), {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
-                                         Drafter: lambda: Recycling(2, 6), Verifier: Match,
+                                         Drafter: lambda: Recycling(2, 6), Verifier: Match, StopHead: head,
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
                    if f.default is MISSING and f.default_factory is MISSING})

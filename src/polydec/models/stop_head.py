@@ -1,0 +1,80 @@
+"""A small head on a draft model's hidden states: how likely is it that the token just read will be accepted?"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import linear, silu
+
+WEIGHTS, CONFIG = "head.safetensors", "config.json"
+
+
+@dataclass(frozen=True, eq=False)
+class StopHead:
+    """x + silu(W x + b) for each block (weight [H, H], bias [H]), then two numbers (out: weight [2, H], bias [2]), whose
+    softmax is (rejected, accepted). Arithmetic is fp32.
+
+    States come as sessions give them, before the model's final norm, and are divided by their root mean square first.
+    """
+    blocks: tuple[tuple[Tensor, Tensor], ...]
+    out: tuple[Tensor, Tensor]
+
+    @property
+    def width(self) -> int:
+        return self.out[0].shape[1]
+
+    def logits(self, hidden_NH: Tensor) -> Tensor:
+        """[N, 2]. Raises ValueError where the states are not of the head's width."""
+        if hidden_NH.shape[-1] != self.width:
+            raise ValueError(f"head was trained for states of width {self.width}: this draft's have {hidden_NH.shape[-1]}")
+        x = hidden_NH.float()
+        x = x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+        for weight, bias in self.blocks:
+            x = x + silu(linear(x, weight, bias))
+        return linear(x, *self.out)
+
+    def chance(self, hidden_H: Tensor) -> float:
+        """Of one token, from the state after it."""
+        return float(self.logits(hidden_H[None]).softmax(-1)[0, 1])
+
+
+def fresh(width: int, depth: int, tied: bool, seed: int) -> StopHead:
+    """A head to train: every block does nothing yet. tied: one block, applied `depth` times."""
+    g = torch.Generator().manual_seed(seed)
+    draw = lambda: (torch.randn(width, width, generator=g) * 0.5 / width ** 0.5, torch.zeros(width))       # noqa: E731
+    blocks = (draw(),) * depth if tied else tuple(draw() for _ in range(depth))
+    return StopHead(blocks, (torch.zeros(2, width), torch.zeros(2)))
+
+
+def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:
+    """Write head.safetensors and config.json into the directory `path`; about: what else the config says."""
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    tied = len(head.blocks) > 1 and all(b is head.blocks[0] for b in head.blocks)
+    tensors = {"out.weight": head.out[0], "out.bias": head.out[1]}
+    for i, (weight, bias) in enumerate(head.blocks[:1] if tied else head.blocks):
+        tensors |= {f"blocks.{i}.weight": weight, f"blocks.{i}.bias": bias}
+    save_file({k: v.detach().float().clone().contiguous() for k, v in tensors.items()}, path / WEIGHTS)
+    config = {**about, "width": head.width, "depth": len(head.blocks), "tied": tied}
+    (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: str | Path | None) -> StopHead:
+    """The head in a directory that `save` wrote. Raises ValueError where there is none."""
+    if path is None:
+        raise ValueError("head is none: name the directory of a stop head (`polydec train stop-head` makes one)")
+    path = Path(path)
+    if not (path / WEIGHTS).is_file() or not (path / CONFIG).is_file():
+        raise ValueError(f"head is {str(path)!r}: no {WEIGHTS} beside a {CONFIG} there (`polydec train stop-head` makes them)")
+    config, t = json.loads((path / CONFIG).read_text("utf-8")), load_file(path / WEIGHTS)
+    at = [0] * config["depth"] if config["tied"] else range(config["depth"])
+    try:
+        return StopHead(tuple((t[f"blocks.{i}.weight"], t[f"blocks.{i}.bias"]) for i in at), (t["out.weight"], t["out.bias"]))
+    except KeyError as missing:
+        raise ValueError(f"head is {str(path)!r}: {WEIGHTS} lacks {missing}, which {CONFIG} speaks of") from None

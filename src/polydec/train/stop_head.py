@@ -1,0 +1,204 @@
+"""`polydec train stop-head`: a head that says whether a drafted token will be accepted (SpecDec++)."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads, Want
+from polydec.models import checkpoint, stop_head, zoo
+from polydec.models.lm import LM
+from polydec.models.stop_head import StopHead
+from polydec.models.text import Text
+from polydec.train import selfplay
+from polydec.train.data import data_root
+from polydec.train.loop import Schedule, fit
+from polydec.train.network import replace
+from polydec.train.progress import shown
+from polydec.train.selfplay import Mode, Sample
+
+
+@dataclass(frozen=True)
+class StopHeadSpec:
+    """What `train_stop_head` makes.
+
+    out: the directory to write; target, draft: models, by any name that `polydec.load` takes (draft None: the embedded
+    one's); data: where prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of the target's samples (None:
+    out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens`); temperature: of both laws, at
+    which the head will be used; 0: greedy; mixing: share of positions, 0 to 1, at which the draft reads the target's token
+    and not its own; weight: of rejections in the loss, above 0; depth: blocks of the head, 0 to 16; tied: one block,
+    applied `depth` times; rounds: draws of the draft's tokens for each text; steps; rows: positions a step; rate; seed.
+    """
+    out: str
+    target: str = "zoo:smollm2"
+    draft: str | None = None
+    data: str | None = None
+    text: str | None = None
+    each: int = 30
+    max_tokens: int = 128
+    temperature: float = 1.0
+    mixing: float = 0.15
+    weight: float = 6.0
+    depth: int = 3
+    tied: bool = False
+    rounds: int = 2
+    steps: int = 1500
+    rows: int = 512
+    rate: float = 2e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.mixing < 1.0:
+            raise ValueError(f"mixing is {self.mixing}: it must lie in 0 to 1, 1 left out")
+        if not 0 <= self.depth <= 16:
+            raise ValueError(f"depth is {self.depth}: it must lie in 0 to 16")
+        if self.temperature < 0:
+            raise ValueError(f"temperature is {self.temperature}: it must be at least 0")
+        for name in ("weight", "rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        for name in ("each", "max_tokens", "rounds", "steps", "rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """States of the draft after drafted tokens (N, H) and the chance with which each token is accepted (N)."""
+    hidden_NH: Tensor
+    accepted_N: Tensor
+
+
+class Head(nn.Module):
+    """The weights of a StopHead, to be trained."""
+    def __init__(self, start: StopHead, tied: bool) -> None:
+        super().__init__()
+        own = start.blocks[:1] if tied else start.blocks
+        self.blocks = nn.ParameterList([nn.Parameter(t.clone()) for block in own for t in block])
+        self.out = nn.ParameterList([nn.Parameter(t.clone()) for t in start.out])
+        self._depth, self._tied = len(start.blocks), tied
+
+    def head(self) -> StopHead:
+        pairs = tuple((self.blocks[2 * i], self.blocks[2 * i + 1]) for i in range(len(self.blocks) // 2))
+        return StopHead(pairs * self._depth if self._tied else pairs, (self.out[0], self.out[1]))
+
+
+def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
+    """Train, save at spec.out (head.safetensors, config.json), and say how it does on held-out prompts beside the best
+    constant (also in out/training.json). The draft is left as it is. Interrupted, it goes on where it was when called
+    again. Raises ValueError on a wrong spec, a draft that does not fit the target, or missing data."""
+    out, began = Path(spec.out), time.perf_counter()
+    name = spec.draft or zoo.default_draft(spec.target)
+    if name is None:
+        raise ValueError(f"draft is none and {spec.target} has no embedded one: name the draft model")
+    point, small = checkpoint.load(spec.target), checkpoint.load(name)
+    point.lm.vocab.require_same(small.lm.vocab, "the draft")
+    lessons = {held: learn(point.lm, small.lm, gather(spec, point.lm, point.text, held), spec, seed=held)
+               for held in (False, True)}
+    network = Head(stop_head.fresh(lessons[False].hidden_NH.shape[1], spec.depth, spec.tied, spec.seed), spec.tied)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        some = torch.randint(len(lessons[False].accepted_N), (spec.rows,), generator=g)
+        lesson = Lessons(lessons[False].hidden_NH[some], lessons[False].accepted_N[some])
+        return weighted_bce(network.head().logits(lesson.hidden_NH), lesson.accepted_N, spec.weight), spec.rows
+
+    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data")}, "draft": name,
+                "positions": len(lessons[False].accepted_N)}
+    with shown("stop-head", spec.steps) as watch:
+        curve = fit(network, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50),
+                    state=out / "state.pt", identity=identity, watch=watch)
+    about = {k: identity[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
+    stop_head.save(out, network.head(), about)
+    result = {"positions": len(lessons[False].accepted_N), "steps": spec.steps, "loss": curve[-1][1],
+              "seconds": round(time.perf_counter() - began, 1), "held_out": judge(network.head(), lessons[True], spec.weight)}
+    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    return result
+
+
+def gather(spec: StopHeadSpec, lm: LM, text: Text, held: bool) -> list[Sample]:
+    """The target's answers at the temperature, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many)."""
+    path = Path(spec.text) if spec.text and not held else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
+    if not path.exists():
+        asked: list[tuple[str, tuple[int, ...], Mode]] = []
+        for kind, user in selfplay.prompts(data_root(spec.data), max(1, spec.each // 3) if held else spec.each, held=held,
+                                           seed=spec.seed, longest=800):
+            ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
+            if len(ids) + spec.max_tokens <= lm.network.context:
+                asked.append((kind, ids, Mode(spec.temperature, 1.0)))
+        samples = list(selfplay.answers(lm, asked, max_tokens=spec.max_tokens, seed=spec.seed, live=8))
+        replace(path, lambda at: Path(at).write_text("".join(json.dumps(asdict(s)) + "\n" for s in samples)))
+    return [s for s in selfplay.read(path) if s.output_ids]
+
+
+def learn(target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, seed: int) -> Lessons:
+    """What the draft's states say of tokens that it drew after the target's own text."""
+    g = torch.Generator().manual_seed(spec.seed << 8 | seed)
+    hidden, accepted = list[Tensor](), list[Tensor]()
+    for s in samples:
+        p_TV, q_TV = (laws(lm, s, spec.temperature) for lm in (target, draft))
+        for _ in range(spec.rounds if spec.temperature else 1):
+            token_T = q_TV.multinomial(1, generator=g)[:, 0]
+            p_T, q_T = (t.gather(1, token_T[:, None])[:, 0] for t in (p_TV, q_TV))
+            own_T = torch.rand(len(token_T), generator=g) >= spec.mixing
+            read = torch.where(own_T, token_T, torch.tensor(s.output_ids))
+            hidden.append(states(draft, s.prompt_ids, read.tolist())[own_T])
+            accepted.append((p_T / q_T).clamp(max=1.0)[own_T])
+    return Lessons(torch.cat(hidden), torch.cat(accepted).float())
+
+
+def laws(lm: LM, sample: Sample, temperature: float) -> Tensor:
+    """The law (T, V) of each output token after the true text before it."""
+    async def score() -> Tensor:
+        session = lm.open(sample.prompt_ids)
+        await session.prefill(Want(law=Reads.NOTHING))
+        scores = await session.score(Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1]), Want())
+        return torch.stack([scores.weights(i) for i in range(len(sample.output_ids))]).double()
+
+    logits_TV = run([score()])[0]
+    if temperature == 0.0:
+        return torch.nn.functional.one_hot(logits_TV.argmax(-1), logits_TV.shape[-1]).double()
+    return (logits_TV / temperature).softmax(-1)
+
+
+def states(lm: LM, prompt: tuple[int, ...], read: Sequence[int]) -> Tensor:
+    """The draft's state after each of these tokens."""
+    async def score() -> Tensor:
+        session = lm.open(prompt)
+        await session.prefill(Want(law=Reads.NOTHING))
+        hidden_NH = (await session.score(Draft.chain(prompt[-1], read), Want(law=Reads.NOTHING, hidden=True))).hidden_NH
+        if hidden_NH is None:
+            raise ValueError("draft shows no hidden states: the head cannot be trained on it")
+        return hidden_NH[1:].float()
+
+    return run([score()])[0]
+
+
+def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor:
+    """Cross-entropy of soft labels, rejections counted `weight` times, per unit of label weight."""
+    no_N, yes_N = logits_N2.log_softmax(-1).unbind(-1)
+    rejected_N = 1.0 - accepted_N
+    return -(weight * rejected_N * no_N + accepted_N * yes_N).sum() / (weight * rejected_N.sum() + accepted_N.sum())
+
+
+@torch.no_grad()
+def judge(head: StopHead, lessons: Lessons, weight: float) -> Mapping[str, float]:
+    """loss: as in training; loss_of_constant: of the best constant; acceptance: mean label; ranked: how often, of two tokens
+    of which one is likelier to be accepted, the head says which (0.5 is chance)."""
+    y, logits = lessons.accepted_N, head.logits(lessons.hidden_NH)
+    share = y.sum() / (weight * (1 - y).sum() + y.sum())
+    constant = torch.stack([(1 - share).log(), share.log()]).expand(len(y), 2)
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randint(len(y), (2, 20000), generator=g)
+    score = logits[:, 1] - logits[:, 0]
+    apart = (y[a] - y[b]).abs() > 0.2
+    right = ((score[a] - score[b]) * (y[a] - y[b]) > 0)[apart]
+    return {"loss": float(weighted_bce(logits, y, weight)), "loss_of_constant": float(weighted_bce(constant, y, weight)),
+            "acceptance": float(y.mean()), "ranked": float(right.float().mean())}

@@ -1,0 +1,60 @@
+"""One path that ends where a trained head expects that some token of it will be rejected."""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polydec.core.law import probs
+from polydec.core.protocols import Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Draw
+from polydec.models.stop_head import StopHead
+from polydec.trees._grade import sure, wanted
+
+
+@dataclass(frozen=True)
+class LearnedStop:
+    """Draws as `chain` does, and reads after each pass, from the draft's hidden state, how likely the token that was fed is
+    accepted. Once 1 - the product of these chances is above `threshold`, the token just drawn is the last one.
+
+    The state of a drawn token comes with the pass that draws the next one, so the newest token is never weighed, and a
+    threshold of 0 gives two tokens. `chance` of a node is the head's where it was asked, else the draft's probability.
+
+    head: trained for this draft and its target; threshold: 0 to 1; least: tokens that are drawn in any case, 1 to 64. The
+    budget's depth is the longest draft; where its go_on says stop the draft ends as well.
+
+    Exact: law, under any exact verifier: the length depends on what was drawn before.
+    Reduces to: `chain` at threshold 1.
+    Source: SpecDec++ (Huang et al., 2024).
+    """
+    head: StopHead
+    threshold: float = 0.7
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.threshold <= 1.0:
+            raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 1")
+        if not 1 <= self.least <= 64:
+            raise ValueError(f"least is {self.least}: it must lie in 1 to 64")
+
+    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        draft, chances, all_ = Draft.chain(root), [1.0], 1.0
+        want = replace(wanted(budget), hidden=True) if self.threshold < 1.0 else wanted(budget)
+        for depth in range(1, min(budget.depth, budget.nodes) + 1):
+            scores = await session.score(draft, want)
+            hidden_NH = scores.hidden_NH
+            if depth > 1 and hidden_NH is not None:
+                chances[-1] = self.head.chance(hidden_NH[depth - 1])
+                all_ *= chances[-1]
+            token, law_V, draw = scores.certain(depth - 1), None, Draw.CERTAIN
+            if token is not None:
+                p = sure(scores, depth - 1, token, budget)
+            else:
+                law_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
+                p_V = probs(law_V)
+                token = rng.at("draft", position, depth).categorical(p_V)
+                p = float(p_V[token])
+            draft = draft.grown(token, depth - 1, draw, law_V, p)
+            chances.append(p)
+            if not budget.go_on(depth, p) or (depth >= self.least and 1.0 - all_ > self.threshold):
+                break
+        return replace(draft, chance=tuple(chances))
