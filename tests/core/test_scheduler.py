@@ -1,4 +1,6 @@
 """The scheduler: merging, patience, failure, cancelling, accounts."""
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -256,3 +258,37 @@ def test_accounts_of_a_request():
 
 async def Forward_(model, query, size):
     return await Forward(model, query, size)
+
+
+class Meeting:
+    """A model whose pass ends when another one's is under way."""
+    cost = 1.0
+
+    def __init__(self, barrier):
+        self.barrier = barrier
+
+    def forward(self, queries):
+        self.barrier.wait(timeout=30)
+        return [q + 1 for q in queries]
+
+
+def test_with_a_pool_models_run_at_the_same_time():
+    barrier = threading.Barrier(2)
+    a, b = Meeting(barrier), Meeting(barrier)
+    with ThreadPoolExecutor(2) as pool:
+        scheduler = Scheduler(pool=pool)
+        assert run([gather(ask(a, 1, 2), ask(b, 5, 6)), ask(a, 7, 8)], scheduler) == [[3, 7], 9]
+        assert not scheduler.step()
+
+
+def test_with_a_pool_failures_and_cancelled_tasks_end_as_without():
+    with ThreadPoolExecutor(2) as pool:
+        scheduler = Scheduler(pool=pool)
+        good, bad = Doubler(), Doubler()
+        tasks = [scheduler.submit(ask(good, 1)), scheduler.submit(ask(bad, "short")), scheduler.submit(ask(good, 2))]
+        scheduler.cancel(tasks[2])
+        while scheduler.step():
+            pass
+        assert tasks[0].result == 2 and isinstance(tasks[1].error, ValueError) and tasks[2].result is None
+        with pytest.raises(OSError, match="a pass failed"):
+            run([ask(bad, "bad")], Scheduler(pool=pool))

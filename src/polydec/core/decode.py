@@ -1,6 +1,7 @@
 """The autoregressive loop: propose, score, verify, commit. Plain decoding is the drafter that proposes nothing."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -57,9 +58,9 @@ async def decode(target: Target, drafter: Drafter, verifier: Verifier, policy: P
             new = path if path and path[-1] in out.ends else [*path, verdict.bonus]
             pieces = out.append(new)
             new = new[:len(pieces)]
-            stats = _count(stats, draft, verdict, len(new))
+            stats = count(stats, draft, verdict, len(new))
             if notes is not None:
-                notes += _logprobs(scores, (0, *verdict.path), new, request.logprobs or 0)
+                notes += logprobs(scores, (0, *verdict.path), new, request.logprobs or 0)
             on(Edited(choice, Edit(write=tuple(enumerate(new, n))), pieces, min(len(path), len(new))))
             if out.finish_reason is not None:
                 on(Finished(choice, out.finish_reason))
@@ -80,7 +81,8 @@ async def _prefill(prefill: Any, guess: Guess, prompt: tuple[int, ...]) -> None:
         guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1]))
 
 
-def _count(s: Stats, draft: Draft, verdict: Verdict, new: int) -> Stats:
+def count(s: Stats, draft: Draft, verdict: Verdict, new: int) -> Stats:
+    """The statistics after one more pass, which gave `new` tokens."""
     deepest, got = max((draft.depth[c] for below in draft.children for c in below), default=0), len(verdict.path)
     tried = tuple(a + b for a, b in zip_longest(s.tried_at, (1,) * deepest, fillvalue=0))
     accepted = tuple(a + b for a, b in zip_longest(s.accepted_at, (1,) * got + (0,) * (deepest - got), fillvalue=0))
@@ -89,7 +91,8 @@ def _count(s: Stats, draft: Draft, verdict: Verdict, new: int) -> Stats:
                  s.first if s.passes else new)
 
 
-def _logprobs(scores: Scores, nodes: tuple[int, ...], tokens: list[int], k: int) -> list[TokenLogprob]:
+def logprobs(scores: Scores, nodes: Sequence[int], tokens: Sequence[int], k: int) -> list[TokenLogprob]:
+    """Of tokens that follow these nodes, with the k likeliest of the model beside each."""
     out: list[TokenLogprob] = []
     for node, x in zip(nodes, tokens, strict=False):
         top = zip(*scores.base.topk(node, k), strict=True) if k else ()

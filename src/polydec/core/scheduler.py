@@ -4,6 +4,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +45,31 @@ class Task:
                 self.coro.close()
 
 
+Group = list[tuple[Task, Forward]]
+Answers = tuple[list[tuple[tuple[Task, Forward], Any]] | Exception, float]
+"""What a pass gave, or why it failed; and its seconds."""
+
+
+def _forward(model: Model, group: Group) -> Answers:
+    start = time.perf_counter()
+    try:
+        answers = list(zip(group, model.forward([f.query for _, f in group]), strict=True))
+    except Exception as error:
+        return error, 0.0
+    return answers, time.perf_counter() - start
+
+
 class Scheduler:
     """`submit` and `cancel` may be called at any tick, also from inside a step (an observer, say).
 
     Each step runs one merged pass of the cheapest model that is waited for, so that drafts of different depth gather
     into one pass of the dearer target; a model that was passed over `patience` times runs all the same.
+
+    With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
+    step ends when one of them has (give each model its share of the cores). Texts are the same either way.
     """
-    def __init__(self, patience: int = 64) -> None:
+    def __init__(self, patience: int = 64, pool: Executor | None = None) -> None:
+        self._pool, self._running = pool, dict[Future[Answers], tuple[Model, Group]]()
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
         self._skipped: dict[Model, int] = {}
@@ -73,6 +92,8 @@ class Scheduler:
             self._waiting[model] = [item for item in self._waiting[model] if not item[0].done]
             if not self._waiting[model]:
                 del self._waiting[model]
+        if self._pool is not None:
+            return self._overlap(self._pool)
         if not self._waiting:
             return False
         cheapest = min(self._waiting, key=lambda m: m.cost)               # the first in order of waiting on a tie
@@ -84,21 +105,31 @@ class Scheduler:
                 self._skipped[model] = skipped + 1
         return True
 
-    def _run(self, model: Model, group: list[tuple[Task, Forward]]) -> None:
-        start = time.perf_counter()
-        try:
-            answers = list(zip(group, model.forward([f.query for _, f in group]), strict=True))
-        except Exception as error:                # every request of this pass fails; the others go on
-            self._ready.extend((t, None, error) for t, _ in group)
+    def _overlap(self, pool: Executor) -> bool:
+        busy = [model for model, _ in self._running.values()]
+        for model in [m for m in self._waiting if m not in busy]:
+            group = self._waiting.pop(model)
+            self._running[pool.submit(_forward, model, group)] = model, group
+        for future in wait(self._running, return_when=FIRST_COMPLETED).done if self._running else ():
+            self._take(*self._running.pop(future), future.result())
+        return bool(self._ready or self._running)
+
+    def _run(self, model: Model, group: Group) -> None:
+        self._take(model, group, _forward(model, group))
+
+    def _take(self, model: Model, group: Group, result: Answers) -> None:
+        given, seconds = result
+        if isinstance(given, Exception):          # every request of this pass fails; the others go on
+            self._ready.extend((t, None, given) for t, _ in group)
             return
-        seconds, fed = time.perf_counter() - start, sum(f.size for _, f in group)
+        fed = sum(f.size for _, f in group)
         for i, (task, f) in enumerate(group):
             use = task.usage.setdefault(model, Usage())
             first = not any(t.usage is task.usage for t, _ in group[:i])  # siblings of one request share one pass
             use.passes += first
             use.positions += f.size
             use.seconds += seconds * f.size / fed
-        self._ready.extend((t, a, None) for (t, _), a in answers)
+        self._ready.extend((t, a, None) for (t, _), a in given)
 
     def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:
         if task.done:
@@ -143,9 +174,9 @@ class Scheduler:
         self._ready.append((parent, answer, error))
 
 
-def run(coros: Sequence[Coro]) -> list[Any]:
+def run(coros: Sequence[Coro], scheduler: Scheduler | None = None) -> list[Any]:
     """Drive the coroutines to their ends; the first error is raised after the others have been closed."""
-    scheduler = Scheduler()
+    scheduler = scheduler or Scheduler()
     tasks = [scheduler.submit(c) for c in coros]
     try:
         while scheduler.step():

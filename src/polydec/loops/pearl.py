@@ -1,0 +1,150 @@
+"""Draft and target at work at the same time: the target verifies what the draft wrote before while the draft goes on."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from polydec.core.decode import count, logprobs
+from polydec.core.effects import gather
+from polydec.core.law import probs
+from polydec.core.protocols import Scores, Session, Target, Verifier
+from polydec.core.request import Output, Request, Result, Stats, TokenLogprob
+from polydec.core.rng import Rng
+from polydec.core.trace import Edited, Finished, Observer, Opened, Proposed, Verified, ignore
+from polydec.core.types import Draft, Draw, Edit, Exactness, Reads, Want
+
+
+@dataclass(frozen=True)
+class Pearl:
+    """Each round awaits two things together: `gamma` further tokens of the draft's chain, and the target's pass over the
+    root and the tokens that are drafted and not verified. Then these tokens and the first of the new ones are tested.
+
+    Where none is pending (pre-verify) that is the first drafted token; where all pass, the rest of the new tokens is
+    pending while the draft goes on behind them (post-verify), so that a run of accepted tokens has no longest length.
+    After a rejection all that was drafted is dropped. No token is drawn from the row behind the last accepted one: its
+    successor was not known when the pass began. A drafted end waits until it is verified.
+
+    gamma: 1 to 64; best about the ratio of the two models' pass times. A scheduler that has a pool runs both at the same
+    time; else one after the other, with the same text.
+
+    Exact: the verifier's promise: each token is tested once, with the two laws of its position, and draws are keyed by it.
+    Reduces to: plain decoding's law where nothing is accepted; at gamma 1 every round tests one token.
+    Source: Liu et al., "PEARL: parallel speculative decoding with adaptive draft length" (2024).
+    """
+    target: Target
+    draft: Target
+    verifier: Verifier
+    gamma: int = 4
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.gamma <= 64:
+            raise ValueError(f"gamma is {self.gamma}: it must lie in 1 to 64")
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.verifier.exactness
+
+    async def run(self, request: Request, rng: Rng | None = None, on: Observer = ignore) -> Result:
+        """Decode one choice. Stats count as drafted what was tested."""
+        rng = rng or Rng.of(request.seed, request.choice)
+        out, stats, choice, prompt = Output(request, self.target.vocab.eos), Stats(), request.choice, request.prompt
+        notes: list[TokenLogprob] | None = None if request.logprobs is None else []
+        want = Want(law=Reads.ROW, base=Reads.NOTHING if notes is None else Reads.ROW)
+        big, small = self.target.open(prompt), self.draft.open(prompt)
+        try:
+            on(Opened(choice, prompt))
+            await gather(big.prefill(Want(law=Reads.NOTHING)), small.prefill(Want(law=Reads.NOTHING)))
+            pending = line = Draft.chain(prompt[-1])      # the root and what waits for the target; what the draft has staged
+            while True:
+                n, held, known = len(prompt) + len(out.tokens), len(pending) - 1, len(line)
+                more = 0 if held and pending.token[-1] in out.ends else min(self.gamma, out.room - held)
+                line, scores = await gather(self._ahead(small, line, more, n, rng, out.ends), big.score(pending, want))
+                tested = _lengthen(pending, line, known, known + 1)
+                on(Proposed(choice, n, tested.token, tested.parent))
+                verdict = self.verifier.verify(tested, Until(scores, len(tested) - 1), rng, n)
+                got = len(verdict.path)
+                new = tested.token[1:got + 1]
+                if got < len(tested) - 1:
+                    new = (*new, verdict.bonus)
+                on(Verified(choice, n, verdict.path[:len(new) - 1], new[-1]))
+                pieces = out.append(new)
+                new = new[:len(pieces)]
+                stats = count(stats, tested, verdict, len(new))
+                if notes is not None:
+                    notes += logprobs(scores, tuple(range(len(new))), new, request.logprobs or 0)
+                on(Edited(choice, Edit(write=tuple(enumerate(new, n))), pieces, min(got, len(new))))
+                if out.finish_reason is not None:
+                    on(Finished(choice, out.finish_reason))
+                    done = None if notes is None else tuple(notes)
+                    return Result(tuple(out.tokens), out.text, out.finish_reason, done, stats)
+                if got == len(tested) - 1:
+                    big.commit(pending.token)
+                    pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))
+                else:
+                    big.commit(tested.token[:got + 1])
+                    small.commit(line.token[:known - held + got])
+                    pending = line = Draft.chain(new[-1])
+        finally:
+            big.close()
+            small.close()
+
+    async def _ahead(self, session: Session, line: Draft, more: int, n: int, rng: Rng, ends: frozenset[int]) -> Draft:
+        """The line with `more` tokens of the draft behind it, fewer where one is an end."""
+        for k in range(more):
+            scores, tip = await session.score(line, Want()), len(line) - 1
+            token, law_V, p, draw = scores.certain(tip), None, 1.0, Draw.CERTAIN
+            if token is None:
+                law_V, draw = scores.row(tip), Draw.INDEPENDENT
+                p_V = probs(law_V)
+                token = rng.at("draft", n, k).categorical(p_V)
+                p = float(p_V[token])
+            line = line.grown(token, tip, draw, law_V, p)
+            if token in ends:
+                break
+        return line
+
+
+def _lengthen(chain: Draft, line: Draft, start: int, stop: int) -> Draft:
+    """The chain with nodes start to stop of the line behind it."""
+    for i in range(start, min(stop, len(line))):
+        chain = chain.grown(line.token[i], len(chain) - 1, line.draw[i], line.law[i], (line.chance or ())[i])
+    return chain
+
+
+@dataclass(frozen=True)
+class Until:
+    """The first `size` rows of some scores. What follows them is not known: a verifier that comes so far has accepted all,
+    and is told a certain token, for which nothing is drawn."""
+    scores: Scores
+    size: int
+
+    def certain(self, i: int) -> int | None:
+        return self.scores.certain(i) if i < self.size else 0
+
+    def row(self, i: int) -> Tensor:
+        return self.scores.row(i)
+
+    def weights(self, i: int) -> Tensor:
+        return self.scores.weights(i)
+
+    def argmax(self, i: int) -> int:
+        return self.scores.argmax(i)
+
+    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        return self.scores.topk(i, k)
+
+    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        return self.scores.topk_rows(rows, k)
+
+    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        return self.scores.logp(i, tokens)
+
+    @property
+    def hidden_NH(self) -> Tensor | None:
+        return self.scores.hidden_NH
+
+    @property
+    def base(self) -> Scores:
+        return self.scores.base
