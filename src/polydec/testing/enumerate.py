@@ -10,6 +10,7 @@ from torch import Tensor
 from polydec.core.effects import Coro
 from polydec.core.law import normalise, probs
 from polydec.core.protocols import Shaper, Target
+from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.testing.noise import SimplexNoise
@@ -67,6 +68,11 @@ class EnumeratingRng:
         if noise is None:
             raise RuntimeError(f"noise under a name that was drawn from: {self._name}")
         return noise
+
+    def uniform(self) -> float:
+        """Not enumerated, but fixed for each name: a law that depends on it comes out wrong. For searches of candidates."""
+        self._take()
+        return Rng.of(0).at(*self._name).uniform()
 
     def bernoulli(self, a: float) -> bool:
         self._take()
