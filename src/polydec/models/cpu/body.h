@@ -27,46 +27,43 @@ float squares(const float* x, int n) {
 const float FACTOR[16] = {LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f, LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f,
                           LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f, LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f};
 
-void scatter(float* to, V v, int M) {
-  if (M == 1) { store(to, v); return; }
-  alignas(64) float t[LANES];
-  store(t, v);
-  for (int i = 0; i < LANES; ++i) to[size_t(i) * M] = t[i];
-}
-
 void spread(const float* x, const float* weight, float factor, int n, int M, float* plain, float* scaled, float* sums) {
   const V f = all(factor), nibble = load(FACTOR);
-  for (int k = 0; k < n; k += BLOCK) {
+  V kept[2];
+  for (int b = 0; b < n / BLOCK; ++b) {
     V v[2];
     for (int h = 0; h < 2; ++h) {
-      const int at = k + h * LANES;
+      const int at = b * BLOCK + h * LANES, to = b * M * BLOCK + h * LANES;
       v[h] = load(x + at);
       if (weight) v[h] = mul(mul(v[h], f), load(weight + at));
-      if (plain) scatter(plain + size_t(at) * M, v[h], M);
-      if (scaled) scatter(scaled + size_t(at) * M, mul(no_dust(v[h]), nibble), M);
+      if (plain) store(plain + to, v[h]);
+      if (scaled) store(scaled + to, mul(no_dust(v[h]), nibble));
     }
-    if (sums) {
-      const float a = total(v[0]), b = total(v[1]);
-      sums[0] = a; sums[M] = b; sums[2 * M] = a + b;
-      sums += SUMS * M;
-    }
+    if (!sums) continue;
+    float t[4];
+    if (b % 2) {   // two blocks at a time
+      total4(kept[0], kept[1], v[0], v[1], t);
+      float* s = sums + (b - 1) * SUMS * M;
+      s[0] = t[0]; s[M] = t[1]; s[2 * M] = t[0] + t[1];
+      s[3 * M] = t[2]; s[4 * M] = t[3]; s[5 * M] = t[2] + t[3];
+    } else if (b + 1 == n / BLOCK) {
+      float* s = sums + b * SUMS * M;
+      s[0] = total(v[0]); s[M] = total(v[1]); s[2 * M] = s[0] + s[M];
+    } else { kept[0] = v[0]; kept[1] = v[1]; }
   }
 }
 
-constexpr int AHEAD = 24;   // positions fetched in advance
-
-// Scores of G queries at positions [p0, p1), four at a time.
-template <int G> void dots(const float* q, const View& v, int p0, int p1, float* out, size_t ld) {
-  const int head = v.head;
-  for (int p = p0; p < p1; p += 4) {
-    const int last = v.seen - 1;
+// Scores of G queries in a block of n positions, four at a time; meanwhile the block's values are fetched.
+template <int G> void dots(const float* q, const View& v, int p0, int n, const float* soon, float* out) {
+  const int head = v.head, last = p0 + n - 1;
+  for (int p = p0; p <= last; p += 4) {
     const float* k[4];
     if (p + 3 < v.prefix && p + 3 <= last) for (int j = 0; j < 4; ++j) k[j] = v.base + size_t(p + j) * head;
     else for (int j = 0; j < 4; ++j) k[j] = v.at(p + j < last ? p + j : last);
+    if (soon) for (int d = 0; d < 4 * head; d += LANES) __builtin_prefetch(soon + size_t(p) * head + d, 0, 3);
     V s[G][4];
     UNROLL(4) for (int g = 0; g < G; ++g)
       UNROLL(4) for (int j = 0; j < 4; ++j) s[g][j] = zero();
-    for (int d = 0; d < 4 * head; d += LANES) __builtin_prefetch(k[0] + AHEAD * head + d, 0, 3);
     for (int d = 0; d < head; d += LANES) {
       V a[G];
       UNROLL(4) for (int g = 0; g < G; ++g) a[g] = load(q + g * head + d);
@@ -76,65 +73,81 @@ template <int G> void dots(const float* q, const View& v, int p0, int p1, float*
         UNROLL(4) for (int g = 0; g < G; ++g) s[g][j] = fma(a[g], b, s[g][j]);
       }
     }
-    UNROLL(4) for (int g = 0; g < G; ++g) total4(s[g][0], s[g][1], s[g][2], s[g][3], out + g * ld + p);
-  }
-}
-void scores(const float* q, int heads, const View& v, int p0, int p1, float* out, size_t ld) {
-  if (p1 > v.seen) p1 = v.seen;
-  for (int g = 0; g < heads; g += HEADS) {
-    const int n = heads - g < HEADS ? heads - g : HEADS;
-    (n == 1 ? dots<1> : n == 2 ? dots<2> : n == 3 ? dots<3> : dots<HEADS>)(q + g * v.head, v, p0, p1, out + g * ld, ld);
+    UNROLL(4) for (int g = 0; g < G; ++g) total4(s[g][0], s[g][1], s[g][2], s[g][3], out + g * SPAN + (p - p0));
   }
 }
 
-float soften(float* s, int n) {
+// Scores become weights not yet divided by their sum; what they were relative to, and the sum.
+void soften(float* s, int n, float* part) {
   const int end = (n + LANES - 1) / LANES * LANES;
   for (int p = n; p < end; ++p) s[p] = -__builtin_inff();
   V m = load(s);
   for (int p = LANES; p < end; p += LANES) m = vmax(m, load(s + p));
-  const V t = all(top(m));
+  part[0] = top(m);
+  const V t = all(part[0]);
   V a = zero();
   for (int p = 0; p < end; p += LANES) {
     const V e = exp16(sub(load(s + p), t));
     store(s + p, e);
     a = add(a, e);
   }
-  return 1.0f / total(a);
+  part[1] = total(a);
 }
 
-// out[g][d ... d + 16 N) += sum over positions [p0, p1) of weight * value.
-template <int G, int N> void blend(const float* w, size_t ld, const View& v, int p0, int p1, int d, float* out) {
+// out[g][d ... d + 16 N) = sum over a block's positions of weight * value; meanwhile the next block's keys are fetched.
+template <int G, int N> void blend(const float* w, const View& v, int p0, int n, int d, const float* soon, float* out, size_t ld) {
   V s[G][N];
   UNROLL(4) for (int g = 0; g < G; ++g)
     UNROLL(4) for (int e = 0; e < N; ++e) s[g][e] = zero();
-  for (int p = p0; p < p1; ++p) {
-    const float* x = v.at(p) + d;
+  for (int p = 0; p < n; ++p) {
+    const float* x = v.at(p0 + p) + d;
     V a[G];
-    UNROLL(4) for (int g = 0; g < G; ++g) a[g] = all(w[g * ld + p]);
+    UNROLL(4) for (int g = 0; g < G; ++g) a[g] = all(w[g * SPAN + p]);
     UNROLL(4) for (int e = 0; e < N; ++e) {
-      __builtin_prefetch(x + AHEAD * v.head + e * LANES, 0, 3);
+      if (soon) __builtin_prefetch(soon + size_t(p0 + p) * v.head + d + e * LANES, 0, 3);
       V y = load(x + e * LANES);
       PIN(y);
       UNROLL(4) for (int g = 0; g < G; ++g) s[g][e] = fma(a[g], y, s[g][e]);
     }
   }
   UNROLL(4) for (int g = 0; g < G; ++g)
-    UNROLL(4) for (int e = 0; e < N; ++e) {
-      float* o = out + size_t(g) * v.head + d + e * LANES;
-      store(o, add(load(o), s[g][e]));
-    }
+    UNROLL(4) for (int e = 0; e < N; ++e) store(out + g * ld + d + e * LANES, s[g][e]);
 }
-template <int N> void blend_heads(const float* w, size_t ld, int heads, const View& v, int p0, int p1, int d, float* out) {
+
+template <int G> void block_of(const float* q, const View& k, const View& v, int p0, bool fetch, float* s, float* part, size_t ld) {
+  const int n = k.seen - p0 < SPAN ? k.seen - p0 : SPAN, head = k.head;
+  dots<G>(q, k, p0, n, fetch ? v.base : nullptr, s);
+  for (int g = 0; g < G; ++g) soften(s + g * SPAN, n, part + g * ld);
+  const float* soon = fetch ? k.base + size_t(SPAN) * head : nullptr;
+  int d = 0;
+  if constexpr (ROWS == 8) for (; d + 4 * LANES <= head; d += 4 * LANES) blend<G, 4>(s, v, p0, n, d, soon, part + LANES, ld);
+  for (; d + 2 * LANES <= head; d += 2 * LANES) blend<G, 2>(s, v, p0, n, d, soon, part + LANES, ld);
+  for (; d < head; d += LANES) blend<G, 1>(s, v, p0, n, d, soon, part + LANES, ld);
+}
+void block(const float* q, int heads, const View& k, const View& v, int p0, bool fetch, float* s, float* part, size_t ld) {
   for (int g = 0; g < heads; g += HEADS) {
     const int n = heads - g < HEADS ? heads - g : HEADS;
-    const float* wg = w + g * ld;
-    float* o = out + size_t(g) * v.head;
-    (n == 1 ? blend<1, N> : n == 2 ? blend<2, N> : n == 3 ? blend<3, N> : blend<HEADS, N>)(wg, ld, v, p0, p1, d, o);
+    (n == 1 ? block_of<1> : n == 2 ? block_of<2> : n == 3 ? block_of<3> : block_of<HEADS>)(q + g * k.head, k, v, p0, fetch, s, part + g * ld, ld);
   }
 }
-// 32 dimensions from d on, or the 16 that are left.
-void mix(const float* w, size_t ld, int heads, const View& v, int p0, int p1, int d, float* out) {
-  (v.head - d >= 2 * LANES ? blend_heads<2> : blend_heads<1>)(w, ld, heads, v, p0, p1 < v.seen ? p1 : v.seen, d, out);
+
+void join(float* part, const float* next, int head) {
+  const bool lower = next[0] <= part[0];
+  alignas(64) float f[LANES];
+  store(f, exp16(all(lower ? next[0] - part[0] : part[0] - next[0])));
+  const V v = all(f[0]);
+  if (lower) {
+    part[1] = __builtin_fmaf(f[0], next[1], part[1]);
+    for (int d = LANES; d < head + LANES; d += LANES) store(part + d, fma(v, load(next + d), load(part + d)));
+  } else {
+    part[0] = next[0];
+    part[1] = __builtin_fmaf(f[0], part[1], next[1]);
+    for (int d = LANES; d < head + LANES; d += LANES) store(part + d, fma(v, load(part + d), load(next + d)));
+  }
+}
+void finish(const float* part, int head, float* out) {
+  const V sum = all(part[1]);
+  for (int d = 0; d < head; d += LANES) store(out + d, div(load(part + LANES + d), sum));
 }
 
 // Pairs (d, d + half) turned by their angles, then scaled.
@@ -176,7 +189,7 @@ constexpr Kernels make(const char* name) {
   k.rows = ROWS;
   for (int m = 1; m <= ROWS; ++m) k.wide[m] = WIDE[m];
   fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K, FmtQ6_K>(k);
-  k.squares = squares; k.spread = spread; k.scores = scores; k.soften = soften; k.mix = mix; k.turn = turn; k.gate = gate;
+  k.squares = squares; k.spread = spread; k.block = block; k.join = join; k.finish = finish; k.turn = turn; k.gate = gate;
   k.reaches = reaches; k.peak = peak;
   return k;
 }

@@ -4,8 +4,9 @@
 //             y = fma(scale, s, y) block after block; with an offset y = fma(offset, sum of inputs, y). Lanes are outputs.
 //   norms     sum of squares in 16 lanes (k mod 16), then `total`: lanes i and i + 8, + 4, + 2, + 1.
 //   scores    q.k in 16 lanes (d mod 16), then `total`.
-//   softmax   maximum, exp, sum in 16 lanes (position mod 16), then `total`.
-//   values    FMA chain inside blocks of 64 positions of the path, blocks added in order. Lanes are dimensions.
+//   softmax   in blocks of 128 positions of the path: maximum, exp, sum in 16 lanes (position mod 16), then `total`.
+//   values    FMA chain inside a block (lanes are dimensions). Blocks are joined in order: of the sum so far and the next block
+//             the one with the smaller maximum is scaled down.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +18,7 @@ constexpr int LANES = 16;    // outputs of one panel
 constexpr int BLOCK = 32;    // inputs of one packed block
 constexpr int SUMS = 3;      // sums of inputs per block: first half, second half, all
 constexpr int MAXM = 8;      // rows of one tile at most
-constexpr int SPAN = 64;     // positions of one block of attention
+constexpr int SPAN = 128;    // positions of one block of attention
 constexpr float DUST = 0x1p-64f;   // smaller inputs of nibbles count as 0 (and from 2^37 on they may overflow), see tile.h
 
 enum Type : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TYPES };
@@ -44,19 +45,22 @@ struct View {
   const float* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * head; }
 };
 
-// Rows of a tile lie interleaved: input k of row j at x[k * M + j], sum c of block b at sums[(b * SUMS + c) * M + j].
+// Rows of a tile lie block by block: input k of block b of row j at x[(b * M + j) * BLOCK + k], its sum c at
+// sums[(b * SUMS + c) * M + j].
 using Tile = void (*)(const u8* w, const u8* ahead, size_t panel, int blocks, const float* x, const float* sums, float* y);
 
 struct Kernels {
   const char* name;
   int rows;                       // of the largest tile
   int wide[MAXM + 1];             // panels side by side, by rows: 1, 2 or 4
-  Tile tile[TYPES][MAXM + 1][2];  // [type][rows][0: one panel, 1: `wide` panels]
+  Tile tile[TYPES][MAXM + 1][3];  // [type][rows][0: one panel, 1: `wide` panels, 2: half as many]
   float (*squares)(const float* x, int n);
   void (*spread)(const float* x, const float* weight, float factor, int n, int M, float* plain, float* scaled, float* sums);
-  void (*scores)(const float* q, int heads, const View& v, int p0, int p1, float* out, size_t ld);
-  float (*soften)(float* s, int n);   // scores become weights not yet divided by their sum; returns 1 / sum
-  void (*mix)(const float* w, size_t ld, int heads, const View& v, int p0, int p1, int d, float* out);
+  // One block of attention for queries of one key head: a part for each, `ld` apart: what the weights are relative to, their
+  // sum, and from place 16 on the values. s: room for SPAN scores of each query. fetch: what comes next in memory is wanted.
+  void (*block)(const float* q, int heads, const View& k, const View& v, int p0, bool fetch, float* s, float* part, size_t ld);
+  void (*join)(float* part, const float* next, int head);               // the next block's part added
+  void (*finish)(const float* part, int head, float* out);
   void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale, float* out);   // rotary
   void (*gate)(const float* g, const float* u, float* out);             // 16 of silu(g) * u
   bool (*reaches)(const float* y, float best);                          // whether any of 16 is >= best

@@ -2,11 +2,13 @@
 
 namespace polydec {
 
+static const auto nothing = [](int, int) {};
+
 static int panel_of(const Mat& a, int t, int threads) { return int(int64_t(a.panels) * t / threads); }
 
 Model::Model(const StepConfig& config, int threads, const Kernels* kernels)
-    : c(config), k(kernels), pools(threads), layer(size_t(config.layers)), own(size_t(threads)), own_scores(size_t(threads)),
-      best(size_t(threads)), share((size_t(config.layers) * 6 + 1) * size_t(threads)) {}
+    : c(config), k(kernels), pools(threads), layer(size_t(config.layers)), own(size_t(threads)), own_att(size_t(threads)), own_scores(size_t(threads)),
+      best(size_t(threads)), share((size_t(config.layers) * 5 + 1) * size_t(threads)) {}
 
 Mat* Model::matrix(int l, int part) {
   if (part == STEP_EMBED) return &embed;
@@ -55,10 +57,11 @@ uint64_t Model::bytes() const {
   return n;
 }
 
-// Rows become inputs of linear layers, normed where a weight is given; tiles are shared out, a tile also by its inputs.
+// Rows become inputs of linear layers, normed where a weight is given. One tile: every thread for itself, without waiting;
+// several are shared out.
 Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers) {
-  const int threads = j.pool.size();
-  const bool alone = m < 4;   // few rows: every thread for itself, without waiting
+  const int blocks = n / BLOCK, threads = j.pool.size();
+  const bool alone = m <= k->rows;
   bool plain = false, scaled = false, sums = false;
   for (; *readers; ++readers) {
     const Layout& l = LAYOUT[(*readers)->type];
@@ -68,69 +71,87 @@ Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const in
   float* base = alone ? own[size_t(t)].p : act.p;
   const size_t size = size_t(m) * size_t(n);
   Act a{base, base + size, base + 2 * size, n, Tiles(m, k->rows)};
-  const bool split = !alone && a.tiles.count < threads;
-  const int blocks = n / BLOCK, b0 = split ? blocks * t / threads : 0, b1 = split ? blocks * (t + 1) / threads : blocks;
-  for (int g = alone || split ? 0 : t; g < a.tiles.count; g += alone || split ? 1 : threads) {
+  for (int g = alone ? 0 : t; g < a.tiles.count; g += alone ? 1 : threads) {
     const int r0 = a.tiles.first(g), M = a.tiles.first(g + 1) - r0;
     for (int i = 0; i < M; ++i) {
       const float* row = src + size_t(pick ? pick[r0 + i] : r0 + i) * size_t(n);
       const float f = weight ? 1.0f / std::sqrt(k->squares(row, n) / float(n) + c.eps) : 1.0f;
-      const size_t at = size_t(r0) * size_t(n) + size_t(b0) * BLOCK * size_t(M) + size_t(i);
-      k->spread(row + b0 * BLOCK, weight ? weight + b0 * BLOCK : nullptr, f, (b1 - b0) * BLOCK, M, plain ? a.plain + at : nullptr,
-                scaled ? a.scaled + at : nullptr, sums ? a.sums + (size_t(r0) * size_t(blocks) + size_t(b0) * size_t(M)) * SUMS + i : nullptr);
+      const size_t at = size_t(r0) * size_t(n) + size_t(i) * BLOCK;
+      k->spread(row, weight, f, n, M, plain ? a.plain + at : nullptr, scaled ? a.scaled + at : nullptr,
+                sums ? a.sums + size_t(r0) * size_t(blocks) * SUMS + i : nullptr);
     }
   }
   if (!alone) j.pool.barrier();
   return a;
 }
 
-// Calls out(row, output, 16 of A x, 16 of B x) for all rows; threads share the panels. `then` is the matrix that follows.
-template <class Fn>
-void Model::linear(const Job& j, int t, int& turn, const Mat& A, const Mat* B, const Act& in, const Mat* then, Fn&& out) {
+// Calls out(row, output, 16 of A x, 16 of its pair x) for all rows; threads share the panels, and done(first, end) tells which
+// are finished. `then` is the matrix that follows.
+template <class Fn, class Done>
+void Model::linear(const Job& j, int t, int& turn, const Mats& mats, const Act& in, const Mat* then, Fn&& out, Done&& done) {
   alignas(64) float ya[MAXM * 4 * LANES], yb[MAXM * 4 * LANES];
-  const int threads = j.pool.size(), blocks = in.k / BLOCK;
+  const int threads = j.pool.size(), blocks = in.k / BLOCK, end = mats.first(t + 1, threads);
   const size_t n = size_t(in.k);
-  auto panels = [&](int p0, int p1, const u8* ahead_a, const u8* ahead_b) {
+  const u8* next_up = then ? then->data + size_t(int64_t(then->panels) * t / threads) * then->panel : mats.mat[0]->data;
+  auto panels = [&](const Mat& A, int p0, int p1, int off, const u8* ahead_a, const u8* ahead_b) {
     for (int g = 0; g < in.tiles.count; ++g) {
-      const int r0 = in.tiles.first(g), M = in.tiles.first(g + 1) - r0;
+      const int r0 = in.tiles.first(g), M = in.tiles.first(g + 1) - r0, most = k->wide[M];
       const float* sums = in.sums + size_t(r0) * size_t(blocks) * SUMS;
       auto one = [&](const Mat& a, int p, int wide, const u8* ahead, float* y) {
         const u8* w = a.data + size_t(p) * a.panel;
         const float* x = (LAYOUT[a.type].scaled ? in.scaled : in.plain) + size_t(r0) * n;
-        k->tile[a.type][M][wide > 1](w, g ? w : ahead + size_t(p - p0) * a.panel, a.panel, blocks, x, sums, y);
+        k->tile[a.type][M][wide == 1 ? 0 : wide == most ? 1 : 2](w, g ? w : ahead + size_t(p - p0) * a.panel, a.panel, blocks, x, sums, y);
         if (a.bias)
           for (int i = 0; i < M; ++i)
             for (int e = 0; e < wide * LANES; ++e) y[i * wide * LANES + e] += a.bias[p * LANES + e];
       };
       for (int p = p0, wide; p < p1; p += wide) {
-        wide = p1 - p < k->wide[M] ? 1 : k->wide[M];
+        wide = p1 - p >= most ? most : most == 4 && p1 - p >= 2 ? 2 : 1;
         one(A, p, wide, ahead_a, ya);
-        if (B) one(*B, p, wide, ahead_b, yb);
+        if (mats.pair) one(*mats.pair, p, wide, ahead_b, yb);
         for (int i = 0; i < M; ++i)
-          for (int q = 0; q < wide; ++q) out(r0 + i, (p + q) * LANES, ya + (i * wide + q) * LANES, yb + (i * wide + q) * LANES);
+          for (int q = 0; q < wide; ++q) out(r0 + i, (off + p + q) * LANES, ya + (i * wide + q) * LANES, yb + (i * wide + q) * LANES);
       }
     }
   };
+  auto range = [&](int p0, int p1, bool last) {   // of the panels of all matrices
+    for (int i = 0, off = 0; i < mats.count; off += mats.mat[i++]->panels) {
+      const Mat& a = *mats.mat[i];
+      const int first = std::max(p0 - off, 0), stop = std::min(p1 - off, a.panels);
+      if (first >= stop) continue;
+      const bool over = stop == a.panels && i + 1 < mats.count;
+      panels(a, first, stop, off, last ? next_up : over ? mats.mat[i + 1]->data : a.data + size_t(stop) * a.panel,
+             !mats.pair ? nullptr : last ? next_up : mats.pair->data + size_t(stop) * mats.pair->panel);
+    }
+    done(p0, p1);
+  };
   Share* mine = &share[size_t(turn++) * size_t(threads)];
-  const int step = in.tiles.count > 2 ? 12 : 4, end = panel_of(A, t + 1, threads);
-  const u8* next_up = then ? then->data + size_t(panel_of(*then, t, threads)) * then->panel : A.data;
+  const int step = (in.tiles.count > 2 ? 12 : 4 + mats.unit - 1) / mats.unit * mats.unit;
   int p0, p1;
-  while (mine[t].take(step, true, p0, p1)) {
-    const bool last = p1 >= end;
-    panels(p0, p1, last ? next_up : A.data + size_t(p1) * A.panel, !B ? nullptr : last ? next_up : B->data + size_t(p1) * B->panel);
-  }
+  while (mine[t].take(std::max(step, mats.unit), true, p0, p1)) range(p0, p1, p1 >= end);
   for (int v = 1; v < threads; ++v)
-    while (mine[(t + v) % threads].take(2, false, p0, p1)) panels(p0, p1, next_up, next_up);
+    while (mine[(t + v) % threads].take(std::max(2, mats.unit), false, p0, p1)) range(p0, p1, true);
 }
 
-void Model::deal(int threads, const StepBatch& b) {
+Mats Model::mats(int l, int which) const {
+  const Layer& y = layer[size_t(l)];
+  if (which == 0) return {{&y.q, &y.k, &y.v}, 3, c.head / LANES};
+  if (which == 1) return {{&y.o}, 1, 1};
+  if (which == 2) return {{&y.gate}, 1, 1, &y.up};
+  return {{&y.down}, 1, 1};
+}
+
+void Model::deal(const Job& j) {
+  const StepBatch& b = j.b;
+  const int threads = j.pool.size(), units = b.rows <= 32 ? j.blocks * (c.heads / j.heads) : (b.rows + 15) / 16 * c.kv_heads;
   size_t n = 0;
-  auto add = [&](const Mat& a) { for (int t = 0; t < threads; ++t) share[n++].set(panel_of(a, t, threads), panel_of(a, t + 1, threads)); };
+  auto add = [&](const Mats& a) { for (int t = 0; t < threads; ++t) share[n++].set(a.first(t, threads), a.first(t + 1, threads)); };
   for (int at = 0; at < b.layers; ++at) {
-    const Layer& y = layer[size_t(b.layer[at])];
-    for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.down}) add(*a);
+    add(mats(b.layer[at], 0));
+    for (int t = 0; t < threads; ++t) share[n++].set(units * t / threads, units * (t + 1) / threads);
+    for (int which = 1; which < 4; ++which) add(mats(b.layer[at], which));
   }
-  add(top());
+  add({{&top()}, 1, 1});
 }
 
 // ---------- the step
@@ -146,14 +167,14 @@ void Model::answer(const Job& j, int t, int& turn) {
   lap(t, REST);
   auto& mine = best[size_t(t)];
   for (int i = 0; i < R; ++i) mine[size_t(i)] = {-INFINITY, 0};
-  linear(j, t, turn, top(), nullptr, a, nullptr, [&](int i, int n, const float* y, const float*) {
+  linear(j, t, turn, {{&top()}, 1, 1}, a, nullptr, [&](int i, int n, const float* y, const float*) {
     const int count = std::min(LANES, N - n);
     if (b.logits && b.logits_row[i] >= 0) memcpy(b.logits + size_t(b.logits_row[i]) * size_t(N) + n, y, size_t(count) * 4);
     Out& o = mine[size_t(i)];
     if (!b.argmax || !k->reaches(y, o.value)) return;
     for (int e = 0; e < count; ++e)
       if (y[e] > o.value || (y[e] == o.value && n + e < o.at)) o = {y[e], n + e};
-  });
+  }, nothing);
   j.pool.barrier();
   if (!t && b.argmax)
     for (int i = 0; i < R; ++i) {
@@ -188,33 +209,31 @@ void Model::work(const Job& j, int t) {
     const Mat* const to_qkv[] = {&y.q, &y.k, &y.v, nullptr};
     Act a = prepare(j, t, m, D, x.p, nullptr, y.norm1, to_qkv);
     lap(t, REST);
-    const Mat* const mats[] = {&y.q, &y.k, &y.v, &y.o};
-    for (int s = 0, off = 0; s < 3; off += mats[s++]->n)
-      linear(j, t, turn, *mats[s], nullptr, a, mats[s + 1], [&](int i, int n, const float* v, const float*) {
-        memcpy(qkv.p + size_t(i) * size_t(QKV) + off + n, v, LANES * 4);
-      });
+    linear(j, t, turn, mats(l, 0), a, &y.o, [&](int i, int n, const float* v, const float*) {
+      memcpy(qkv.p + size_t(i) * size_t(QKV) + n, v, LANES * 4);
+    }, [&](int p0, int p1) { settle(j, l, p0 * LANES / c.head, p1 * LANES / c.head); });
     j.pool.barrier();
     lap(t, LINEAR);
-    attend(j, t, l);
+    const float* mixed = attend(j, t, turn, l);
     lap(t, ATTENTION);
     const Mat* const to_o[] = {&y.o, nullptr};
-    a = prepare(j, t, m, Q, att.p, nullptr, nullptr, to_o);
+    a = prepare(j, t, m, Q, mixed, nullptr, nullptr, to_o);
     lap(t, REST);
-    linear(j, t, turn, y.o, nullptr, a, &y.gate, add);
+    linear(j, t, turn, mats(l, 1), a, &y.gate, add, nothing);
     j.pool.barrier();
     lap(t, LINEAR);
     const Mat* const to_gate[] = {&y.gate, &y.up, nullptr};
     a = prepare(j, t, m, D, x.p, nullptr, y.norm2, to_gate);
     lap(t, REST);
-    linear(j, t, turn, y.gate, &y.up, a, &y.down, [&](int i, int n, const float* g, const float* u) {
+    linear(j, t, turn, mats(l, 2), a, &y.down, [&](int i, int n, const float* g, const float* u) {
       k->gate(g, u, hid.p + size_t(i) * size_t(I) + n);
-    });
+    }, nothing);
     j.pool.barrier();
     lap(t, LINEAR);
     const Mat* const to_down[] = {&y.down, nullptr};
     a = prepare(j, t, m, I, hid.p, nullptr, nullptr, to_down);
     lap(t, REST);
-    linear(j, t, turn, y.down, nullptr, a, at + 1 < b.layers ? &layer[size_t(b.layer[at + 1])].q : &top(), add);
+    linear(j, t, turn, mats(l, 3), a, at + 1 < b.layers ? &layer[size_t(b.layer[at + 1])].q : &top(), add, nothing);
     j.pool.barrier();
     if (b.exit[at] >= 0)
       for (int i = t; i < b.outputs; i += threads)
@@ -255,22 +274,23 @@ int Model::run(const StepBatch& b) {
   int longest;
   if (const int code = check(b, longest)) return code;
   const size_t m = size_t(b.rows), wide = size_t(std::max({c.width, c.inner, c.heads * c.head})), H = size_t(c.heads);
-  const size_t ld = (size_t(longest) + 31) & ~size_t(15), row = 2 * wide + wide / BLOCK * SUMS;
+  const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads), row = 2 * wide + wide / BLOCK * SUMS;
+  const int blocks = (longest + SPAN - 1) / SPAN, threads = pools.get().size();
+  const Job j{pools.get(), b, blocks, blocks * c.kv_heads < 4 * threads ? 1 : int(G)};
   try {
     x.need(m * size_t(c.width));
     qkv.need(m * (H + 2 * size_t(c.kv_heads)) * size_t(c.head));
     att.need(m * H * size_t(c.head));
     hid.need(m * size_t(c.inner));
     act.need(m * row);
-    if (m <= 32) scores.need(m * H * (ld + 1));
-    for (auto& o : own) o.need(4 * row);
-    if (m > 32) for (auto& o : own_scores) o.need(16 * H * (ld + 1));
+    if (m <= 32) parts.need(m * H * size_t(blocks) * part);
+    for (auto& o : own) o.need(MAXM * row);
+    for (auto& o : own_att) o.need(4 * H * size_t(c.head));
+    for (auto& o : own_scores) o.need(G * SPAN + 17 * G * part);
     for (auto& o : best) o.resize(size_t(b.outputs));
   } catch (const std::bad_alloc&) { return 4; }
-  Pool& pool = pools.get();
-  deal(pool.size(), b);
-  const Job j{pool, b, longest, ld};
-  pool.run([&](int t) { work(j, t); });
+  deal(j);
+  j.pool.run([&](int t) { work(j, t); });
   return 0;
 }
 

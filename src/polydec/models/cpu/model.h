@@ -76,6 +76,14 @@ struct Tiles {
 struct Act { float *plain, *scaled, *sums; int k; Tiles tiles; };
 
 struct Layer { Mat q, k, v, o, gate, up, down; float *norm1 = nullptr, *norm2 = nullptr, *qnorm = nullptr, *knorm = nullptr; };
+// Matrices of one input, one after another in units of panels that stay in one thread; or two side by side.
+struct Mats {
+  const Mat* mat[3];
+  int count, unit;
+  const Mat* pair = nullptr;
+  int panels() const { int n = 0; for (int i = 0; i < count; ++i) n += mat[i]->panels; return n; }
+  int first(int t, int threads) const { return int(int64_t(panels() / unit) * t / threads) * unit; }
+};
 enum Clock { LINEAR, ATTENTION, REST, HEAD, CLOCKS };
 
 struct Model {
@@ -99,25 +107,25 @@ struct Model {
   int run(const StepBatch& b);
 
 private:
-  // Of one step: who works, on what, and the longest sequence.
-  struct Job { Pool& pool; const StepBatch& b; int longest; size_t ld; };
+  // Of one step: who works, on what, blocks of the longest sequence, query heads of a unit of attention.
+  struct Job { Pool& pool; const StepBatch& b; int blocks, heads; };
   struct Out { float value; int32_t at; };
-  Buffer x, qkv, att, hid, act, scores;
-  std::vector<Buffer> own, own_scores;
+  Buffer x, qkv, att, hid, act, parts;
+  std::vector<Buffer> own, own_att, own_scores;
   std::vector<std::vector<Out>> best;
   std::vector<Share> share;
-  std::atomic<int> next{0};
 
   int check(const StepBatch& b, int& longest) const;
   void lap(int t, Clock clock) { if (!t) { const double n = now(); spent[clock] += n - mark; mark = n; } }
+  Mats mats(int l, int which) const;   // 0: queries, keys, values; 1: out; 2: gate and up; 3: down
   const Mat& top() const { return head.data ? head : embed; }
   Act prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers);
-  template <class Fn> void linear(const Job& j, int t, int& turn, const Mat& a, const Mat* b, const Act& in, const Mat* then, Fn&& out);
-  void deal(int threads, const StepBatch& b);
+  template <class Fn, class Done>
+  void linear(const Job& j, int t, int& turn, const Mats& mats, const Act& in, const Mat* then, Fn&& out, Done&& done);
+  void deal(const Job& j);
   View view(const StepBatch& b, int l, int which, int h, int i) const;
-  void rotate(const Job& j, int t, int l);
-  void values(const Job& j, int l, int h, int d, int r0, int r1, const float* s, int first, const float* inverse);
-  void attend(const Job& j, int t, int l);
+  void settle(const Job& j, int l, int u0, int u1);
+  const float* attend(const Job& j, int t, int& turn, int l);
   void answer(const Job& j, int t, int& turn);
   void work(const Job& j, int t);
 };

@@ -120,19 +120,19 @@ void tile(const u8* w, const u8* ahead, size_t panel, int blocks, const float* x
         typename F::Word word[P];
         UNROLL(4) for (int p = 0; p < P; ++p) word[p] = F::word(w + p * panel, g);
         UNROLL(8) for (int i = 0; i < 8; ++i) {
-          const float* a = x + (8 * g + i) * M;
+          const float* a = x + 8 * g + i;
           if constexpr (P == 1 || M > 4) {   // weights, then row after row
             UNROLL(4) for (int p = 0; p < P; ++p) {
               const V q = F::get(word[p], w + p * panel, g, i);
               UNROLL(8) for (int j = 0; j < M; ++j) {
-                V v = all(a[j]);
+                V v = all(a[j * BLOCK]);
                 PIN(v);
                 s[j][p] = fma(v, q, s[j][p]);
               }
             }
           } else {
             V v[M];
-            UNROLL(8) for (int j = 0; j < M; ++j) v[j] = all(a[j]);
+            UNROLL(8) for (int j = 0; j < M; ++j) v[j] = all(a[j * BLOCK]);
             UNROLL(4) for (int p = 0; p < P; ++p) {
               const V q = F::get(word[p], w + p * panel, g, i);
               UNROLL(8) for (int j = 0; j < M; ++j) s[j][p] = fma(v[j], q, s[j][p]);
@@ -161,6 +161,7 @@ template <class F, int M> constexpr void fill(Kernels& k) {
   if constexpr (M <= ROWS) {
     k.tile[F::type][M][0] = tile<F, M, 1>;
     k.tile[F::type][M][1] = tile<F, M, WIDE[M]>;
+    k.tile[F::type][M][2] = tile<F, M, WIDE[M] == 4 ? 2 : 1>;
     fill<F, M + 1>(k);
   }
 }
