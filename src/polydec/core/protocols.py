@@ -105,6 +105,11 @@ class Target(Protocol):
     """A causal law. The last token of the prompt is the pending root; a cached prefix is reused."""
     @property
     def vocab(self) -> Vocab: ...
+    @property
+    def layers(self) -> int:
+        """How many layers a part of a session can choose from; 0 where they cannot run alone."""
+        ...
+
     def open(self, prompt: Sequence[int]) -> Session: ...
 
 

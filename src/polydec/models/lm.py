@@ -26,6 +26,11 @@ class LM:
         self._kept: list[tuple[tuple[int, ...], Any]] = []    # oldest first: the text of each cache, and the cache
         self.live = WeakSet[LMSession]()
 
+    @property
+    def layers(self) -> int:
+        """How many layers a part of a session can choose from; 0 where layers cannot run alone."""
+        return self.network.layers if self.network.partial and self.network.tree else 0
+
     def open(self, prompt: Sequence[int]) -> LMSession:
         """Raises ValueError where a token is outside the vocabulary or the prompt leaves no room in the context."""
         if not prompt:
@@ -284,7 +289,7 @@ class LMSession:
         return twin
 
     def part(self, layers: Sequence[int]) -> PartSession | SkipSession:
-        if not self._lm.network.partial:
+        if not self._lm.layers:
             raise ValueError("layers cannot run alone in this model: its adapter runs the whole network only")
         some = tuple(layers)
         if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= self._all:

@@ -44,6 +44,10 @@ class Shaped:
     def vocab(self) -> Vocab:
         return self.target.vocab
 
+    @property
+    def layers(self) -> int:
+        return self.target.layers
+
     def open(self, prompt: Sequence[int]) -> ShapedSession:
         return ShapedSession(self.shapers, self.target.open(prompt), Trail(Node(None, -1, tuple(prompt[:-1]))))
 

@@ -126,6 +126,10 @@ class Switch:
     def vocab(self) -> Vocab:
         return self.big.vocab
 
+    @property
+    def layers(self) -> int:
+        return 0
+
     def open(self, prompt: Sequence[int]) -> SwitchSession:
         return SwitchSession(self.rule, {False: self.small.open(prompt), True: self.big.open(prompt)}, [self.rule.start()])
 

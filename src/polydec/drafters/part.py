@@ -1,0 +1,61 @@
+"""The target's own layers draft."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polydec.core.protocols import Scores, Session, Tree
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+
+
+@dataclass(frozen=True)
+class FromPart:
+    """Draws a tree from some of the target's layers, its final norm and head, over the target's own cache.
+
+    layers: ascending indices. The first ones alone are an early exit: what they computed stands, and verification goes on
+    behind them, so that every layer runs once for a token that is kept. With others (layer skip) the keys and values behind
+    the first gap are wrong for the target, which computes all of its layers anew.
+
+    Exact: law, under any exact verifier: every node carries the row that it was drawn from, shaped as the target's are.
+    Reduces to: drafts that are always accepted with all layers; `nothing` at depth 0.
+    Source: Elhoushi et al., LayerSkip (2024), for exits; Zhang et al., "Draft & verify" (2023), for skips.
+    """
+    tree: Tree
+    layers: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
+            raise ValueError(f"layers is {self.layers}: it must hold ascending indices, at least one")
+
+    def open(self, prompt: Sequence[int], session: Session) -> PartGuess:
+        return PartGuess(self.tree, session.part(self.layers))
+
+
+@dataclass(frozen=True)
+class PartGuess:
+    """session: a part of the decoder's own, which that one commits; a fork (own) keeps one of itself in step."""
+    tree: Tree
+    session: Session
+    own: bool = False
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        if budget.depth < 1:
+            return Draft.chain(root)
+        return await self.tree.grow(self.session, root, position, budget, rng)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        if self.own:
+            self.session.rewind(0)                # nothing of the draft is kept: the whole must see it
+            self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+
+    def fork(self) -> PartGuess:
+        return replace(self, session=self.session.fork(), own=True)
+
+    def close(self) -> None:
+        if self.own:
+            self.session.close()

@@ -1,0 +1,98 @@
+"""Each token leaves the network at the first depth that is sure of it."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp
+
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.targets.switch import SwitchScores
+
+
+@dataclass(frozen=True)
+class Confident:
+    """The law behind the first of `exits` layers, norm and head whose two likeliest tokens lie at least lambda apart in
+    probability (before shaping). A later token that goes deeper first takes along the states of those that left earlier, so
+    that the keys and values it reads are those of the whole model and a row depends on its text alone.
+
+    exits: ascending depths, the last being all layers; threshold: lambda, 0 (always the first exit) and more (above 1: never
+    early); decay: None: lambda is constant, else 0 and more: at generated token t it is 0.9 lambda + 0.1 exp(-decay t / 128).
+
+    Exact: approximate. Rows that leave early are not the whole model's.
+    Reduces to: `target` at threshold above 1.2 (above 1 where decay is None).
+    Source: Schuster et al., "Confident adaptive language modeling" (2022); there, missing keys and values are made from the
+    exit's state instead.
+    """
+    target: Target
+    exits: tuple[int, ...]
+    threshold: float = 0.9
+    decay: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.exits or list(self.exits) != sorted(set(self.exits)) or self.exits[0] < 1:
+            raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 and more")
+        if not self.threshold >= 0.0:
+            raise ValueError(f"threshold is {self.threshold}: it must be at least 0")
+        if self.decay is not None and not self.decay >= 0.0:
+            raise ValueError(f"decay is {self.decay}: it must be none or at least 0")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def layers(self) -> int:
+        return 0
+
+    def open(self, prompt: Sequence[int]) -> ConfidentSession:
+        return ConfidentSession(self, self.target.open(prompt))
+
+    def bar(self, t: int) -> float:
+        """Lambda at generated token t (0 is the first)."""
+        return self.threshold if self.decay is None else 0.9 * self.threshold + 0.1 * exp(-self.decay * t / 128)
+
+
+class ConfidentSession:
+    """done: tokens committed since the prompt."""
+    def __init__(self, how: Confident, inner: Session, done: int = 0) -> None:
+        self._how, self._inner, self._done = how, inner, done
+
+    async def prefill(self, want: Want) -> Scores:
+        return await self._inner.prefill(want)
+
+    async def score(self, draft: Draft, want: Want) -> SwitchScores:
+        chosen: dict[int, Scores] = {}
+        *early, last = self._how.exits
+        for depth in early:
+            scores = await self._inner.part(range(depth)).score(draft, replace(want, base=Reads.ROW))
+            for i in range(len(draft)):
+                if i not in chosen and _margin(scores.base, i) >= self._how.bar(self._done + draft.depth[i]):
+                    chosen[i] = scores
+            if len(chosen) == len(draft):
+                break
+        else:
+            scores = await self._inner.part(range(last)).score(draft, want)
+        return SwitchScores([chosen.get(i, scores) for i in range(len(draft))])
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._inner.commit(tokens)
+        self._done += len(tokens)
+
+    def rewind(self, n: int) -> None:
+        self._inner.rewind(n)
+        self._done = max(0, self._done - n)
+
+    def fork(self) -> ConfidentSession:
+        return ConfidentSession(self._how, self._inner.fork(), self._done)
+
+    def part(self, layers: Sequence[int]) -> Session:
+        raise ValueError("layers of a model that exits early cannot be chosen again")
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _margin(scores: Scores, i: int) -> float:
+    logp = scores.topk(i, 2)[1]
+    return exp(logp[0]) - (exp(logp[1]) if len(logp) > 1 else 0.0)

@@ -1,0 +1,94 @@
+"""The same few layers for every generated token."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.types import Draft, Reads, Vocab, Want
+
+
+@dataclass(frozen=True)
+class Skipping:
+    """The prompt passes every layer of `target`; from then on only these layers run, each over its own keys and values.
+
+    keep: ascending indices. `target` must offer parts (session.part). The first generated token comes from the whole
+    model, as its row ends the prompt.
+
+    Exact: approximate. No verification holds the text to the whole model; perplexity says how far it went.
+    Reduces to: `target` with all layers.
+    Source: Liu et al., "Accelerating inference in large language models with a unified layer skipping strategy" (2024).
+    """
+    target: Target
+    keep: tuple[int, ...]
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def layers(self) -> int:
+        return 0
+
+    def open(self, prompt: Sequence[int]) -> SkippingSession:
+        return SkippingSession(self.target.open(prompt), self.keep, len(prompt))
+
+
+class SkippingSession:
+    """prompt: tokens of it, or of what a rewind left of it; length: tokens committed."""
+    def __init__(self, whole: Session, layers: tuple[int, ...], prompt: int) -> None:
+        self._whole, self._layers, self._prompt = whole, layers, prompt
+        self._part, self._length = whole.part(layers), prompt - 1
+        self._unread: list[int] = []              # committed without a score
+        self._scored: Draft | None = None
+
+    async def prefill(self, want: Want) -> Scores:
+        return await self._whole.prefill(want)
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        if self._unread:
+            unread, self._unread = self._unread, []
+            await self._score(Draft.chain(unread[0], unread[1:]), Want(law=Reads.NOTHING), self._length - len(unread))
+            self._part.commit(unread)
+        self._scored = draft
+        return await self._score(draft, want, self._length)
+
+    async def _score(self, draft: Draft, want: Want, length: int) -> Scores:
+        if length < self._prompt:                 # the root ends the prompt: all layers see it
+            await self._whole.score(Draft.chain(draft.token[0]), want)
+        return await self._part.score(draft, want)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        draft, node, known = self._scored, 0, 0
+        if draft is not None and not self._unread and tokens and draft.token[0] == tokens[0]:
+            known = 1
+            for x in tokens[1:]:
+                child = draft.child(node, x)
+                if child is None:
+                    break
+                node, known = child, known + 1
+        if known:
+            self._part.commit(tokens[:known])
+        self._unread += tokens[known:]
+        self._length += len(tokens)
+        self._scored = None
+
+    def rewind(self, n: int) -> None:
+        if not 0 <= n <= self._length:
+            raise ValueError(f"n is {n}: it must lie in 0 to {self._length}, the committed tokens")
+        self._scored, self._length = None, self._length - n
+        cut = min(n, len(self._unread))
+        self._unread = self._unread[:len(self._unread) - cut]
+        self._part.rewind(n - cut)
+        self._prompt = min(self._prompt, self._length + 1)
+
+    def fork(self) -> SkippingSession:
+        twin = SkippingSession(self._whole.fork(), self._layers, self._prompt)
+        twin._length, twin._unread, twin._scored = self._length, list(self._unread), self._scored
+        return twin
+
+    def part(self, layers: Sequence[int]) -> Session:
+        raise ValueError("layers of a model that skips layers cannot be chosen again")
+
+    def close(self) -> None:
+        self._whole.close()
