@@ -1,8 +1,11 @@
 """Finding methods, and what is said when one is not there."""
 import pytest
 
-from polydec import registry
+import micro
+from polydec import Engine, load, registry
 from polydec.core.card import Card
+from polydec.core.request import Request
+from polydec.core.scheduler import run
 from polydec.core.types import Exactness
 from polydec.registry import Option
 from polydec.testing.toy import toy
@@ -69,3 +72,25 @@ def test_description():
     d = registry.describe("prompt-lookup")
     assert {"name", "title", "kind", "family", "guarantee", "needs", "needs_training", "options", "source"} <= set(d)
     assert d["guarantee"] == "law" and d["needs"] == [] and d["options"]["depth"]["type"] == "a whole number"
+
+
+@pytest.mark.parametrize("name", ["token-recycling", "suffix-automaton", "stand"])
+def test_what_is_kept_is_kept_where_asked_for(name):
+    target, request = toy(4, 5, eos=-1, sharp=2.0), Request((0, 1), max_tokens=40)
+    kept: dict = {}
+    cold, hot = ([run([registry.build(name, target, None, {"hot": h}, kept=kept)[0].run(request)])[0] for _ in range(3)]
+                 for h in (False, True))
+    assert cold[0] == cold[2] == hot[0] and hot[2].stats.passes < cold[0].stats.passes and len(kept) == 1
+
+
+def test_an_engine_keeps_and_another_one_does_not(tmp_path):
+    lm = load(str(micro.write(tmp_path)), draft=None)
+
+    def passes(engine):
+        ticket = engine.submit("the fox", method="token-recycling", options={"hot": True}, max_tokens=30,
+                               ignore_eos=True, raw=True, sampling=lm.sampling(temperature=0.0))
+        return engine.run([ticket])[0].metrics["target_passes"]
+
+    engine = Engine(lm)
+    first, again, elsewhere = passes(engine), passes(engine), passes(Engine(lm))
+    assert again < first == elsewhere

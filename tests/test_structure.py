@@ -100,7 +100,7 @@ def test_recipes(key):
     assert card.guarantee is None or isinstance(card.guarantee, Exactness)
     assert all((card.title, card.summary, card.source, card.reduces_to))
     assert key == "plain" or (card.parent in registry.recipes() and card.home), f"{key} must name its parent and its home"
-    parameters = [p for p in inspect.signature(module.build).parameters if p not in ("target", "draft")]
+    parameters = [p for p in inspect.signature(module.build).parameters if p not in registry.GIVEN]
     assert parameters == list(card.options), f"{key}: the card explains {list(card.options)}, build takes {parameters}"
     assert all(o.default is not inspect.Parameter.empty for o in registry.options(key)), f"{key}: every option has a default"
     body = [n for n in ast.parse(path.read_text("utf-8")).body

@@ -225,6 +225,7 @@ class Engine:
     """Many requests at once over one model, each with its own method and options, merged by one scheduler."""
     def __init__(self, model: LM) -> None:
         self.model, self._scheduler = model, Scheduler()
+        self._kept: dict[str, dict[str, Any]] = {}            # by method, what it keeps between requests
 
     def submit(self, prompt: Prompt, *, method: str = "plain", options: Mapping[str, Any] | None = None,
                sampling: Sampling | None = None, max_tokens: int | None = None, stop: Sequence[str] = (),
@@ -273,7 +274,8 @@ class Engine:
                 free = build_shapers(sampling.anywhere(), order=order, eos=draft.lm.vocab.eos, seed=seed, choice=i)
                 small = Shaped(draft.lm, *free) if free else draft.lm
             costs = self.model.costs if registry.wants_costs(method) else None
-            decoder, chosen = registry.build(method, target, small, dict(options or {}), costs)
+            decoder, chosen = registry.build(method, target, small, dict(options or {}), costs,
+                                             self._kept.setdefault(method, {}))
             guarantee = decoder.exactness.value
             watch = _Watch(on)
             watches.append(watch)

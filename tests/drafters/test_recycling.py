@@ -6,6 +6,7 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Budget, Verdict, Want
+from polydec.drafters._shape import counts
 from polydec.drafters.recycling import Memory, Recycling
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
@@ -123,3 +124,17 @@ def test_prompt_rows_fill_the_table():
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
         Recycling(**fields)
+
+
+def test_a_shape_in_place_of_rates():
+    how = Recycling(k=4, shape=(2, 1, 0, 1))
+    assert how.template == ((0, 0), (0, 1), (1, 0), (3, 0)) and paths(how) == [(0,), (1,), (0, 0), (0, 0, 0)]
+    assert counts(paths(Recycling(nodes=12))) and Recycling(shape=counts(paths(Recycling(nodes=12)))).template == Recycling(
+        nodes=12).template
+    assert propose(Recycling(k=1, shape=(3,), memory=Memory({0: (1, 2)})).open((0,), None), 0).token == (0, 1, 2)
+    with pytest.raises(ValueError, match="shape is 2,0,0,0,1"):
+        Recycling(shape=(2, 0, 0, 0, 1))
+
+
+def test_bytes():
+    assert Memory({0: (1, 2), 5: (1,)}).nbytes == 12 + 8

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.drafters._shape import Template, of_counts, template
 
 RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
 """How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
@@ -21,6 +22,11 @@ class Memory:
     outlives a request (a hot start); drafts made from it can show to one request what another one wrote."""
     after: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
+    @property
+    def nbytes(self) -> int:
+        """What the table holds: 4 bytes for a token and for each of its followers."""
+        return sum(4 * (1 + len(row)) for row in self.after.values())
+
 
 @dataclass(frozen=True)
 class Recycling:
@@ -30,8 +36,9 @@ class Recycling:
     accepted at rate rates[r], which is a node's `chance`; a token that has no row has no children. Every scored node,
     accepted or not, then writes its row; the accepted ones write last.
 
-    k: 1 to 64 followers a token; nodes: 1 to 256; recycle_prefill: the prompt's rows are written too (its pass then
-    computes them); memory: a table that outlives the request, None: an empty one each time.
+    k: 1 to 64 followers a token; nodes: 1 to 256; shape: where given, the tree's child counts, breadth first (such as
+    calibration finds: the positions that were accepted most often) in place of `nodes`; recycle_prefill: the prompt's rows
+    are written too (its pass then computes them); memory: a table that outlives the request, None: an empty one each time.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `nothing` while the table is empty.
@@ -43,6 +50,7 @@ class Recycling:
     recycle_prefill: bool = False
     rates: tuple[float, ...] = RATES
     memory: Memory | None = None
+    shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= 64:
@@ -51,10 +59,14 @@ class Recycling:
             raise ValueError(f"nodes is {self.nodes}: it must lie in 1 to 256")
         if not self.rates or not all(0.0 < r < 1.0 for r in self.rates) or list(self.rates) != sorted(self.rates)[::-1]:
             raise ValueError(f"rates is {self.rates}: it must hold numbers between 0 and 1 that never rise")
+        if self.shape:
+            of_counts(self.shape)
 
     @cached_property
-    def template(self) -> tuple[tuple[int, int], ...]:
+    def template(self) -> Template:
         """Of each node below the root (its parent's index, its rank), breadth first."""
+        if self.shape:
+            return of_counts(self.shape)
         ranks = self.rates[:self.k]
         best: list[tuple[int, ...]] = []
         heap = [(-r, (i,)) for i, r in enumerate(ranks)]
@@ -63,9 +75,7 @@ class Recycling:
             best.append(path)
             for i, r in enumerate(ranks):
                 heappush(heap, (value * r, (*path, i)))
-        best.sort(key=lambda path: (len(path), path))
-        index = {(): 0} | {path: i for i, path in enumerate(best, 1)}
-        return tuple((index[path[:-1]], path[-1]) for path in best)
+        return template(best)
 
     def open(self, prompt: Sequence[int], session: Session) -> RecyclingGuess:
         return RecyclingGuess(self, Memory() if self.memory is None else self.memory)
@@ -94,7 +104,7 @@ class RecyclingGuess:
             token.append(row[rank])
             parent.append(p)
             depth.append(depth[p] + 1)
-            chance.append(self.how.rates[rank])
+            chance.append(self.how.rates[min(rank, len(self.how.rates) - 1)])
         return Draft.certain(token, parent, chance)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:

@@ -1,11 +1,13 @@
 """STAND."""
 from __future__ import annotations
 
+from typing import Any
+
 from polydec.core.card import Card
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
-from polydec.drafters.ngram_rows import NgramRows
+from polydec.drafters.ngram_rows import NgramRows, Rows
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.exact import Exact
 
@@ -23,11 +25,13 @@ CARD = Card(
         "shortest": "shortest n-gram that is looked up, 1 to longest",
         "keep": "tokens kept of an averaged row, 1 to 64",
         "draws": "draw the tree, else take the likeliest tokens",
+        "hot": "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, shape: tuple[int, ...] = (3, 2, 1, 1, 1, 1, 0, 1),
-          longest: int = 4, shortest: int = 2, keep: int = 10, draws: bool = True) -> Speculative:
-    drafter = NgramRows(shape, longest, shortest, keep, draws)
+def build(target: Target, *, draft: Target | None = None, kept: dict[str, Any],
+          shape: tuple[int, ...] = (3, 2, 1, 1, 1, 1, 0, 1), longest: int = 4, shortest: int = 2, keep: int = 10,
+          draws: bool = True, hot: bool = False) -> Speculative:
+    drafter = NgramRows(shape, longest, shortest, keep, draws, store=kept.setdefault("rows", Rows()) if hot else None)
     return Speculative(target, drafter, Exact(), Fixed(64, 256))

@@ -1,10 +1,13 @@
 """Suffix automaton decoding."""
 from __future__ import annotations
 
+from typing import Any
+
 from polydec.core.card import Card
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
+from polydec.drafters.automaton import Store
 from polydec.drafters.suffix import Suffix
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
@@ -23,10 +26,12 @@ CARD = Card(
         "width": "most alternatives after a run, 1 to 16",
         "depth": "most tokens in a row, 0 to 64",
         "nodes": "most tokens of a draft, 0 to 1024",
+        "hot": "copy from the engine's earlier requests as well: drafts then show what these hold",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, min_match: int = 1, floor: float = 0.3, width: int = 2,
-          depth: int = 16, nodes: int = 16) -> Speculative:
-    return Speculative(target, Suffix(min_match, floor, width), Match(), Fixed(depth, nodes))
+def build(target: Target, *, draft: Target | None = None, kept: dict[str, Any], min_match: int = 1, floor: float = 0.3,
+          width: int = 2, depth: int = 16, nodes: int = 16, hot: bool = False) -> Speculative:
+    drafter = Suffix(min_match, floor, width, store=kept.setdefault("store", Store()) if hot else None, add=hot)
+    return Speculative(target, drafter, Match(), Fixed(depth, nodes))

@@ -1,11 +1,13 @@
 """Token Recycling."""
 from __future__ import annotations
 
+from typing import Any
+
 from polydec.core.card import Card
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
-from polydec.drafters.recycling import Recycling
+from polydec.drafters.recycling import Memory, Recycling
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -23,10 +25,14 @@ CARD = Card(
         "nodes": "tokens of a draft tree, 1 to 256",
         "depth": "levels of a draft tree, 0 to 64",
         "recycle_prefill": "learn from the prompt's rows too (they are computed for it)",
+        "shape": "child counts of the tree's nodes, breadth first, such as 3,2,1, in place of nodes; none: by rates",
+        "hot": "keep the table for later requests of the engine: drafts then show what other requests wrote",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, k: int = 8, nodes: int = 7, depth: int = 8,
-          recycle_prefill: bool = False) -> Speculative:
-    return Speculative(target, Recycling(k, nodes, recycle_prefill), Match(), Fixed(depth, nodes))
+def build(target: Target, *, draft: Target | None = None, kept: dict[str, Any], k: int = 8, nodes: int = 7, depth: int = 8,
+          recycle_prefill: bool = False, shape: tuple[int, ...] | None = None, hot: bool = False) -> Speculative:
+    memory = kept.setdefault("memory", Memory()) if hot else None
+    drafter = Recycling(k, nodes, recycle_prefill, memory=memory, shape=shape or ())
+    return Speculative(target, drafter, Match(), Fixed(depth, sum(shape) if shape else nodes))
