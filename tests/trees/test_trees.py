@@ -166,12 +166,23 @@ def test_a_sure_draft_gives_a_chain_and_an_unsure_one_a_fan(tree):
     assert draft.depth == (0, 1, 1, 1, 1, 1)
 
 
+@pytest.mark.parametrize("tree", [GreedyGrowth(0.5, power=0.0), BestSlot(power=0.0)], ids=lambda t: type(t).__name__)
+def test_at_power_0_every_draft_gives_a_chain(tree):
+    assert grow(tree, toy(1, 6, sharp=0.0), Budget(5, 5), Rng.of(1)).parent == (-1, 0, 1, 2, 3, 4)
+
+
+def test_a_smaller_power_gives_deeper_trees():
+    depth = [sum(max(grow(GreedyGrowth(0.06, power=a), toy(2, 6), Budget(9, 9), Rng.of(s)).depth) for s in range(20))
+             for a in (1.0, 0.5, 0.2)]
+    assert depth == sorted(depth) and depth[2] > 1.3 * depth[0]
+
+
 def test_a_threshold_bounds_the_tree():
     sizes = [len(grow(GreedyGrowth(t), toy(3, 6), Budget(8, 100), Rng.of(2))) for t in (1.0, 0.5, 0.2, 0.1, 0.05)]
     assert sizes[0] == 2 and sizes == sorted(sizes) and sizes[-1] > sizes[1]
 
 
-@pytest.mark.parametrize("tree", [GreedyGrowth(0.2), GreedyGrowth(0.01), BestSlot()], ids=str)
+@pytest.mark.parametrize("tree", [GreedyGrowth(0.2), GreedyGrowth(0.01), GreedyGrowth(0.2, power=0.4), BestSlot()], ids=str)
 def test_growth_keeps_the_law(tree):
     check_law(lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=4, length=2)
 
@@ -209,7 +220,8 @@ def test_best_first_keeps_the_law():
 @pytest.mark.parametrize("make, message", [
     (lambda: StochasticBeam(0), "width is 0: it must lie in 1 to 64"), (lambda: BestFirst(65), "width is 65: it must lie in"),
     (lambda: GreedyGrowth(0.0), "threshold is 0.0: it must be above 0 and at most 1"),
-    (lambda: GreedyGrowth(width=0), "width is 0: it must"), (lambda: BestSlot(1.5), "least is 1.5: it must lie in 0 to 1"),
+    (lambda: GreedyGrowth(width=0), "width is 0: it must"), (lambda: BestSlot(power=2.0), "power is 2.0: it must lie in"),
+    (lambda: BestSlot(1.5), "least is 1.5: it must lie in 0 to 1"),
 ])
 def test_one_clear_sentence(make, message):
     with pytest.raises(ValueError, match=message):

@@ -1,0 +1,45 @@
+"""Hierarchical drafting: what a drafted token costs the draft model where it drafts for itself (Token Recycling's trees,
+prompt lookup) against the plain chain of equal length, greedy; tokens per pass of the target should stay."""
+from __future__ import annotations
+
+from drafted import Run, answers, questions, ratio
+from seen import arguments, interval, model, per_pass, report
+
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.model import FromModel
+from polydec.drafters.nested import Nested
+from polydec.drafters.recycling import Recycling
+from polydec.policies.fixed import Fixed
+from polydec.trees.chain import Chain
+from polydec.verifiers.exact import Exact
+from polydec.verifiers.match import Match
+
+
+def fewer(ours: list[Run], theirs: list[Run]) -> str:
+    """Drafted tokens per pass of the draft model, over theirs."""
+    pairs = [[(r.drafted, r.draft_passes) for r in runs] for runs in (ours, theirs)]
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*interval(*pairs))
+
+
+def main() -> None:
+    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=96, depth=6, nodes=7)
+    args = parser.parse_args()
+    lm = model(args, "default")
+    settings = {"chain": (lambda d: FromModel(d, Chain()), Exact(), Fixed(args.depth)),
+                "over recycling": (lambda d: Nested(d, Recycling(8, args.nodes), Match(), args.depth, args.nodes), Exact(),
+                                   Fixed(args.depth)),
+                "over prompt lookup": (lambda d: Nested(d, Lookup(8, growth=2), Match(), args.depth, args.nodes), Exact(),
+                                       Fixed(args.depth))}
+    got = answers(lm, settings, questions(lm, args), args, 0.0)
+    out = []
+    for name, runs in got.items():
+        all_ = sum(runs[1:], runs[0])
+        out.append({"drafts": name, "tokens per pass": per_pass([(r.tokens, r.passes) for r in runs]),
+                    "over chain": ratio(runs, got["chain"]), "draft passes per drafted token": all_.draft_passes / all_.drafted,
+                    "draft positions per drafted token": all_.draft_positions / all_.drafted,
+                    "drafted per draft pass, over chain": fewer(runs, got["chain"])})
+    report(args, f"greedy, chains of {args.depth}, inner drafts of at most {args.nodes} nodes", out)
+
+
+if __name__ == "__main__":
+    main()

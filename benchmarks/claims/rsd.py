@@ -1,0 +1,37 @@
+"""Recursive speculative decoding: trees without replacement against the i.i.d. tree of equal shape and the chain of equal
+nodes, in tokens per pass of the target, sampling at T = 1 and T = 0.7."""
+from __future__ import annotations
+
+from drafted import answers, questions, ratio, row
+from seen import arguments, model, report
+
+from polydec.drafters.model import FromModel
+from polydec.policies.fixed import Fixed
+from polydec.trees.chain import Chain
+from polydec.trees.static import Static
+from polydec.trees.stochastic_beam import StochasticBeam
+from polydec.verifiers.exact import Exact
+
+SHAPES = {6: ((2, 1, 1), 2), 12: ((3, 1, 1, 1), 3)}
+"""Nodes: (children by level of the trees, width of the beam of as many levels)."""
+
+
+def main() -> None:
+    args = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=32, tokens=96).parse_args()
+    lm, out = model(args, "default"), []
+    prompts = questions(lm, args)
+    for temperature in (1.0, 0.7):
+        for nodes, (levels, width) in SHAPES.items():
+            trees = {"rsd-s": StochasticBeam(width), "rsd-c": Static(levels), "i.i.d. tree": Static(levels, replace=True),
+                     "chain": Chain()}
+            got = answers(lm, {name: (lambda d, t=tree: FromModel(d, t), Exact(), Fixed(*(
+                nodes if name == "chain" else 64, nodes)))
+                               for name, tree in trees.items()}, prompts, args, temperature)
+            for name, runs in got.items():
+                out.append({"T": temperature, "nodes": nodes, **row(name, runs),
+                            "over i.i.d. tree": ratio(runs, got["i.i.d. tree"]), "over chain": ratio(runs, got["chain"])})
+    report(args, "trees 2,1,1 and 3,1,1,1, beams of equal depth and nodes, chains of equal nodes", out)
+
+
+if __name__ == "__main__":
+    main()
