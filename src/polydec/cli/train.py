@@ -20,10 +20,15 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
        tokenizer: Annotated[Path | None, typer.Option(help="directory whose tokenizer to use (default: train one)")] = None,
        teacher: Annotated[Path | None, typer.Option(help="directory of a model whose laws to learn")] = None,
        train_mb: Annotated[str, typer.Option(help="megabytes of prose, code and dialogue")] = "10,8,6",
+       start: Annotated[str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random weights)")] = None,
+       layers: Annotated[int | None, typer.Option(help="first layers of --start, or more, that begin as identities")] = None,
+       early_exit: Annotated[float, typer.Option(help="scale of the early-exit loss, 0 (off) to 1")] = 0.0,
+       layer_dropout: Annotated[float, typer.Option(help="how often the last layer is left out, 0 to 0.5")] = 0.0,
        seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
        compiled: Annotated[bool, typer.Option("--compile", help="torch.compile (needs a C++ compiler)")] = False,
        json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
     """Train a small language model from text: tokenizer, packing, schedule, held-out bits per byte beside a 5-gram."""
+    from polydec.train.exits import Depths
     from polydec.train.lm import LMSpec, train_lm  # heavy, and of no use to the other commands
     try:
         megabytes = tuple(float(x) for x in train_mb.split(","))
@@ -31,7 +36,8 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
         raise ValueError(f"train_mb is {train_mb!r}: it must be numbers, such as 10,8,6") from None
     spec = LMSpec(out=str(out), data=None if data is None else str(data), preset=preset, steps=steps, seed=seed,
                   tokenizer=None if tokenizer is None else str(tokenizer), teacher=None if teacher is None else str(teacher),
-                  train_mb=megabytes, compiled=compiled)
+                  train_mb=megabytes, compiled=compiled, start=start, layers=layers,
+                  depths=Depths(early_exit, layer_dropout))
     result = train_lm(spec)
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
@@ -91,3 +97,17 @@ def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.j
                         text=None if text is None else str(text), max_tokens=max_tokens, temperature=temperature,
                         mixing=mixing, weight=weight, depth=depth, tied=tied, steps=steps, seed=seed)
     print(json.dumps(train_stop_head(spec)))
+
+
+@app.command("sorted")
+def nested(out: Annotated[Path, typer.Option(help="directory to write")],
+           target: Annotated[str, typer.Option(help="directory or zoo:NAME that the draft begins with")] = "zoo:tiny",
+           data: Annotated[Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+           layers: Annotated[int, typer.Option(help="of the draft (0: half the target's)")] = 0,
+           distil: Annotated[bool, typer.Option(help="learn the target's laws, not the text's tokens")] = True,
+           steps: Annotated[int, typer.Option(help="optimiser steps")] = 400,
+           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train one draft that serves at half, three quarters and all of its layers (S2D)."""
+    from polydec.train.sorted import SortedSpec, train_sorted
+    result = train_sorted(SortedSpec(str(out), target, None if data is None else str(data), layers, distil, steps, seed=seed))
+    print(json.dumps({k: v for k, v in result.items() if k != "curve"}))

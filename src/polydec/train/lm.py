@@ -19,6 +19,7 @@ from polydec.models import checkpoint
 from polydec.train import network as net
 from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, data_root, pack, split
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
+from polydec.train.exits import Depths, resized
 from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
@@ -52,7 +53,9 @@ class LMSpec:
     dialogue in every step's rows, in twentieths; train_mb: megabytes of training text of each kind; held_kb: kilobytes of
     held-out text of each kind; long: the share of the steps, at the end, with rows as long as the context; order: of the
     n-gram baseline; seed; bf16: None measures whether it is faster; compiled: torch.compile, faster after a minute or two,
-    needs a C++ compiler; schedule, shape: instead of the preset's.
+    needs a C++ compiler; schedule, shape: instead of the preset's; start: a directory as `train_lm` writes it, or zoo:NAME,
+    to begin with instead of random weights (it brings tokenizer and shape); layers: instead of the shape's: the first
+    ones of `start`, or with those that it lacks added as identities; depths: early exits and layer dropout (see exits.py).
     """
     out: str
     data: str | None = None
@@ -70,6 +73,9 @@ class LMSpec:
     schedule: Schedule | None = None
     shape: Shape | None = None
     compiled: bool = False
+    start: str | None = None
+    layers: int | None = None
+    depths: Depths = field(default_factory=Depths)
     kinds: tuple[str, ...] = field(default=KINDS)
 
     def __post_init__(self) -> None:
@@ -101,7 +107,9 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     preset, out, began = PRESETS[spec.preset], Path(spec.out), time.perf_counter()
     schedule = spec.schedule or preset.schedule
     schedule = schedule if spec.steps is None else replace(schedule, steps=spec.steps)
-    shape = spec.shape or preset.shape
+    first = None if spec.start is None else load_directory(spec.start)
+    shape = spec.shape or (preset.shape if first is None else first.s)
+    shape = shape if spec.layers is None else replace(shape, layers=spec.layers)
     root = data_root(spec.data)
     parts = {k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
              for k, mb in zip(spec.kinds, spec.train_mb)}
@@ -110,22 +118,27 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         raise ValueError(f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}")
     begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
     corpus = encode(tokenizer, parts)
-    student = Llama(shape, seed=spec.seed)
+    student = Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
     fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
     teacher = None if spec.teacher is None else load_directory(spec.teacher)
     streams = {k: Packed(corpus.train[k], begin, spec.seed) for k in spec.kinds}
 
     step_loss = torch.compile(learn, dynamic=False) if spec.compiled else learn
+    spec.depths.weights(shape.layers, 0)
 
     def loss(step: int) -> tuple[Tensor, int]:
         late = step >= schedule.steps * (1 - spec.long)
         length = shape.context if late else min(preset.length, shape.context)
         rows = max(1, preset.rows * preset.length // length)
         batch_BT = torch.from_numpy(np.stack([mixed(streams, spec, step * rows + i, length) for i in range(rows)]))
+        if spec.depths.on:
+            return learn_depths(student, teacher, batch_BT, fast, spec, step), rows * length
         return step_loss(student, teacher, batch_BT, fast), rows * length
 
     identity = {**asdict(schedule), **asdict(shape), "seed": spec.seed, "tokenizer": tokenizer.to_str(), "bf16": fast,
                 "shares": list(spec.shares), "train_mb": list(spec.train_mb), "teacher": spec.teacher or ""}
+    if first is not None or spec.depths.on:
+        identity |= {"start": spec.start or "", **asdict(spec.depths), "exits": list(spec.depths.exits)}
     with shown(spec.preset, schedule.steps) as watch:
         curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
     save_directory(out, student, shape.config(bos=begin, eos=end), files=tokenizer_files(tokenizer, shape.context))
@@ -139,13 +152,26 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
 def learn(student: Llama, teacher: Llama | None, batch_BT: Tensor, fast: bool) -> Tensor:
     """Mean cross-entropy with the text, or with the teacher's laws (forward KL but for a constant), in nats a token."""
     with precision(fast):
-        hidden_BTH = student.model(batch_BT[:, :-1])
-        logits = student.logits(hidden_BTH).float().flatten(0, 1)
-        if teacher is None:
-            return F.cross_entropy(logits, batch_BT[:, 1:].flatten())
-        with torch.no_grad():
-            p = teacher(batch_BT[:, :-1]).float().flatten(0, 1).softmax(-1)
-    return F.cross_entropy(logits, p)
+        logits = student(batch_BT[:, :-1]).float().flatten(0, 1)
+        return F.cross_entropy(logits, goal(teacher, batch_BT))
+
+
+def goal(teacher: Llama | None, batch_BT: Tensor) -> Tensor:
+    """What a step predicts: the text's next tokens, or the teacher's law of each."""
+    if teacher is None:
+        return batch_BT[:, 1:].flatten()
+    with torch.no_grad():
+        return teacher(batch_BT[:, :-1]).float().flatten(0, 1).softmax(-1)
+
+
+def learn_depths(student: Llama, teacher: Llama | None, batch_BT: Tensor, fast: bool, spec: LMSpec, step: int) -> Tensor:
+    """The same at several depths, each with its weight."""
+    with precision(fast):
+        depths = spec.depths.weights(student.s.layers, step)
+        aim, total = goal(teacher, batch_BT), torch.zeros(())
+        for w, hidden in zip(depths.values(), spec.depths.hidden(student, batch_BT[:, :-1], depths, spec.seed, step)):
+            total = total + w * F.cross_entropy(student.logits(hidden).float().flatten(0, 1), aim)
+    return total
 
 
 def mixed(streams: Mapping[str, Packed], spec: LMSpec, i: int, length: int) -> np.ndarray:
@@ -162,7 +188,7 @@ def pattern_of(shares: Sequence[int]) -> list[int]:
 
 
 def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> Tokenizer:
-    source = spec.tokenizer or spec.teacher
+    source = spec.tokenizer or spec.teacher or spec.start
     path = (directory(source) if source else out) / "tokenizer.json"
     if path.exists():
         return Tokenizer.from_file(str(path))

@@ -1,0 +1,78 @@
+"""Early-exit and sorted losses, layer dropout, growing and cutting a network."""
+import math
+
+import pytest
+import torch
+from test_train_lm import TINY, line, root, spec  # noqa: F401
+
+from polydec.models.checkpoint import load
+from polydec.train.exits import Depths, resized
+from polydec.train.lm import learn, learn_depths, train_lm
+from polydec.train.network import Llama, Shape
+from polydec.train.sorted import SortedSpec, exits_of, train_sorted
+
+DEEP = Shape(50, width=16, layers=6, heads=2, kv_heads=1, inner=32, context=64)
+BATCH = torch.arange(40).reshape(2, 20) % 50
+
+
+def test_weights_of_the_early_exit_loss():
+    d = Depths(0.5)
+    for step, early in ((0, [2, 4]), (1, [3, 5]), (2, [2, 4])):
+        w = d.weights(6, step)
+        raw = {k: 0.5 * sum(range(k)) for k in early} | {6: 5 + 0.5 * sum(range(6))}
+        assert w == pytest.approx({k: v / sum(raw.values()) for k, v in raw.items()})
+    assert Depths().weights(6, 0) == {6: 1.0}
+    assert Depths(exits=(3, 4, 6)).weights(6, 5) == {3: 1 / 3, 4: 1 / 3, 6: 1 / 3}
+    with pytest.raises(ValueError, match="last one must be 6"):
+        Depths(exits=(3, 4)).weights(6, 0)
+
+
+def test_the_loss_is_the_mean_of_truncated_networks():
+    net = Llama(DEEP, seed=1)
+
+    class S:
+        seed, depths = 0, Depths(exits=(2, 5, 6))
+
+    want = sum(learn(resized(net, d), None, BATCH, False) for d in (2, 5, 6)) / 3
+    torch.testing.assert_close(learn_depths(net, None, BATCH, False, S, 0), want)
+    S.depths = Depths()
+    torch.testing.assert_close(learn_depths(net, None, BATCH, False, S, 0), learn(net, None, BATCH, False))
+
+
+def test_dropout_grows_with_depth_and_keeps_the_first_layer():
+    net, d, calls = Llama(DEEP, seed=1), Depths(dropout=0.4), [0] * 6
+    for i, layer in enumerate(net.model.layers):
+        layer.register_forward_pre_hook(lambda m, a, i=i: calls.__setitem__(i, calls[i] + len(a[0])))
+    with torch.no_grad():
+        for step in range(300):
+            d.hidden(net, BATCH, {6: 1.0}, 0, step)
+    for i, n in enumerate(calls):
+        assert abs(n / 600 - (1 - 0.4 * (math.exp(i * math.log(2) / 5) - 1))) < 0.08
+    assert calls[0] == 600
+
+
+@pytest.mark.parametrize("layers", [6, 7, 9, 12])
+def test_more_layers_begin_as_identities(layers):
+    net = Llama(DEEP, seed=1)
+    with torch.no_grad():
+        torch.testing.assert_close(resized(net, layers)(BATCH), net(BATCH))
+    assert resized(net, 3).s.layers == 3
+
+
+@pytest.mark.parametrize("given, says", [({"scale": 2.0}, "early_exit is 2"), ({"dropout": 0.9}, "layer_dropout is 0.9"),
+                                         ({"exits": (2, 1)}, "exits is"), ({"exits": (1,), "scale": 1.0}, "both set")])
+def test_depths_are_checked(given, says):
+    with pytest.raises(ValueError, match=says):
+        Depths(**given)
+
+
+def test_train_from_a_start_with_early_exits_and_a_sorted_draft_of_it(root, tmp_path):  # noqa: F811
+    train_lm(spec(root, tmp_path / "a"))
+    out = train_lm(spec(root, tmp_path / "b", shape=None, start=str(tmp_path / "a"), layers=4, depths=Depths(1.0, 0.1)))
+    assert load(str(tmp_path / "b")).lm.network.layers == 4 and out["steps"] == 8
+    with pytest.raises(ValueError, match="belongs to another run"):
+        train_lm(spec(root, tmp_path / "b", shape=None, start=str(tmp_path / "a"), layers=4, depths=Depths(0.5, 0.1)))
+    made = train_sorted(SortedSpec(str(tmp_path / "s"), str(tmp_path / "b"), str(root), steps=4, train_mb=(0.05,) * 3,
+                                   held_kb=4.0, bf16=False))
+    assert made["exits"] == [1, 2] and exits_of(6) == (3, 4, 6)
+    assert load(str(tmp_path / "s")).lm.layers == 2
