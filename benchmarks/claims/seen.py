@@ -95,7 +95,7 @@ def interval(ours: Sequence[Pair], theirs: Sequence[Pair], draws: int = 2000) ->
 def report(args: argparse.Namespace, what: str, rows: Sequence[dict[str, Any]]) -> None:
     """Machine, model, prompts and seed, then one line a row; with --json one object."""
     head = {"machine": machine.describe(), "model": args.model, "dtype": args.dtype, "what": what, "prompts": args.prompts,
-            "split": "tuning" if args.tune else "measuring", "tokens": args.tokens, "seed": args.seed}
+            "split": "tuning" if args.tune else "measuring where there is a choice", "tokens": args.tokens, "seed": args.seed}
     if args.json:
         print(json.dumps({**head, "rows": list(rows)}))
         return
