@@ -72,21 +72,20 @@ def factor(p_V: Tensor, q_V: Tensor, k: int) -> float:
         return 1.0
     some = (p_V > 0.0) & (q_V > 0.0)
     p, q = p_V[some], q_V[some]
-    sure, weak = q <= p / k, q >= p                           # min(q, p / rho) is q for these, p / rho for those, any rho
-    a, b = float(q[sure].sum()), float(p[weak & ~sure].sum())
-    p, q = p[~sure & ~weak], q[~sure & ~weak]
+    low, high, whole, part = 1.0, float(k), 0.0, 0.0          # min(q, p / rho) summed is whole + part / rho + that of p, q
 
     def gives_too_much(rho: float) -> bool:
-        beta = min(1.0, a + b / rho + float(torch.minimum(q, p / rho).sum()))
+        beta = min(1.0, whole + part / rho + (float(torch.minimum(q, p / rho).sum()) if len(p) else 0.0))
         return once(beta, k) > rho * beta
 
-    low, high = 1.0, float(k)
     if not gives_too_much(low):
         return low
     while high - low > 1e-12 * high:
+        if len(p):                                # most tokens are on one side of the bend for all that is left of (low, high)
+            sure, weak = q * high <= p, q * low >= p
+            whole, part = whole + float(q[sure].sum()), part + float(p[weak].sum())
+            p, q = p[~(sure | weak)], q[~(sure | weak)]
         middle = (low + high) / 2
-        if not low < middle < high:
-            break
         low, high = (middle, high) if gives_too_much(middle) else (low, middle)
     return high
 
