@@ -10,10 +10,12 @@ from typing import Any, get_type_hints
 import torch
 
 from polydec import registry
+from polydec.core.costs import Costs
 from polydec.core.protocols import Drafter, Scores, Session, Shaper, Target, Tree, Verifier
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
 from polydec.drafters.lookup import Lookup
+from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.models.lm import LM
 from polydec.models.stop_head import StopHead, fresh, save
@@ -67,6 +69,7 @@ def example(kind: type) -> Any:
     """An instance of a mechanism: its defaults, and a toy, a chain or simple drafters where it asks for such."""
     hints, fill = get_type_hints(kind), {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
                                          Drafter: lambda: Recycling(2, 6), Verifier: Match, StopHead: head,
+                                         Costs: Costs, Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
                    if f.default is MISSING and f.default_factory is MISSING})

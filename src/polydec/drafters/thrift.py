@@ -1,0 +1,227 @@
+"""Feed only what pays: of cheap candidates the best choice by measured costs, a draft model where asking pays, or nothing."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+
+from polydec.core.costs import Costs
+from polydec.core.protocols import Drafter, Guess, Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Verdict, Want
+
+BINS = 12
+"""Chances are told apart to 1 / BINS."""
+TRUST = 12.0
+"""How many trials a chance is worth that was said and not yet seen."""
+LOOKS = (0.0, 0.25, 0.5, 0.75)
+"""Lower ends of the classes of steps, by the best chance that a free candidate has, for which asking is judged apart."""
+EXPLORE = 12
+"""A class of steps in which asking did not pay is asked again every so many steps."""
+MEMORY = 0.97
+"""How much of what was learned about speed and about asking is kept from step to step."""
+
+
+@dataclass(frozen=True)
+class Thrift:
+    """Keeps those nodes of a draft that are worth their rows, by goodput: tokens per millisecond.
+
+    With λ the tokens per millisecond that this text has been written at, a node whose path is accepted with probability v
+    saves v / λ ms and costs what a further row costs; of the nodes in order of v the best beginning is fed, which may be
+    none. The paid drafter (a model, say) is asked where that has been worth its own time, judged by classes of steps; it
+    goes on below a draw while the next one is expected to pay, and its certain candidates join the tree (drawn ones take its
+    place). Chances are calibrated on what came true. Costs are a table and the number of sequences that share the passes,
+    never the clock.
+
+    source: costs nothing worth counting and says its chances; paid: None, or a chain drafter that asks the budget's go_on
+    with its own probabilities; costs: of passes and of one token of the paid drafter.
+
+    Exact: law, under any exact verifier: what is certain may be chosen freely, what was drawn is left as it was drawn.
+    Reduces to: `source` where further rows and time cost nothing; `nothing` where they cost too much.
+    Source: goodput as in Liu et al., "TurboSpec: closed-loop speculation control" (2024); choice by path as in Sequoia
+    (Chen et al., 2024).
+    """
+    source: Drafter
+    paid: Drafter | None
+    costs: Costs
+
+    def open(self, prompt: Sequence[int], session: Session) -> ThriftGuess:
+        paid = None if self.paid is None else self.paid.open(prompt, session)
+        plain = self.costs.share(1, 1, len(prompt))
+        return ThriftGuess(self, session, self.source.open(prompt, session), paid, Ledger(12.0, 11.0 * plain))
+
+
+class Belief:
+    """What a chance that was said is worth: of each bin, how many came true of how many."""
+    __slots__ = ("right", "tried")
+
+    def __init__(self) -> None:
+        self.right, self.tried = [0.0] * BINS, [0.0] * BINS
+
+    def __call__(self, said: float) -> float:
+        """The best of many is seldom as good as it looks: the beginning is what was seen of SmolLM2-135M-Instruct."""
+        i = min(int(said * BINS), BINS - 1)
+        return (self.right[i] + TRUST * said * (0.6 + 0.36 * said)) / (self.tried[i] + TRUST)
+
+    def see(self, said: float, true: bool) -> None:
+        i = min(int(said * BINS), BINS - 1)
+        self.tried[i] += 1.0
+        self.right[i] += true
+
+
+@dataclass
+class Ledger:
+    """What a text has taught: tokens and ms, both decaying; of each class of steps what asking gained in ms on average,
+    and steps since it was last asked; what chances of whole paths and of the paid drafter's tokens are worth; of the last
+    step all candidates with what was said of their paths, and the chain that was asked for, as (token, own chance)."""
+    tokens: float
+    ms: float
+    gain: list[float] = field(default_factory=lambda: [0.0] * len(LOOKS))
+    waited: list[int] = field(default_factory=lambda: [0] * len(LOOKS))
+    paths: Belief = field(default_factory=Belief)
+    paid: Belief = field(default_factory=Belief)
+    tree: Draft | None = None
+    said: list[float] = field(default_factory=list[float])
+    chain: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+
+
+@dataclass(frozen=True)
+class ThriftGuess:
+    """Both drafters at work, and what was learned of them."""
+    how: Thrift
+    session: Session
+    free: Guess
+    paid: Guess | None
+    ledger: Ledger
+
+    @property
+    def want(self) -> Want:
+        a = self.free.want
+        if self.paid is None:
+            return a
+        b = self.paid.want
+        return Want(max(a.law, b.law), max(a.base, b.base), a.hidden or b.hidden, a.prompt or b.prompt)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        book, peers = self.ledger, self.session.peers
+        worth = book.ms / book.tokens             # ms that an accepted token saves
+        draft = await self.free.propose(root, position, budget, rng)
+        keep, saved = self._best(draft, worth, peers, position, budget.nodes)
+        book.chain.clear()
+        if self.paid is not None and budget.depth > 0 and self._ask(draft):
+            draft, keep = await self._with_paid(self.paid, draft, keep, saved, root, position, budget, rng)
+        draft = draft if len(keep) == len(draft) else draft.only(keep)
+        book.ms += self.how.costs.share(len(draft), peers, position) + len(book.chain) * self.how.costs.draft_ms
+        return draft
+
+    def _best(self, draft: Draft, worth: float, peers: int, at: int, nodes: int) -> tuple[list[int], float]:
+        """The nodes to feed, and the ms they are expected to save. What was drawn or is a probe always stays."""
+        value, chance, belief = [1.0], draft.chance or (1.0,) * len(draft), self.ledger.paths
+        for p, c in zip(draft.parent[1:], chance[1:]):
+            value.append(value[p] * c)
+        self.ledger.tree, self.ledger.said = draft, value
+        some = [i for i in range(1, len(value)) if draft.law[i] is None and not (draft.probe and draft.probe[i])]
+        size = len(value) - len(some)
+        some.sort(key=value.__getitem__, reverse=True)        # stable: parents stay before their children
+        best, most, sum_, base = 0, 0.0, 0.0, self.how.costs.share(size, peers, at)
+        for k, i in enumerate(some[:max(nodes + 1 - size, 0)], 1):
+            sum_ += belief(value[i]) * worth
+            gain = sum_ + base - self.how.costs.share(size + k, peers, at)
+            if gain > most:
+                best, most = k, gain
+            elif value[i] * worth < 1e-3 * base:
+                break
+        left = set(some[best:])
+        return [i for i in range(len(value)) if i not in left], most
+
+    def _class(self, draft: Draft) -> int:
+        top = max((draft.chance[c] for c in draft.children[0]), default=0.0) if draft.chance else 0.0
+        return sum(top > x for x in LOOKS[1:])
+
+    def _ask(self, draft: Draft) -> bool:
+        """Whether asking has paid in steps like this one, or it is time to see again."""
+        book, k = self.ledger, self._class(draft)
+        book.waited[k] += 1
+        return book.gain[k] >= 0.0 or book.waited[k] >= EXPLORE
+
+    async def _with_paid(self, paid: Guess, free: Draft, keep: list[int], saved: float, root: int, position: int,
+                         budget: Budget, rng: Rng) -> tuple[Draft, list[int]]:
+        book, costs, peers = self.ledger, self.how.costs, self.session.peers
+        worth, size, path = book.ms / book.tokens, len(keep), [1.0]
+
+        def go_on(depth: int, q: float) -> bool:
+            """Expects of the next draw what this one got, with a doubt."""
+            a = book.paid(q)
+            path.append(path[-1] * a)
+            row = costs.share(size + depth + 1, peers, position) - costs.share(size + depth, peers, position)
+            return path[-1] * (0.5 * a + 0.25) * worth > row + costs.draft_ms
+
+        chain = await paid.propose(root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid"))
+        book.chain += [(x, q) for x, q in zip(chain.token[1:], (chain.chance or ())[1:])]
+        if any(law is not None for law in chain.law):         # drawn: it goes in as it is, and alone
+            book.tree = None
+            return chain, list(range(len(chain)))
+        both = _joined(free, chain, [book.paid(q) for _, q in book.chain])
+        kept, now = self._best(both, worth, peers, position, budget.nodes)
+        k = self._class(free)
+        book.gain[k] += 0.15 * (now - saved - len(book.chain) * costs.draft_ms - book.gain[k])
+        book.waited[k] = 0
+        return both, kept
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        book, truth = self.ledger, [*[draft.token[i] for i in verdict.path], verdict.bonus]
+        for (token, q), x in zip(book.chain, truth):
+            book.paid.see(q, token == x)
+            if token != x:
+                break
+        self._see_paths(truth)
+        book.tokens, book.ms = MEMORY * (book.tokens + len(truth)), MEMORY * book.ms
+        self.free.learn(draft, scores, verdict)
+        if self.paid is not None:
+            self.paid.learn(draft, scores, verdict)
+
+    def _see_paths(self, truth: Sequence[int]) -> None:
+        """Of every candidate, fed or not, whether its path came true; nothing is known behind the last true token."""
+        book, tree = self.ledger, self.ledger.tree
+        if tree is None:
+            return
+        true = [True]
+        for i in range(1, len(tree)):
+            known = tree.depth[i] <= len(truth)
+            true.append(true[tree.parent[i]] and (not known or tree.token[i] == truth[tree.depth[i] - 1]))
+            if known or not true[i]:
+                book.paths.see(book.said[i], true[i])
+        book.tree = None
+
+    def fork(self) -> ThriftGuess:
+        return replace(self, free=self.free.fork(), paid=None if self.paid is None else self.paid.fork(),
+                       ledger=deepcopy(self.ledger))
+
+    def close(self) -> None:
+        self.free.close()
+        if self.paid is not None:
+            self.paid.close()
+
+
+def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:
+    """The tree with the chain in it; a node that stands in both has the better of its chances."""
+    token, parent = list(tree.token), list(tree.parent)
+    chances, at = list(tree.chance or (1.0,) * len(tree)), 0
+    kids = [{tree.token[c]: c for c in of} for of in tree.children]
+    extra = 0
+    for x, p in zip(chain.token[1:], chance):
+        node = kids[at].get(x)
+        if node is None:
+            node = len(token)
+            token.append(x)
+            parent.append(at)
+            chances.append(p)
+            kids[at][x] = node
+            kids.append({})
+            extra += 1
+        else:
+            chances[node] = max(chances[node], p)
+        at = node
+    none = (None,) * extra
+    return Draft(tuple(token), tuple(parent), (*tree.draw, *chain.draw[len(chain) - extra:]), (*tree.law, *none),
+                 None if tree.probe is None else (*tree.probe, *(False,) * extra), tuple(chances))
