@@ -68,7 +68,7 @@ class ByEntropy:
         large, since, last = state
         last, since = (*last, entropy)[-self.window:], since + 1
         tau = self.tau_down if large and self.tau_down is not None else self.tau
-        if since < self.hold or (sum(last) / len(last) > tau) is large:
+        if since < self.hold or (sum(last) / len(last) > tau) == large:
             return large, since, last
         return not large, 0, last
 
@@ -101,7 +101,7 @@ class ByShare:
         return state + 1
 
     def large(self, state: int) -> bool:
-        return Rng.of(self.seed).at("switch", state // self.run).bernoulli(self.share)
+        return bool(Rng.of(self.seed).at("switch", state // self.run).bernoulli(self.share))
 
 
 @dataclass(frozen=True)

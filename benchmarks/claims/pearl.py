@@ -1,0 +1,108 @@
+"""PEARL against the same pair one after the other: tokens per round, and what overlapping would give, simulated.
+
+Per prompt: PEARL with gamma tokens a round, and draft-model with depth gamma. `run`: mean accepted run of tokens. Round times
+are measured pass by pass on this machine, both models with --threads threads; `simulated` is what the rounds would take were
+draft and target on devices of their own (the longer of the two instead of their sum), over draft-model's measured time: no
+overlap is measured by that. --time runs both on two threads of one machine at the same time, against the pair one after the
+other with all of them, and compares the texts.
+"""
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from seen import arguments, lines, part, report
+
+from polydec import api, registry
+from polydec.bench.overlap import Timed, overlapped
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler
+from polydec.models.lm import LM
+from polydec.shapers.sampling import build_shapers
+from polydec.targets.shaped import Shaped
+
+
+def pair(args: argparse.Namespace, threads: int, log: list[Any] | None = None) -> tuple[api.LM, Any, Any]:
+    """The loaded models, and both laws; with a log their passes are noted in it."""
+    lm = api.load(args.model, dtype=args.dtype, threads=threads)
+    if lm.draft is None:
+        raise SystemExit(f"{args.model} has no draft model")
+    shapers = build_shapers(lm.sampling(temperature=args.temperature), seed=args.seed)
+    laws = []
+    for name, c in (("target", lm.checkpoint), ("draft", lm.draft)):
+        network = c.lm.network if log is None else Timed(c.lm.network, name, log)
+        laws.append(Shaped(LM(network, c.lm.vocab), *shapers))
+    return lm, *laws
+
+
+def decode(method: str, options: dict[str, Any], target: Any, draft: Any, ids: Any, args: argparse.Namespace,
+           pool: Any = None) -> tuple[Any, float]:
+    scheduler, start = Scheduler(pool=pool), time.perf_counter()
+    task = scheduler.submit(registry.build(method, target, draft, options)[0].run(
+        Request(ids, args.tokens, seed=args.seed, ignore_eos=True)))
+    while scheduler.step():
+        pass
+    if task.error is not None:
+        raise task.error
+    return task.result, time.perf_counter() - start
+
+
+def ratio(ours: Any, theirs: Any) -> str:
+    """Sums over sums, with the paired 95 % bootstrap interval."""
+    a, b = np.array(ours, float), np.array(theirs, float)
+    at = np.random.default_rng(0).integers(0, len(a), (2000, len(a)))
+    low, high = np.quantile(a[at].sum(1) / b[at].sum(1), (0.025, 0.975))
+    return f"{a.sum() / b.sum():.3f} [{low:.3f}, {high:.3f}]"
+
+
+def main() -> None:
+    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=20, tokens=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--gammas", default="2,3,4,6")
+    parser.add_argument("--time", action="store_true", help="measure two threads at once, on a quiet machine of two cores")
+    args = parser.parse_args()
+    log: list[tuple[str, int, float]] = []
+    lm, target, draft = pair(args, args.threads, log)
+    turns = part((r["turns"][0] for r in lines("spec_bench/question.jsonl") if len(r["turns"][0]) < 1200), 10**6, args.tune)
+    prompts = [lm.ids(t) for t in turns[::max(1, len(turns) // args.prompts)][:args.prompts]]
+    out = []
+    for gamma in map(int, args.gammas.split(",")):
+        both: dict[str, list[Any]] = {"pearl": [], "draft-model": []}
+        for ids in prompts:
+            for method, options in (("pearl", {"gamma": gamma}), ("draft-model", {"depth": gamma})):
+                log.clear()
+                r, _ = decode(method, options, target, draft, ids, args)
+                passes = log[next(i for i, (name, m, _) in enumerate(log) if name == "target"):]
+                both[method].append((len(r.token_ids), r.stats.passes, r.stats.accepted, *overlapped(passes, "target")))
+        p, d = (np.array(both[m]) for m in ("pearl", "draft-model"))
+        out.append({"gamma": gamma, "tokens per round": p[:, 0].sum() / p[:, 1].sum(),
+                    "of draft-model": d[:, 0].sum() / d[:, 1].sum(),
+                    "run": p[:, 2].sum() / np.maximum(p[:, 0] - p[:, 2], 1).sum(),
+                    "run of draft-model": d[:, 2].sum() / d[:, 1].sum(),
+                    "one after the other, draft-model / pearl": ratio(d[:, 3], p[:, 3]),
+                    "simulated overlap, draft-model / pearl": ratio(d[:, 3], p[:, 4])})
+    if args.time:
+        _, whole_target, whole_draft = pair(args, 2)
+        halves = pair(args, 1)[1:]
+        with ThreadPoolExecutor(2) as pool:
+            for gamma in map(int, args.gammas.split(",")):
+                seconds: dict[str, list[float]] = {"pearl": [], "draft-model": []}
+                same = 0
+                for ids in prompts:
+                    _, s = decode("draft-model", {"depth": gamma}, whole_target, whole_draft, ids, args)
+                    overlap, o = decode("pearl", {"gamma": gamma}, *halves, ids, args, pool)
+                    alone, _ = decode("pearl", {"gamma": gamma}, *halves, ids, args)
+                    same += alone.token_ids == overlap.token_ids
+                    seconds["pearl"].append(o)
+                    seconds["draft-model"].append(s)
+                gain = ratio(seconds["draft-model"], seconds["pearl"])
+                out.append({"gamma": gamma, "measured, draft-model on two threads / pearl on one each": gain,
+                            "same text as emulated": f"{same} of {len(prompts)}"})
+    report(args, f"temperature {args.temperature}; overlap simulated from the pass times of {args.threads} thread(s)", out)
+
+
+if __name__ == "__main__":
+    main()
