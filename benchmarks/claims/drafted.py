@@ -1,4 +1,9 @@
-"""What the claims about draft models share: a pair of models, runs with the passes and positions of both, and their ratios."""
+"""What the claims about draft models share: a pair of models, single rounds at the same places of the same texts, whole runs
+with the passes and positions of both models, and ratios with paired intervals.
+
+Sampled texts of two methods differ from the first rejection on, and their chance hides differences of a few percent. So trees
+are compared by rounds: the target writes a text alone, and at every --every-th place of it each method drafts and is verified.
+"""
 from __future__ import annotations
 
 import argparse
@@ -8,31 +13,17 @@ from typing import Any
 
 from seen import interval, lines, part, per_pass, shaped
 
+from polydec import registry
 from polydec.api import LM
 from polydec.core.decode import Speculative
-from polydec.core.protocols import Drafter, Policy, Target, Verifier
+from polydec.core.protocols import Drafter, Policy, Target, Tree, Verifier
 from polydec.core.request import Request
-from polydec.core.scheduler import Scheduler, Usage
+from polydec.core.rng import Rng
+from polydec.core.scheduler import Scheduler, Usage, run
+from polydec.core.types import Budget, Reads, Want
 
 Setting = tuple[Callable[[Target], Drafter], Verifier, Policy[Any]]
 """(a drafter from the draft model's law, verifier, policy)."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One answer: tokens written, passes of the target, nodes that it was shown, passes and positions of the draft."""
-    tokens: int
-    passes: int
-    drafted: int
-    draft_passes: int
-    draft_positions: int
-
-    def __add__(self, other: Run) -> Run:
-        return Run(*(a + b for a, b in zip(self.counts, other.counts)))
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        return self.tokens, self.passes, self.drafted, self.draft_passes, self.draft_positions
 
 
 def questions(lm: LM, args: argparse.Namespace, *, tune: bool | None = None) -> list[tuple[int, ...]]:
@@ -42,6 +33,58 @@ def questions(lm: LM, args: argparse.Namespace, *, tune: bool | None = None) -> 
     room = min(lm.network.context, lm.draft.lm.network.context if lm.draft else 10**6) - args.tokens
     fit = [x for x in ids if len(x) < min(room, 400)]
     return fit[::max(1, len(fit) // args.prompts)][:args.prompts]        # spread over the categories
+
+
+@dataclass(frozen=True)
+class Run:
+    """One answer, or the rounds of one text: tokens written, passes of the target, nodes that it was shown, passes and
+    positions of the draft."""
+    tokens: float
+    passes: float
+    drafted: float
+    draft_passes: float = 0
+    draft_positions: float = 0
+
+    def __add__(self, other: Run) -> Run:
+        return Run(self.tokens + other.tokens, self.passes + other.passes, self.drafted + other.drafted,
+                   self.draft_passes + other.draft_passes, self.draft_positions + other.draft_positions)
+
+
+def plain(lm: LM, prompt: Sequence[int], args: argparse.Namespace, temperature: float) -> tuple[int, ...]:
+    """What the target writes alone."""
+    decoder, _ = registry.build("plain", shaped(lm, temperature, args.seed))
+    return run([decoder.run(Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))])[0].token_ids
+
+
+def rounds(lm: LM, trees: Mapping[str, tuple[Tree, Verifier, Budget]], prompts: Sequence[Sequence[int]],
+           args: argparse.Namespace, temperature: float, *, coins: int = 4) -> dict[str, list[Run]]:
+    """Of each tree and text its rounds: `args.draws` trees at a place, each verified `coins` times."""
+    out: dict[str, list[Run]] = {name: [] for name in trees}
+    target, draft = (shaped(lm, temperature, args.seed, of_draft=small) for small in (False, True))
+
+    async def walk(prompt: tuple[int, ...], text: tuple[int, ...]) -> dict[str, Run]:
+        large, small, root, sums = target.open(prompt), draft.open(prompt), prompt[-1], dict.fromkeys(trees, Run(0, 0, 0))
+        for session in (large, small):
+            await session.prefill(Want(law=Reads.NOTHING))
+        for i, x in enumerate(text):
+            at = len(prompt) + i
+            for name, (tree, verifier, budget) in trees.items() if i % args.every == 0 else ():
+                for n in range(args.draws):
+                    guess = await tree.grow(small, root, at, budget, Rng.of(args.seed + 1, n))
+                    guess = guess.fit(64, target.vocab.eos)
+                    scores = await large.score(guess, Want())
+                    got = [len(verifier.verify(guess, scores, Rng.of(args.seed + 2, coins * n + c), at).path)
+                           for c in range(coins)]
+                    sums[name] += Run(1 + sum(got) / coins, 1, len(guess) - 1, max(guess.depth))
+            for session in (large, small):
+                session.commit((root,))
+            root = x
+        return sums
+
+    for prompt in prompts:
+        for name, sums in run([walk(tuple(prompt), plain(lm, prompt, args, temperature))])[0].items():
+            out[name].append(sums)
+    return out
 
 
 def answer(lm: LM, setting: Setting, prompt: Sequence[int], args: argparse.Namespace, temperature: float) -> Run:
@@ -59,16 +102,6 @@ def answer(lm: LM, setting: Setting, prompt: Sequence[int], args: argparse.Names
     return Run(len(task.result.token_ids), stats.passes, stats.drafted, small.passes, small.positions - len(prompt) + 1)
 
 
-def answers(lm: LM, settings: Mapping[str, Setting], prompts: Sequence[Sequence[int]], args: argparse.Namespace,
-            temperature: float) -> dict[str, list[Run]]:
-    """Of each setting a run for each prompt, settings side by side."""
-    out: dict[str, list[Run]] = {name: [] for name in settings}
-    for prompt in prompts:
-        for name, setting in settings.items():
-            out[name].append(answer(lm, setting, prompt, args, temperature))
-    return out
-
-
 def ratio(ours: Sequence[Run], theirs: Sequence[Run], *, of: Callable[[Run], float] = lambda r: r.passes) -> str:
     """Tokens per unit of `of` (a pass of the target, say), over theirs, with the paired interval."""
     pairs = [[(r.tokens, of(r)) for r in runs] for runs in (ours, theirs)]
@@ -76,7 +109,7 @@ def ratio(ours: Sequence[Run], theirs: Sequence[Run], *, of: Callable[[Run], flo
 
 
 def row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
-    """Tokens a pass, and what they cost in nodes shown to the target and in positions of the draft, a pass each."""
+    """Tokens a pass, and what they cost in nodes shown to the target and in passes of the draft."""
     all_ = sum(runs[1:], runs[0])
     return {"method": name, "tokens per pass": per_pass([(r.tokens, r.passes) for r in runs]),
-            "nodes per pass": all_.drafted / all_.passes, "draft passes per pass": all_.draft_passes / all_.passes}
+            "nodes per pass": all_.drafted / all_.passes, "levels": all_.draft_passes / all_.passes}

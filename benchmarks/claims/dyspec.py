@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drafted import Run, Setting, answers, questions, ratio, row
+from drafted import Run, questions, ratio, rounds, row
 from seen import arguments, model, report
 
-from polydec.core.protocols import Tree
-from polydec.drafters.model import FromModel
-from polydec.policies.fixed import Fixed
+from polydec.core.protocols import Tree, Verifier
+from polydec.core.types import Budget
 from polydec.trees.best_slot import BestSlot
 from polydec.trees.greedy_growth import GreedyGrowth
 from polydec.trees.static import Static
@@ -24,27 +23,27 @@ def speed(runs: list[Run]) -> float:
     return sum(r.tokens for r in runs) / sum(r.passes for r in runs)
 
 
-def settings(trees: Mapping[str, Tree], nodes: int) -> dict[str, Setting]:
-    return {name: (lambda d, t=t: FromModel(d, t), Exact(), Fixed(12, nodes)) for name, t in trees.items()}
+def settings(trees: Mapping[str, Tree], nodes: int) -> dict[str, tuple[Tree, Verifier, Budget]]:
+    return {name: (tree, Exact(), Budget(12, nodes)) for name, tree in trees.items()}
 
 
 def main() -> None:
-    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=32, tokens=96, nodes=12, tuning=10)
+    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, nodes=12, tuning=8, every=4, draws=2)
     args = parser.parse_args()
     lm, out = model(args, "default"), []
     for temperature in (1.0, 0.7):
         static = {f"static {','.join(map(str, s))}": Static(s) for s in SHAPES}
         grown = {f"dyspec, threshold {t}": GreedyGrowth(t) for t in (0.03, 0.06, 0.1)}
         fitted = {f"dyspec, power {a}, threshold {t}": GreedyGrowth(t, power=a) for a in (0.15, 0.3, 0.5) for t in (0.06, 0.15)}
-        tuned = answers(lm, settings({**static, **grown, **fitted}, args.nodes),
-                        questions(lm, args, tune=True)[:args.tuning], args, temperature)
+        tuned = rounds(lm, settings({**static, **grown, **fitted}, args.nodes),
+                       questions(lm, args, tune=True)[:args.tuning], args, temperature, coins=2)
         best, theta, fit = (max(names, key=lambda n: speed(tuned[n])) for names in (static, grown, fitted))
         trees = {best: static[best], theta: grown[theta], fit: fitted[fit], "dyspec, node by node": BestSlot(),
                  "the same, power as fitted": BestSlot(power=fitted[fit].power), "chain": Static(SHAPES[0])}
-        got = answers(lm, settings(trees, args.nodes), questions(lm, args), args, temperature)
+        got = rounds(lm, settings(trees, args.nodes), questions(lm, args), args, temperature)
         out += [{"T": temperature, **row(name, runs), "over best static": ratio(runs, got[best]),
                  "over chain": ratio(runs, got["chain"])} for name, runs in got.items()]
-    report(args, f"at most {args.nodes} nodes; shape and threshold chosen on {args.tuning} prompts for tuning", out)
+    report(args, f"rounds; at most {args.nodes} nodes; shape, threshold, power chosen on {args.tuning} prompts for tuning", out)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 prompt lookup) against the plain chain of equal length, greedy; tokens per pass of the target should stay."""
 from __future__ import annotations
 
-from drafted import Run, answers, questions, ratio
+from drafted import Run, answer, questions, ratio
 from seen import arguments, interval, model, per_pass, report
 
 from polydec.drafters.lookup import Lookup
@@ -30,7 +30,10 @@ def main() -> None:
                                    Fixed(args.depth)),
                 "over prompt lookup": (lambda d: Nested(d, Lookup(8, growth=2), Match(), args.depth, args.nodes), Exact(),
                                        Fixed(args.depth))}
-    got = answers(lm, settings, questions(lm, args), args, 0.0)
+    got: dict[str, list[Run]] = {name: [] for name in settings}
+    for prompt in questions(lm, args):
+        for name, setting in settings.items():
+            got[name].append(answer(lm, setting, prompt, args, 0.0))
     out = []
     for name, runs in got.items():
         all_ = sum(runs[1:], runs[0])

@@ -2,11 +2,10 @@
 nodes, in tokens per pass of the target, sampling at T = 1 and T = 0.7."""
 from __future__ import annotations
 
-from drafted import answers, questions, ratio, row
+from drafted import questions, ratio, rounds, row
 from seen import arguments, model, report
 
-from polydec.drafters.model import FromModel
-from polydec.policies.fixed import Fixed
+from polydec.core.types import Budget
 from polydec.trees.chain import Chain
 from polydec.trees.static import Static
 from polydec.trees.stochastic_beam import StochasticBeam
@@ -17,20 +16,21 @@ SHAPES = {6: ((2, 1, 1), 2), 12: ((3, 1, 1, 1), 3)}
 
 
 def main() -> None:
-    args = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=32, tokens=96).parse_args()
+    args = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, every=4, draws=2).parse_args()
     lm, out = model(args, "default"), []
     prompts = questions(lm, args)
     for temperature in (1.0, 0.7):
+        trees = {}
         for nodes, (levels, width) in SHAPES.items():
-            trees = {"rsd-s": StochasticBeam(width), "rsd-c": Static(levels), "i.i.d. tree": Static(levels, replace=True),
-                     "chain": Chain()}
-            got = answers(lm, {name: (lambda d, t=tree: FromModel(d, t), Exact(), Fixed(*(
-                nodes if name == "chain" else 64, nodes)))
-                               for name, tree in trees.items()}, prompts, args, temperature)
-            for name, runs in got.items():
-                out.append({"T": temperature, "nodes": nodes, **row(name, runs),
-                            "over i.i.d. tree": ratio(runs, got["i.i.d. tree"]), "over chain": ratio(runs, got["chain"])})
-    report(args, "trees 2,1,1 and 3,1,1,1, beams of equal depth and nodes, chains of equal nodes", out)
+            for name, tree in (("rsd-s", StochasticBeam(width)), ("rsd-c", Static(levels)),
+                               ("i.i.d. tree", Static(levels, replace=True)), ("chain", Chain())):
+                trees[f"{name}, {nodes} nodes"] = tree, Exact(), Budget(nodes if name == "chain" else len(levels), nodes)
+        got = rounds(lm, trees, prompts, args, temperature)
+        for name, runs in got.items():
+            nodes = name.split(", ")[1]
+            out.append({"T": temperature, **row(name, runs), "over i.i.d. tree": ratio(runs, got[f"i.i.d. tree, {nodes}"]),
+                        "over chain": ratio(runs, got[f"chain, {nodes}"])})
+    report(args, "rounds; trees 2,1,1 and 3,1,1,1, beams of equal depth and nodes, chains of equal nodes", out)
 
 
 if __name__ == "__main__":

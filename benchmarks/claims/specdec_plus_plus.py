@@ -1,20 +1,28 @@
-"""SpecDec++ against every fixed length from 1 to 10, at T = 1: tokens per pass, drafted tokens that were thrown away, and
-passes of target and draft per token at a ratio of their prices. With --time seconds instead, settings side by side.
+"""SpecDec++ against every fixed length from 1 to 10, at T = 1: tokens per pass, drafted tokens that were thrown away, and what
+a token costs where a position of the draft costs c passes of the target. With --time tokens per second of whole answers.
 
-The head is trained first, on what the target writes to prompts for tuning (--head: a directory that has one); the threshold
-is the one that is cheapest on such prompts at each price. Prices are per position of the draft, the target's pass being 1.
+At every --every-th place of texts that the target wrote alone, one chain of 12 tokens is drawn and verified; each rule says
+where it would have ended. The head is trained first, on what the target writes to prompts for training (--head: a directory
+that has one); thresholds are those that are cheapest on prompts for tuning.
 """
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from drafted import Run, Setting, answer, answers, questions
-from seen import arguments, interval, model, report
+from drafted import Run, Setting, answer, plain, questions
+from seen import arguments, interval, model, report, shaped
 
+from polydec.api import LM
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Budget, Reads, Want
 from polydec.drafters.model import FromModel
 from polydec.models import stop_head
+from polydec.models.stop_head import StopHead
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed
 from polydec.train.stop_head import StopHeadSpec, train_stop_head
@@ -22,8 +30,72 @@ from polydec.trees.chain import Chain
 from polydec.trees.learned_stop import LearnedStop
 from polydec.verifiers.exact import Exact
 
-PRICES = (0.02, 0.05, 0.1, 0.2)
-THRESHOLDS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+LONGEST, COINS, PRICES = 12, 4, (0.02, 0.05, 0.1, 0.2)
+HEAD = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+SURE = (0.01, 0.03, 0.1, 0.2, 0.4)
+
+Place = tuple[list[float], list[float], list[int]]
+"""Of one chain: the head's chances (the last token's left out), the draft's probabilities, and how many tokens were
+accepted, for each of several verifications."""
+Rule = Callable[[Sequence[float], Sequence[float]], int]
+
+
+def fixed(k: int) -> Rule:
+    return lambda chances, q: min(k, len(q))
+
+
+def by_head(threshold: float) -> Rule:
+    def length(chances: Sequence[float], q: Sequence[float]) -> int:
+        all_ = 1.0
+        for k in range(1, len(q) + 1):
+            if 1 - all_ > threshold:
+                return k
+            all_ *= chances[k - 1] if k <= len(chances) else 1.0
+        return len(q)
+    return length
+
+
+def by_confidence(threshold: float) -> Rule:
+    return lambda chances, q: next((k for k, p in enumerate(q, 1) if p < threshold), len(q))
+
+
+def places(lm: LM, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any) -> list[list[Place]]:
+    """Of each prompt's text its places."""
+    target, draft = (shaped(lm, 1.0, args.seed, of_draft=small) for small in (False, True))
+
+    async def walk(prompt: tuple[int, ...], text: tuple[int, ...]) -> list[Place]:
+        large, small, root, out = target.open(prompt), draft.open(prompt), prompt[-1], list[Place]()
+        for session in (large, small):
+            await session.prefill(Want(law=Reads.NOTHING))
+        for i, x in enumerate(text):
+            at = len(prompt) + i
+            if i % args.every == 0:
+                chain = await LearnedStop(head, 0.5, least=64).grow(small, root, at, Budget(LONGEST, LONGEST),
+                                                                    Rng.of(args.seed + 1))
+                q = [float(v[x].exp()) for v, x in zip(chain.law[1:], chain.token[1:], strict=True)]
+                chances = chain.chance[1:-1]
+                chain = chain.fit(64, target.vocab.eos)
+                scores = await large.score(chain, Want())
+                got = [len(Exact().verify(chain, scores, Rng.of(args.seed + 2, c), at).path) for c in range(COINS)]
+                out.append((list(chances[:len(chain) - 1]), q[:len(chain) - 1], got))
+            for session in (large, small):
+                session.commit((root,))
+            root = x
+        return out
+
+    return [run([walk(p, plain(lm, p, args, 1.0))])[0] for p in prompts]
+
+
+def replay(rule: Rule, texts: list[list[Place]]) -> list[Run]:
+    """Of each text what this rule would have given and taken."""
+    out = []
+    for text in texts:
+        sums = Run(0, 0, 0)
+        for chances, q, got in text:
+            length = rule(chances, q)
+            sums += Run(1 + sum(min(n, length) for n in got) / COINS, 1, length, length)
+        out.append(sums)
+    return out
 
 
 def price(runs: list[Run], c: float) -> float:
@@ -33,67 +105,64 @@ def price(runs: list[Run], c: float) -> float:
 
 def cheaper(ours: list[Run], theirs: list[Run], c: float) -> str:
     """Tokens per price, over theirs, with the paired interval."""
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*interval(*([(r.tokens, r.passes + c * r.draft_passes) for r in runs]
-                                                        for runs in (ours, theirs))))
+    pairs = [[(r.tokens, r.passes + c * r.draft_passes) for r in runs] for runs in (ours, theirs)]
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*interval(*pairs))
 
 
-def fixed(k: int) -> Setting:
-    return lambda d: FromModel(d, Chain()), Exact(), Fixed(k)
-
-
-def timed(lm, settings, prompts, args) -> list[dict]:
-    """Seconds per token of each setting, interleaved."""
-    spent, got = dict.fromkeys(settings, 0.0), {name: list[Run]() for name in settings}
-    seconds: dict[str, list[tuple[int, float]]] = {name: [] for name in settings}
+def timed(lm: LM, settings: dict[str, Setting], prompts: list[tuple[int, ...]], args: Any) -> list[dict[str, Any]]:
+    """Tokens per second of whole answers, settings in turn."""
+    got: dict[str, list[tuple[float, float]]] = {name: [] for name in settings}
     for prompt in prompts:
         for name, setting in settings.items():
             start = time.perf_counter()
-            run = answer(lm, setting, prompt, args, 1.0)
-            spent[name] += time.perf_counter() - start
-            seconds[name].append((run.tokens, time.perf_counter() - start))
-            got[name].append(run)
-    lengths = [n for n in settings if n.startswith("fixed")]
-    best = max(lengths, key=lambda n: sum(t for t, _ in seconds[n]) / spent[n])
-    return [{"method": n, "tokens/s": sum(t for t, _ in seconds[n]) / spent[n],
-             "over best fixed": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(seconds[n], seconds[best]))} for n in settings]
+            tokens = answer(lm, setting, prompt, args, 1.0).tokens
+            got[name].append((tokens, time.perf_counter() - start))
+    speed = {n: sum(t for t, _ in pairs) / sum(s for _, s in pairs) for n, pairs in got.items()}
+    best = max((n for n in settings if n.startswith("fixed")), key=speed.__getitem__)
+    return [{"method": n, "tokens/s": speed[n], f"over {best}": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(got[n], got[best]))}
+            for n in settings]
 
 
 def main() -> None:
-    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=32, tokens=96, tuning=10, each=20, head="")
-    parser.add_argument("--time", action="store_true")
+    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, tuning=12, each=30, head="", every=2,
+                       price=0.1)
+    parser.add_argument("--time", action="store_true", help="at the thresholds that are cheapest at --price")
     args = parser.parse_args()
-    lm = model(args, "default")
+    lm, trained = model(args, "default"), None
     with TemporaryDirectory() as folder:
-        trained = None
         if not args.head:
             trained = train_stop_head(StopHeadSpec(folder, target=args.model, each=args.each, max_tokens=96, seed=args.seed))
         head = stop_head.load(Path(args.head or folder))
-    learned = {f"specdec++, threshold {h}": (lambda d, h=h: FromModel(d, LearnedStop(head, h)), Exact(), Fixed(12))
-               for h in THRESHOLDS}
     lengths = {f"fixed {k}": fixed(k) for k in range(1, 11)}
-    sure = {f"confidence {t}": (lambda d: FromModel(d, Chain()), Exact(), Confidence(t, 12)) for t in (0.05, 0.1, 0.2, 0.4)}
-    tuned = answers(lm, {**learned, **sure}, questions(lm, args, tune=True)[:args.tuning], args, 1.0)
+    rules = {"specdec++": {f"specdec++ {h}": by_head(h) for h in HEAD},
+             "confidence": {f"confidence {t}": by_confidence(t) for t in SURE}}
+    texts = places(lm, head, questions(lm, args, tune=True)[:args.tuning], args)
+    tuned = {n: replay(rule, texts) for group in rules.values() for n, rule in group.items()}
     if args.time:
-        by = {n: price(tuned[n], 0.1) for n in tuned}
-        some = {**lengths, **{n: s for group in (learned, sure) for n, s in group.items() if n == min(group, key=by.get)}}
-        report(args, "seconds, T = 1", timed(lm, some, questions(lm, args), args))
+        settings: dict[str, Setting] = {n: (lambda d: FromModel(d, Chain()), Exact(), Fixed(k))
+                                        for k, n in enumerate(lengths, 1)}
+        chosen = [min(group, key=lambda n: price(tuned[n], args.price)) for group in rules.values()]
+        h, t = (float(n.split()[1]) for n in chosen)
+        settings[chosen[0]] = (lambda d: FromModel(d, LearnedStop(head, h))), Exact(), Fixed(LONGEST)
+        settings[chosen[1]] = (lambda d: FromModel(d, Chain())), Exact(), Confidence(t, LONGEST)
+        report(args, "whole answers, T = 1", timed(lm, settings, questions(lm, args), args))
         return
-    got = answers(lm, {**lengths, **learned, **sure}, questions(lm, args), args, 1.0)
-    out = [{"head": "held out", **trained["held_out"]}] if trained else []
+    texts = places(lm, head, questions(lm, args), args)
+    got = {n: replay(rule, texts) for group in (lengths, *rules.values()) for n, rule in group.items()}
+    out: list[dict[str, Any]] = [{"head": "held out", **trained["held_out"]}] if trained else []
     for name, runs in got.items():
         all_ = sum(runs[1:], runs[0])
         out.append({"method": name, "tokens per pass": all_.tokens / all_.passes,
                     "drafted per pass": all_.drafted / all_.passes,
-                    "thrown away per token": (all_.drafted + all_.passes - all_.tokens) / all_.tokens,
-                    **{f"price at {c}": price(runs, c) for c in PRICES}})
+                    "thrown away per token": (all_.drafted + all_.passes - all_.tokens) / all_.tokens})
     for c in PRICES:
         best = min(lengths, key=lambda n: price(got[n], c))
-        for group in (learned, sure):
+        for group in rules.values():
             mine = min(group, key=lambda n: price(tuned[n], c))
-            out.append({"price": c, "chosen": mine, "over every fixed length": " ".join(
-                f"{k}:{price(got[f'fixed {k}'], c) / price(got[mine], c):.2f}" for k in range(1, 11)),
-                "best fixed": best, "over it": cheaper(got[mine], got[best], c)})
-    report(args, "T = 1", out)
+            each = " ".join(f"{k}:{price(got[f'fixed {k}'], c) / price(got[mine], c):.2f}" for k in range(1, 11))
+            out.append({"c": str(c), "chosen": mine, "tokens per price over each fixed length": each, "best fixed": best,
+                        "over it": cheaper(got[mine], got[best], c)})
+    report(args, f"replayed rounds, T = 1, {sum(map(len, texts))} places", out)
 
 
 if __name__ == "__main__":

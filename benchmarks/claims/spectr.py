@@ -4,47 +4,42 @@ the pair's own rows."""
 from __future__ import annotations
 
 import torch
-from drafted import answers, questions, ratio, row
+from drafted import plain, questions, ratio, rounds, row
 from seen import arguments, model, report, shaped
 
 from polydec.core.law import probs
-from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.drafters.model import FromModel
-from polydec.policies.fixed import Fixed
-from polydec.registry import build
+from polydec.core.types import Budget, Draft, Want
 from polydec.trees.sequences import Sequences
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.k_seq import KSeq, acceptance, best_acceptance
 
 
-def rows(lm, prompt, args, temperature):
-    """Laws of target and draft after each token of one sampled answer."""
-    target, draft = (shaped(lm, temperature, args.seed, of_draft=small) for small in (False, True))
-    text = run([build("plain", target)[0].run(Request(tuple(prompt), max_tokens=24, seed=args.seed))])[0].token_ids
+def rows(lm, prompt, args):
+    """Laws of target and draft at some places of one sampled answer."""
+    target, draft = (shaped(lm, 1.0, args.seed, of_draft=small) for small in (False, True))
+    text = plain(lm, prompt, args, 1.0)
     both = [run([t.open(prompt).score(Draft.chain(prompt[-1], text), Want())])[0] for t in (target, draft)]
-    return [tuple(probs(s.row(i)) for s in both) for i in range(len(text))]
+    return [tuple(probs(s.row(i)) for s in both) for i in range(0, len(text), 2 * args.every)]
 
 
 def main() -> None:
-    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=32, tokens=96, depth=4)
+    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, depth=4, every=4, draws=2)
     args = parser.parse_args()
     lm, out = model(args, "default"), []
     prompts = questions(lm, args)
-    pairs = [pair for prompt in prompts for pair in rows(lm, prompt, args, 1.0)]
+    pairs = [pair for prompt in prompts for pair in rows(lm, prompt, args)]
     for k in (1, 2, 4, 8):
         got, best = (torch.tensor([f(p, q, k) for p, q in pairs]) for f in (acceptance, best_acceptance))
         out.append({"candidates": k, "acceptance of k-SEQ": float(got.mean()), "optimum": float(best.mean()),
                     "mean share of the optimum": float((got / best).mean()), "least": float((got / best).min())})
-    settings = {"chain": (lambda d: FromModel(d, Sequences(1)), KSeq(), Fixed(args.depth))}
+    trees = {"chain": (Sequences(1), KSeq(), Budget(args.depth, args.depth))}
     for k in (2, 4):
-        for name, verifier in (("spectr", KSeq()), ("same, rejection one by one", Exact())):
-            settings[f"{name}, {k} sequences"] = (lambda d, k=k: FromModel(d, Sequences(k)), verifier,
-                                                  Fixed(args.depth, k * args.depth))
-    got = answers(lm, settings, prompts, args, 1.0)
+        for name, verifier in (("spectr", KSeq()), ("one by one", Exact())):
+            trees[f"{name}, {k} sequences"] = Sequences(k), verifier, Budget(args.depth, k * args.depth)
+    got = rounds(lm, trees, prompts, args, 1.0)
     out += [{"T": 1.0, **row(name, runs), "over chain": ratio(runs, got["chain"])} for name, runs in got.items()]
-    report(args, f"sequences of {args.depth} tokens; acceptance over {len(pairs)} rows", out)
+    report(args, f"rounds; sequences of {args.depth} tokens; acceptance over {len(pairs)} rows", out)
 
 
 if __name__ == "__main__":
