@@ -215,6 +215,8 @@ class Ticket:
             "positions_fed": use[self.target].positions if self.target in use else 0,
             "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
             "draft_acceptance_rate": accepted / drafted if drafted else None,
+            "expected_tokens_per_pass": 1 + sum(s.expected for s in stats) / passes
+            if drafted and all(s.expected is not None for s in stats) else None,
             "models": [{"name": self.names.get(m, "?"), "passes": u.passes, "positions_fed": u.positions,
                         "seconds": u.seconds} for m, u in use.items()],
             "kernel": self.kernel,

@@ -3,22 +3,18 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from polydec import registry
 from polydec.core.decode import Speculative
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited, Finished, Opened, Proposed, Verified, replay
 from polydec.core.types import Draft, Exactness, Reads, Verdict, Want
 from polydec.drafters.lookup import Lookup
-from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
 
 
@@ -221,18 +217,3 @@ def test_cancelled_requests_close_their_sessions_and_leave_the_others_alone():
     assert cut.done and cut.result is None and seen[-1] == "closed"
     got = replay((0, 1), [e.edit for e in written if isinstance(e, Edited)])
     assert 0 < len(got) < 30 and tuple(got) == alone[:len(got)]
-
-
-def test_a_batch_of_every_recipe_equals_singles():
-    target, draft = toy(7, 6), toy(8, 6, cost=0.1)
-    warm = Shaped(toy(7, 6), Temperature(0.7))
-    requests = []
-    for i, name in enumerate(registry.recipes()):
-        for j, law in enumerate((target, warm)):
-            decoder = registry.build(name, law, draft)[0]
-            requests.append((decoder, Request((0, 1, 2, 3)[:1 + (i + j) % 4], 10 + i, seed=i, choice=j)))
-    requests.append((Speculative(target, FromModel(draft, Chain()), Exact(), Fixed(2)), Request((5,), 12)))
-    alone = [decode(d, r).token_ids for d, r in requests]
-    together = [r.token_ids for r in run([d.run(r) for d, r in requests])]
-    assert together == alone
-    assert len(set(alone)) > 10

@@ -76,3 +76,9 @@ def test_same_vocabularies():
     a = Vocab(10, frozenset({9}), "one")
     assert a.same(Vocab(10, frozenset(), "one")) and a.same(Vocab(10, frozenset()))
     assert not a.same(Vocab(11, frozenset(), "one")) and not a.same(Vocab(10, frozenset(), "two"))
+
+
+def test_expected_nodes():
+    draft = Draft.certain((0, 1, 2, 3), (-1, 0, 0, 1), (1.0, 0.5, 0.25, 0.5))
+    assert draft.expected == 0.5 + 0.25 + 0.25
+    assert Draft.chain(0, (1, 2)).expected == 2.0 and Draft.chain(0).expected == 0.0

@@ -88,7 +88,8 @@ def count(s: Stats, draft: Draft, verdict: Verdict, new: int) -> Stats:
     accepted = tuple(a + b for a, b in zip_longest(s.accepted_at, (1,) * got + (0,) * (deepest - got), fillvalue=0))
     drafted = sum(map(len, draft.children))
     return Stats(s.passes + 1, s.drafts + (drafted > 0), s.drafted + drafted, s.accepted + got, accepted, tried,
-                 s.first if s.passes else new)
+                 s.first if s.passes else new,
+                 None if s.expected is None or (drafted and draft.chance is None) else s.expected + draft.expected)
 
 
 def logprobs(scores: Scores, nodes: Sequence[int], tokens: Sequence[int], k: int) -> list[TokenLogprob]:

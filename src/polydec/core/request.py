@@ -72,7 +72,8 @@ class TokenLogprob:
 class Stats:
     """passes: scores of the target; drafts: those with a draft; drafted and accepted: nodes, bonus tokens left out;
     accepted_at[d]: drafts of which at least d + 1 levels were accepted; tried_at[d]: drafts that had such a level;
-    first: tokens that the first pass gave."""
+    first: tokens that the first pass gave; expected: nodes that the proposers thought would be accepted, where all of them
+    said their chances."""
     passes: int = 0
     drafts: int = 0
     drafted: int = 0
@@ -80,6 +81,7 @@ class Stats:
     accepted_at: tuple[int, ...] = ()
     tried_at: tuple[int, ...] = ()
     first: int = 0
+    expected: float | None = 0.0
 
     @property
     def mean_acceptance_length(self) -> float:

@@ -124,6 +124,15 @@ class Draft:
             out.append(out[p] + 1)
         return tuple(out)
 
+    @property
+    def expected(self) -> float:
+        """How many nodes the proposer expects to be accepted: the chances along each path, multiplied and added up."""
+        value = [1.0] * len(self.token)
+        for below in self.children:
+            for i in below:
+                value[i] = value[self.parent[i]] * (1.0 if self.chance is None else self.chance[i])
+        return sum(value[i] for below in self.children for i in below)
+
     def grown(self, token: int, parent: int, draw: Draw, law: Tensor | None, chance: float = 1.0) -> Draft:
         """This draft with one more node, which is the last."""
         return Draft((*self.token, token), (*self.parent, parent), (*self.draw, draw), (*self.law, law),

@@ -110,9 +110,17 @@ class ThriftGuess:
         book.chain.clear()
         if self.paid is not None and budget.depth > 0 and self._ask(draft):
             draft, keep = await self._with_paid(self.paid, draft, keep, saved, root, position, budget, rng)
-        draft = draft if len(keep) == len(draft) else draft.only(keep)
+        draft = self._told(draft, keep)
         book.ms += self.how.costs.share(len(draft), peers, position) + len(book.chain) * self.how.costs.draft_ms
         return draft
+
+    def _told(self, draft: Draft, keep: list[int]) -> Draft:
+        """These nodes, with chances whose products are what the paths are believed to be worth."""
+        if len(keep) == 1 or self.ledger.tree is not draft:
+            return draft if len(keep) == len(draft) else draft.only(keep)
+        worth = [1.0, *[self.ledger.paths(v) for v in self.ledger.said[1:]]]
+        chance = (1.0, *[min(1.0, worth[i] / max(worth[p], 1e-9)) for i, p in enumerate(draft.parent[1:], 1)])
+        return replace(draft, chance=chance).only(keep)
 
     def _best(self, draft: Draft, worth: float, peers: int, at: int, nodes: int) -> tuple[list[int], float]:
         """The nodes to feed, and the ms they are expected to save. What was drawn or is a probe always stays."""

@@ -102,7 +102,7 @@ def _network(source: Source, dtype: str, device: str, threads: int | None, quant
     kind = "auto" if dtype == "torch" else dtype
     if llama:
         return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
-    from polydec.models import hf                 # transformers takes seconds to import
+    from polydec.models import hf  # transformers takes seconds to import
     return hf.load(source.path, dtype=kind, device=device), why
 
 
