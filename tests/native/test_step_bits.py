@@ -12,6 +12,7 @@ from polydec.models.cpu.library import available, sets
 from polydec.models.cpu.network import CpuStep
 from polydec.models.gguf import GGUF
 from polydec.models.lm import Query
+from polydec.models.scores import LogitScores
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 
@@ -121,3 +122,13 @@ def test_layer_ranges_meet_in_the_middle():
     high, = net.forward([Query(cache, 0, (), range(6), Want(), embed=low.hidden_RH, layers=(1,))])
     assert low.logits_RV is None and same(high.logits_RV, truth)
     assert same(cache.kv[..., :6, :], kv.kv[..., :6, :])
+
+
+def test_likeliest_tokens_of_rows():
+    c = config()
+    net = CpuStep.build(c, weights(c), threads=2)
+    a, = net.forward([feed(net, net.new_cache(), list(range(30)), want=Want(law=Reads.NOTHING, base=Reads.TOPK))])
+    for k in (1, 8, 83, 100):
+        assert LogitScores([a]).topk_rows(range(30), k) == a.logits_RV.topk(min(k, 83), -1).indices.tolist()
+    ties = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0], [0.0, float("-inf"), 0.0, float("-inf"), float("-inf")]])
+    assert net.top(ties, 4) == [[1, 2, 4, 3], [0, 2, 1, 3]]

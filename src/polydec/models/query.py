@@ -36,12 +36,13 @@ class Answer:
     """logits_RV of the rows asked for (None where want.law is NOTHING); hidden_RH: after the last layer that ran, before the
     final norm, where wanted; exits: the same after each depth of want.exits that this pass reached. A network that finds
     the likeliest tokens itself gives `argmax`, and where no more was wanted `later` instead of logits: what computes them
-    after all."""
+    after all; and `top`: what finds the k likeliest of each row."""
     logits_RV: Tensor | None
     hidden_RH: Tensor | None = None
     argmax: Sequence[int] | None = None
     later: Callable[[], Tensor] | None = None
     exits: Mapping[int, Tensor] | None = None
+    top: Callable[[Tensor, int], list[list[int]]] | None = None
 
 
 class Network(Protocol):

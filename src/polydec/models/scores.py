@@ -13,7 +13,7 @@ from polydec.models.query import Answer
 class LogitScores:
     """Scores of a model, over the logits of one or several passes. exits: hidden states at a depth of some nodes, and the
     network's head for them."""
-    __slots__ = ("_argmax", "_at", "_chunks", "_exits", "_hidden", "_later", "_logp")
+    __slots__ = ("_argmax", "_at", "_chunks", "_exits", "_hidden", "_later", "_logp", "_top")
 
     def __init__(self, answers: Sequence[Answer], exits: Exits | None = None) -> None:
         self._exits = exits
@@ -24,6 +24,7 @@ class LogitScores:
         self._at = [(c, r) for c, size in enumerate(sizes) for r in range(size)]
         self._hidden = [a.hidden_RH for a in answers if a.hidden_RH is not None]
         self._logp: dict[int, Tensor] = {}
+        self._top = laws[0].top if laws else None
 
     def _logits(self, chunk: int) -> Tensor:
         if self._chunks[chunk] is None:
@@ -58,7 +59,7 @@ class LogitScores:
         """Of many rows the k likeliest tokens: the vectorised twin of `topk`, without log-probabilities."""
         k = min(k, self._logits(0).shape[-1])
         if len(self._chunks) == 1 and list(rows) == list(range(len(self._at))):
-            return self._logits(0).topk(k, dim=-1).indices.tolist()
+            return self._top(self._logits(0), k) if self._top else self._logits(0).topk(k, dim=-1).indices.tolist()
         return [self.weights(i).topk(k).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:

@@ -172,6 +172,21 @@ void gate(const float* g, const float* u, float* out) {
 
 bool reaches(const float* y, float best) { return any_from(load(y), all(best)); }
 
+// The k largest of n, largest first, the first of equals first.
+void largest(const float* y, int n, int k, float* value, int32_t* at) {
+  int have = 0;
+  for (int i = 0; i < n; i += LANES) {
+    const bool whole_ = i + LANES <= n;
+    if (whole_ && have == k && !any_from(load(y + i), all(value[k - 1]))) continue;
+    for (int e = i; e < (whole_ ? i + LANES : n); ++e) {
+      if (have == k && !(y[e] > value[k - 1])) continue;
+      int j = have < k ? have++ : k - 1;
+      for (; j > 0 && value[j - 1] < y[e]; --j) { value[j] = value[j - 1]; at[j] = at[j - 1]; }
+      value[j] = y[e]; at[j] = e;
+    }
+  }
+}
+
 void peak(long turns, float* out) {
   V s[8];
   UNROLL(8) for (int i = 0; i < 8; ++i) s[i] = all(float(i));
@@ -190,7 +205,7 @@ constexpr Kernels make(const char* name) {
   for (int m = 1; m <= ROWS; ++m) k.wide[m] = WIDE[m];
   fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K, FmtQ6_K>(k);
   k.squares = squares; k.spread = spread; k.block = block; k.join = join; k.finish = finish; k.turn = turn; k.gate = gate;
-  k.reaches = reaches; k.peak = peak;
+  k.reaches = reaches; k.largest = largest; k.peak = peak;
   return k;
 }
 

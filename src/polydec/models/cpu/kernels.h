@@ -64,6 +64,7 @@ struct Kernels {
   void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale, float* out);   // rotary
   void (*gate)(const float* g, const float* u, float* out);             // 16 of silu(g) * u
   bool (*reaches)(const float* y, float best);                          // whether any of 16 is >= best
+  void (*largest)(const float* y, int n, int k, float* value, int32_t* at);
   void (*peak)(long turns, float* out);                                 // 8 FMA chains of 16 lanes
 };
 

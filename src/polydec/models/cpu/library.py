@@ -38,6 +38,7 @@ _SIGNATURES = {
     "step_weight": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int, C.c_int]),
     "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_int, C.c_int]),
     "step_rotary": (C.c_int, [_P, _P, _P, C.c_int]), "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
+    "step_top": (C.c_int, [_P, _P, C.c_int, C.c_int, C.c_int, _P]),
     "step_profile": (None, [_P, _P]), "step_row": (C.c_int, [_P, C.c_int, _P]), "step_bytes": (C.c_uint64, [_P]),
     "step_bandwidth": (C.c_double, [_P]), "step_peak": (C.c_double, [_P]),
 }

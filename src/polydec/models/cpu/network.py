@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import ctypes as C
 import os
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,8 @@ class CpuStep:
         c, self._lib = config, library()
         self.config, self.layers, self.context, self.size, self.threads = c, c.layers, rope.context, c.vocab, threads
         self._rope, self._head, self._outputs = rope, head, outputs
+        self._every, self._no_exit = tuple(range(c.layers)), (-1,) * c.layers
+        self._run_all = array("i", [*self._every, *self._no_exit])
         self._turned = 0
         self._tokens: Tensor | None = None
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
@@ -119,12 +122,11 @@ class CpuStep:
 
     def forward(self, queries: Sequence[Query]) -> list[Answer]:
         """Answers in order. Queries over the same layers run in one step."""
-        every, groups = tuple(range(self.layers)), dict[tuple[int, ...], list[int]]()
+        every, groups = self._every, dict[tuple[int, ...], list[int]]()
+        if all(q.layers is None for q in queries):
+            return self._step(queries, every)
         for i, q in enumerate(queries):
             groups.setdefault(every if q.layers is None else q.layers, []).append(i)
-        if len(groups) == 1:
-            layers, = groups
-            return self._step(queries, layers)
         answers: dict[int, Answer] = {}
         for layers, index in groups.items():
             answers.update(zip(index, self._step([queries[i] for i in index], layers)))
@@ -149,19 +151,23 @@ class CpuStep:
             slot += range(q.first, q.first + n)
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
-        self._turn(max(position) + 1)
+        if (need := max(position)) >= self._turned:
+            self._turn(need + 1)
+        # Few objects from here on: a pass has emptied the processor's caches, and each of them costs a trip to memory.
         m, R, W = len(token), len(out), self.config.width
-        need = [len(q.rows) if w > Reads.ARGMAX else 0 for q, w in zip(queries, wants)]
-        at = np.full(R, -1, np.int32)
-        r = k = 0
-        for q, n in zip(queries, need):
-            at[r:r + n] = np.arange(k, k + n)
-            r, k = r + len(q.rows), k + n
-        depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
-        exit_at = [depths.index(i + 1) if i + 1 in depths else -1 for i in layers]
-        ints = np.array([*token, *sequence, *position, *slot, *seen, *prefix, *start, *out, *tail, *layers, *exit_at, 0],
-                        np.int32)
-        base, step, tails = ints.ctypes.data, 4 * m, ints.ctypes.data + 28 * m + 4 * R
+        full = [w > Reads.ARGMAX for w in wants]
+        k = R if all(full) else sum(len(q.rows) for q, f in zip(queries, full) if f)
+        depths, exit_at = list[int](), self._no_exit
+        if any(q.want.exits for q in queries):
+            depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
+            exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
+        some = max(wants) > Reads.NOTHING
+        ints = array("i", [*token, *sequence, *position, *slot, *seen, *prefix, *start, *out,
+                           *(range(R) if k == R else self._places(queries, full)), *([0] * R if some else ()), *tail, 0])
+        base = ints.buffer_info()[0]
+        outs, tails, step = base + 28 * m, base + 28 * m + (12 if some else 8) * R, 4 * m
+        layer = self._run_all if layers is self._every and not depths else array("i", [*layers, *exit_at[:len(layers)], 0])
+        which = layer.buffer_info()[0]
         exits = torch.empty(len(depths), R, W) if depths else None
         embed = None
         if embeds:
@@ -169,25 +175,36 @@ class CpuStep:
             for row, e in embeds:
                 embed[row:row + len(e)] = e
         logits = torch.empty(k, self._outputs) if k else None
-        argmax = np.empty(R, np.int32) if any(w > Reads.NOTHING for w in wants) else None
-        lazy = any(w == Reads.ARGMAX for w in wants)
-        hidden = torch.empty(R, W) if lazy or any(q.want.hidden for q in queries) else None
-        b = Batch(m, len(queries), len(layers), len(tail), R, C.addressof(caches), tails + 4 * len(tail),
-                  tails + 4 * (len(tail) + len(layers)), *(base + i * step for i in range(7)), tails,
-                  None if embed is None else embed.data_ptr(),
-                  base + 7 * step, at.ctypes.data, None if logits is None else logits.data_ptr(),
-                  None if argmax is None else argmax.ctypes.data, None if hidden is None else hidden.data_ptr(),
-                  None if exits is None else exits.data_ptr())
-        self._check(self._lib.step_run(self._model, C.byref(b)))
-        best = [] if argmax is None else argmax.tolist()
-        if self._tokens is not None and best:
-            best = self._tokens[torch.tensor(best)].tolist()
-        answers = self._answers(queries, wants, need, logits, best, hidden)
+        hidden = torch.empty(R, W) if any(w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries)) else None
+        b = Batch(m, len(queries), len(layers), len(tail), R, C.addressof(caches), which, which + 4 * len(layers),
+                  base, base + step, base + 2 * step, base + 3 * step, base + 4 * step, base + 5 * step, base + 6 * step, tails,
+                  None if embed is None else embed.data_ptr(), outs, outs + 4 * R,
+                  None if logits is None else logits.data_ptr(), outs + 8 * R if some else None,
+                  None if hidden is None else hidden.data_ptr(), None if exits is None else exits.data_ptr())
+        if code := self._lib.step_run(self._model, C.byref(b)):
+            self._check(code)
+        best = list[int]()
+        if some and R:
+            best = ints[7 * m + 2 * R:7 * m + 3 * R].tolist()
+            if self._tokens is not None:
+                best = self._tokens[torch.tensor(best)].tolist()
+        if len(queries) == 1 and k == R and hidden is None and exits is None and R:
+            law = logits if self._tokens is None else self._full(logits)
+            return [Answer(law, None, best, top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None)]
+        answers = self._answers(queries, wants, [len(q.rows) * f for q, f in zip(queries, full)], logits, best, hidden)
         if exits is None:
             return answers
         ends = np.cumsum([len(q.rows) for q in queries])
         return [replace(a, exits={d: exits[k, end - len(q.rows):end] for k, d in enumerate(depths) if d in q.want.exits})
                 for a, q, end in zip(answers, queries, ends)]
+
+    @staticmethod
+    def _places(queries: Sequence[Query], full: Sequence[bool]) -> Iterator[int]:
+        """Which row of the logits each answered row gets, -1 where none."""
+        k = 0
+        for q, f in zip(queries, full):
+            yield from range(k, k + len(q.rows)) if f else [-1] * len(q.rows)
+            k += len(q.rows) * f
 
     def _answers(self, queries: Sequence[Query], wants: Sequence[Reads], need: Sequence[int], logits: Tensor | None,
                  best: list[int], hidden: Tensor | None) -> list[Answer]:
@@ -199,8 +216,9 @@ class CpuStep:
             answers.append(Answer(
                 self._full(logits[k:k + n]) if n and logits is not None else None,
                 h if q.want.hidden else None,
-                tuple(best[r:end]) if some else None,
-                (lambda h=h: self.head(h)) if some and not n and h is not None else None))
+                best[r:end] if some else None,
+                (lambda h=h: self.head(h)) if some and not n and h is not None else None,
+                top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None))
             r, k = end, k + n
         return answers
 
@@ -217,6 +235,13 @@ class CpuStep:
         answer = self._step([q], ())[0]
         assert answer.logits_RV is not None
         return answer.logits_RV
+
+    def top(self, logits_RV: Tensor, k: int) -> list[list[int]]:
+        """Of each row the k likeliest tokens, likeliest first."""
+        (R, V), most = logits_RV.shape, min(k, logits_RV.shape[1])
+        found = np.empty((R, most), np.int32)
+        self._check(self._lib.step_top(self._model, logits_RV.contiguous().data_ptr(), R, V, most, found.ctypes.data))
+        return found.tolist()
 
     def _place(self, q: Query, position: list[int], seen: list[int], prefix: list[int], start: list[int], tail: list[int],
                ) -> None:

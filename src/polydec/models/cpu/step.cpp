@@ -98,6 +98,21 @@ int step_rotary(void* model, const float* cosine, const float* sine, int positio
 
 int step_run(void* model, const StepBatch* b) { return static_cast<Model*>(model)->run(*b); }
 
+int step_top(void* model, const float* logits, int rows, int n, int k, int32_t* top) {
+  Model& m = *static_cast<Model*>(model);
+  if (rows < 0 || k < 1 || k > n) return 6;
+  std::lock_guard<std::mutex> l(m.busy);
+  Pool& pool = m.pools.get();
+  try {
+    std::vector<float> value(size_t(pool.size()) * size_t(k));
+    pool.run([&](int t) {
+      for (int i = t; i < rows; i += pool.size())
+        m.k->largest(logits + size_t(i) * size_t(n), n, k, value.data() + size_t(t) * size_t(k), top + size_t(i) * size_t(k));
+    });
+  } catch (const std::bad_alloc&) { return 4; }
+  return 0;
+}
+
 void step_profile(void* model, double* seconds) {
   Model& m = *static_cast<Model*>(model);
   for (int i = 0; i < CLOCKS; ++i) { seconds[i] = m.spent[i]; m.spent[i] = 0; }

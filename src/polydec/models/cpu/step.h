@@ -45,6 +45,8 @@ int step_weight(void* model, int layer, int part, int type, const void* data, ui
 int step_vector(void* model, int layer, int part, int bias, const float* data, int n, int swap);   // a norm, or a bias of a matrix
 int step_rotary(void* model, const float* cosine, const float* sine, int positions);   // [positions][head / 2], of the first ones
 int step_run(void* model, const StepBatch* batch);
+// The k likeliest of each row of logits [rows][n], likeliest first, into top [rows][k]; k: at most n.
+int step_top(void* model, const float* logits, int rows, int n, int k, int32_t* top);
 void step_profile(void* model, double* seconds);   // since the last call: linear, attention, the rest, head
 int step_row(void* model, int row, float* out);    // one embedding
 uint64_t step_bytes(void* model);                  // packed weights that a pass reads
