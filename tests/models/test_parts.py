@@ -2,6 +2,7 @@
 import random
 
 import pytest
+import torch
 from test_cache import network
 from test_session import go, lm, near, rows
 
@@ -151,6 +152,25 @@ def test_skipped_layers(net, layers):
     part.commit((8,))
     near(go(session.score(Draft.chain(2), ROW)).row(0), fresh(net, [*text, 1, 8, 2])[-1], net.tolerance)
     session.close()
+
+
+def test_a_part_is_the_network_that_has_these_layers_only():
+    """Against another network, made of the kept layers' weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from polydec.models.transformer import Transformer
+    torch.manual_seed(3)
+    config = LlamaConfig(vocab_size=50, hidden_size=32, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2,
+                         intermediate_size=48, max_position_embeddings=600, initializer_range=0.2)
+    weights, text = LlamaForCausalLM(config).state_dict(), [7, 3, 9, 20, 4]
+    whole = Transformer.build(config.to_dict(), weights, dtype="float64")
+    for layers in ((0, 1), (0, 3), (1, 2), (0, 2, 3)):
+        some = {k: v for k, v in weights.items() if ".layers." not in k}
+        for to, of in enumerate(layers):
+            head = f"model.layers.{of}."
+            some |= {k.replace(head, f"model.layers.{to}."): v for k, v in weights.items() if k.startswith(head)}
+        other = Transformer.build({**config.to_dict(), "num_hidden_layers": len(layers)}, some, dtype="float64")
+        near(fresh(whole, text, layers), fresh(other, text), 1e-10)
 
 
 def test_exits_of_a_score_and_of_a_prompt(net):

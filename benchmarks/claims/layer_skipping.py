@@ -1,0 +1,73 @@
+"""Unified Layer Skipping: the speed that was asked for against layers that run, and what it does to the text.
+
+Perplexity: the prompt (--begin tokens) passes every layer, the next --tokens tokens of the document the kept ones only; mean
+negative log-probability of these, with a paired 95 % bootstrap interval of the ratio to the whole model's perplexity. As a
+draft: share of drafts of four that the whole model accepts, greedy. With --time tokens per second of the recipe, alone and as
+a draft. Nothing is tuned to the pattern here: the paper fine-tunes for it.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from exits import counted, prompts
+from seen import arguments, model, report, shaped
+
+from polydec import registry
+from polydec.bench.measure import Method, Task, measure, table
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.models.depth import kept_layers
+from polydec.targets.skipping import Skipping
+
+SPEEDS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
+
+
+def surprise(target: Any, prompt: tuple[int, ...], text: tuple[int, ...]) -> float:
+    """Mean -log p of a text after a prompt, in nats."""
+    session = target.open(prompt)
+    scores = run([session.score(Draft.chain(prompt[-1], text[:-1]), Want())])[0]
+    return -sum(scores.logp(i, (x,))[0] for i, x in enumerate(text)) / len(text)
+
+
+def main() -> None:
+    parser = arguments(__doc__, prompts=24, tokens=64, begin=64, even=0, repeats=2)
+    parser.add_argument("--time", action="store_true", help="tokens per second")
+    args = parser.parse_args()
+    lm, rows = model(args), list[dict[str, Any]]()
+    L, texts, begin = lm.network.layers, [], args.begin
+    args.begin += args.tokens
+    for kind, ids in prompts(lm, args, args.tune):
+        texts.append((kind, ids[:begin], ids[begin:]))
+    whole = [surprise(lm.checkpoint.lm, p, t) for _, p, t in texts]
+    count = counted(lm.network)
+    for speed in SPEEDS:
+        kept = kept_layers(L, speed, even=bool(args.even))
+        some = [surprise(Skipping(lm.checkpoint.lm, kept), p, t) for _, p, t in texts]
+        d = np.array(some) - np.array(whole)
+        draws = d[np.random.default_rng(0).integers(0, len(d), (2000, len(d)))].mean(1)
+        given = {"speed": speed, "even": bool(args.even)}
+        decoder, _ = registry.build("unified-layer-skipping", shaped(lm, 0.0), given=given)
+        before, n = count.positions, 33
+        run([decoder.run(Request(texts[0][1], max_tokens=n + 1, ignore_eos=True))])
+        per_token = (count.positions - before - L * begin) / n         # every layer sees the prompt
+        drafter, _ = registry.build("unified-layer-skipping-draft", shaped(lm, 0.0), given={**given, "depth": 4})
+        stats = [run([drafter.run(Request(p, max_tokens=args.tokens // 2, ignore_eos=True))])[0].stats for _, p, _ in texts]
+        low, high = np.quantile(draws, (0.025, 0.975))
+        rows.append({"asked": speed, "layers kept": f"{len(kept)} of {L}", "layers run a token": per_token,
+                     "speed by layers": L / per_token, "perplexity": math.exp(float(np.mean(some))),
+                     "over the whole model's": f"{math.exp(d.mean()):.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}]",
+                     "accepted of drafts of four": sum(s.accepted for s in stats) / max(1, sum(s.drafted for s in stats))})
+    if args.time:
+        methods = [Method("plain", {}), *(Method(m, {"speed": str(s), "even": str(bool(args.even))}) for s in SPEEDS[2:]
+                                          for m in ("unified-layer-skipping", "unified-layer-skipping-draft"))]
+        tasks = [Task("documents", (p,), raw=True) for _, p, _ in texts]
+        runs = measure(lm, methods, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=args.tokens, repeats=args.repeats)
+        rows += table(lm, runs, tasks)
+    report(args, "published spacing" if not args.even else "even spacing", rows)
+
+
+if __name__ == "__main__":
+    main()
