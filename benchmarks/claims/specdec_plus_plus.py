@@ -1,4 +1,4 @@
-"""SpecDec++ against every fixed length from 1 to 10, at T = 1: tokens per pass, drafted tokens that were thrown away, and what
+"""SpecDec++ against every fixed length from 1 to 10: tokens per pass, drafted tokens that were thrown away, and what
 a token costs where a position of the draft costs c passes of the target. With --time tokens per second of whole answers.
 
 At every --every-th place of texts that the target wrote alone, one chain of 12 tokens is drawn and verified; each rule says
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -61,7 +62,8 @@ def by_confidence(threshold: float) -> Rule:
 
 def places(lm: LM, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any) -> list[list[Place]]:
     """Of each prompt's text its places."""
-    target, draft = (shaped(lm, 1.0, args.seed, of_draft=small) for small in (False, True))
+    target, draft = (shaped(lm, args.temperature, args.seed, of_draft=small) for small in (False, True))
+    whole = Budget(LONGEST, LONGEST)
 
     async def walk(prompt: tuple[int, ...], text: tuple[int, ...]) -> list[Place]:
         large, small, root, out = target.open(prompt), draft.open(prompt), prompt[-1], list[Place]()
@@ -70,10 +72,9 @@ def places(lm: LM, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any
         for i, x in enumerate(text):
             at = len(prompt) + i
             if i % args.every == 0:
-                chain = await LearnedStop(head, 0.5, least=64).grow(small, root, at, Budget(LONGEST, LONGEST),
-                                                                    Rng.of(args.seed + 1))
-                q = [float(v[x].exp()) for v, x in zip(chain.law[1:], chain.token[1:], strict=True)]
-                chances = chain.chance[1:-1]
+                chain = await LearnedStop(head, 0.5, least=64).grow(small, root, at, whole, Rng.of(args.seed + 1))
+                again = await Chain().grow(small, root, at, replace(whole, graded=True), Rng.of(args.seed + 1))
+                chances, q = chain.chance[1:-1], list(again.chance[1:])
                 chain = chain.fit(64, target.vocab.eos)
                 scores = await large.score(chain, Want())
                 got = [len(Exact().verify(chain, scores, Rng.of(args.seed + 2, c), at).path) for c in range(COINS)]
@@ -83,7 +84,7 @@ def places(lm: LM, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any
             root = x
         return out
 
-    return [run([walk(p, plain(lm, p, args, 1.0))])[0] for p in prompts]
+    return [run([walk(p, plain(lm, p, args, args.temperature))])[0] for p in prompts]
 
 
 def replay(rule: Rule, texts: list[list[Place]]) -> list[Run]:
@@ -115,7 +116,7 @@ def timed(lm: LM, settings: dict[str, Setting], prompts: list[tuple[int, ...]], 
     for prompt in prompts:
         for name, setting in settings.items():
             start = time.perf_counter()
-            tokens = answer(lm, setting, prompt, args, 1.0).tokens
+            tokens = answer(lm, setting, prompt, args, args.temperature).tokens
             got[name].append((tokens, time.perf_counter() - start))
     speed = {n: sum(t for t, _ in pairs) / sum(s for _, s in pairs) for n, pairs in got.items()}
     best = max((n for n in settings if n.startswith("fixed")), key=speed.__getitem__)
@@ -125,13 +126,14 @@ def timed(lm: LM, settings: dict[str, Setting], prompts: list[tuple[int, ...]], 
 
 def main() -> None:
     parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, tuning=12, each=30, head="", every=2,
-                       price=0.1)
+                       price=0.1, temperature=1.0)
     parser.add_argument("--time", action="store_true", help="at the thresholds that are cheapest at --price")
     args = parser.parse_args()
     lm, trained = model(args, "default"), None
     with TemporaryDirectory() as folder:
         if not args.head:
-            trained = train_stop_head(StopHeadSpec(folder, target=args.model, each=args.each, max_tokens=96, seed=args.seed))
+            trained = train_stop_head(StopHeadSpec(folder, target=args.model, each=args.each, max_tokens=96, seed=args.seed,
+                                                 temperature=args.temperature))
         head = stop_head.load(Path(args.head or folder))
     lengths = {f"fixed {k}": fixed(k) for k in range(1, 11)}
     rules = {"specdec++": {f"specdec++ {h}": by_head(h) for h in HEAD},
@@ -145,7 +147,7 @@ def main() -> None:
         h, t = (float(n.split()[1]) for n in chosen)
         settings[chosen[0]] = (lambda d: FromModel(d, LearnedStop(head, h))), Exact(), Fixed(LONGEST)
         settings[chosen[1]] = (lambda d: FromModel(d, Chain())), Exact(), Confidence(t, LONGEST)
-        report(args, "whole answers, T = 1", timed(lm, settings, questions(lm, args), args))
+        report(args, f"whole answers, T = {args.temperature}", timed(lm, settings, questions(lm, args), args))
         return
     texts = places(lm, head, questions(lm, args), args)
     got = {n: replay(rule, texts) for group in (lengths, *rules.values()) for n, rule in group.items()}
@@ -162,7 +164,7 @@ def main() -> None:
             each = " ".join(f"{k}:{price(got[f'fixed {k}'], c) / price(got[mine], c):.2f}" for k in range(1, 11))
             out.append({"c": str(c), "chosen": mine, "tokens per price over each fixed length": each, "best fixed": best,
                         "over it": cheaper(got[mine], got[best], c)})
-    report(args, f"replayed rounds, T = 1, {sum(map(len, texts))} places", out)
+    report(args, f"replayed rounds, T = {args.temperature}, {sum(map(len, texts))} places", out)
 
 
 if __name__ == "__main__":
