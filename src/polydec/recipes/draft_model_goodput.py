@@ -18,9 +18,10 @@ CARD = Card(
     kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
     source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
     reduces_to="plain, but for exploring rounds, where the draft is never right",
-    parent="draft-model", home="text whose difficulty changes, and machines on which no one length is best",
+    parent="draft-model", home="text of changing difficulty, machines on which no one length is best",
     needs=("draft",),
-    options={"depth": "most tokens of a draft, 0 to 64", "explore": "rounds without a draft after which one is tried, 1 and more"},
+    options={"depth": "most tokens of a draft, 0 to 64",
+             "explore": "rounds without a draft after which one is tried, at least 1"},
 )
 
 
