@@ -15,11 +15,18 @@ from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_law
+from polydec.testing.examples import head
 from polydec.testing.toy import toy
+from polydec.trees.best_first import BestFirst
+from polydec.trees.best_slot import BestSlot
 from polydec.trees.chain import Chain
 from polydec.trees.coupled_chain import CoupledChain
 from polydec.trees.coupled_static import CoupledStatic
+from polydec.trees.greedy_growth import GreedyGrowth
+from polydec.trees.learned_stop import LearnedStop
+from polydec.trees.sequences import Sequences
 from polydec.trees.static import Static
+from polydec.trees.stochastic_beam import StochasticBeam
 from polydec.verifiers.exact import Exact
 
 
@@ -68,7 +75,8 @@ def test_stops_after_a_weak_draw_and_keeps_it():
     assert len(lengths) > 1
 
 
-TREES = [Chain(), Static((1, 1, 1, 1)), CoupledChain(), CoupledStatic((1, 1, 1, 1))]
+TREES = [Chain(), Static((1, 1, 1, 1)), CoupledChain(), CoupledStatic((1, 1, 1, 1)), StochasticBeam(1), Sequences(1),
+         BestFirst(1), GreedyGrowth(power=0.0), BestSlot(power=0.0), LearnedStop(head(), 1.0)]
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: type(t).__name__)
