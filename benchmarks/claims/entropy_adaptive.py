@@ -1,10 +1,11 @@
 """Entropy Adaptive Decoding against random switching at an equal share of the large model, cache catch-up counted.
 
-Two measures. On held-out text, read as it stands: bits per token of the law that switching makes, and the part that it closes
-of the gap between the small and the large model. On greedy answers: how often the token written is the large model's own
-choice after the same text. `share`: tokens that the large model speaks; `fed`: positions that it is fed for that, catch-up
-included, over tokens; `cost`: parameters times positions of both, over those of the large model alone. Random switching draws
-runs of --hold tokens; `over random` is the difference from it with its 95 % interval over documents (bits: less is better).
+On held-out text, read as it stands: how often the likeliest token is the text's own (right), how often it is the large model's
+(agreement), and bits per token where the small model gives every token weight. On greedy answers: how often the token written
+is the large model's choice after the same text. `share`: tokens that the large model speaks; `fed`: positions that it is fed
+for that, catch-up and prompt included, over tokens; `cost`: parameters times positions of both, over those of the large model
+alone. Random switching draws runs of --hold tokens; `over random` is the difference from it with its 95 % interval over
+documents.
 """
 from __future__ import annotations
 
@@ -41,28 +42,37 @@ def documents(lm: LM, args: argparse.Namespace, size: int) -> list[tuple[int, ..
 
 @dataclass(frozen=True)
 class Read:
-    """Of every token behind the first BEGIN of a document, for the small and the large model: bits, and the entropy of the
-    row that it was read from."""
+    """Of every token behind the first BEGIN of a document, for the small and the large model: bits, the likeliest token, and
+    the entropy of the row."""
+    ids: Sequence[int]
     bits: dict[bool, list[float]]
+    best: dict[bool, list[int]]
     entropy: dict[bool, list[float]]
 
     @staticmethod
     def of(lm: LM, ids: Sequence[int]) -> Read:
-        bits, entropies = dict[bool, list[float]](), dict[bool, list[float]]()
+        bits, best, entropies = dict[bool, list[float]](), dict[bool, list[int]](), dict[bool, list[float]]()
         for large, checkpoint in ((False, lm.draft), (True, lm.checkpoint)):
             async def score(target: Any = checkpoint.lm) -> Any:
                 return await target.open(ids[:BEGIN]).score(Draft.chain(ids[BEGIN - 1], ids[BEGIN:-1]), Want())
             scores = run([score()])[0]
             bits[large] = [-scores.logp(i, (x,))[0] / np.log(2.0) for i, x in enumerate(ids[BEGIN:])]
+            best[large] = [scores.argmax(i) for i in range(len(ids) - BEGIN)]
             entropies[large] = [entropy(scores.row(i)) for i in range(len(ids) - BEGIN)]
-        return Read(bits, entropies)
+        return Read(ids[BEGIN:], bits, best, entropies)
 
     def turns(self, rule: Rule[Any]) -> list[bool]:
         state, out = rule.start(), list[bool]()
-        for i in range(len(self.bits[True])):
+        for i in range(len(self.ids)):
             out.append(rule.large(state))
             state = rule.step(state, self.entropy[out[-1]][i])
         return out
+
+    def measure(self, turns: Sequence[bool]) -> tuple[float, int, int]:
+        """(bits, tokens that are right, tokens that are the large model's)."""
+        best = [self.best[t][i] for i, t in enumerate(turns)]
+        return (sum(self.bits[t][i] for i, t in enumerate(turns)), sum(a == b for a, b in zip(best, self.ids, strict=True)),
+                sum(a == b for a, b in zip(best, self.best[True], strict=True)))
 
 
 def account(turns: Sequence[bool], begin: int, large: float) -> np.ndarray:
@@ -87,23 +97,32 @@ def row(name: str, costs: np.ndarray) -> dict[str, Any]:
 
 def reading(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, Any]]:
     reads = [Read.of(lm, ids) for ids in documents(lm, args, 256)]
-    n, out = np.array([len(r.bits[True]) for r in reads]), []
+    n, out = np.array([len(r.ids) for r in reads]), list[dict[str, Any]]()
 
     def measure(rule: Callable[[int], Rule[Any]]) -> tuple[np.ndarray, np.ndarray]:
+        """Per document its measures, and its costs."""
         turns = [r.turns(rule(i)) for i, r in enumerate(reads)]
-        bits = [sum(r.bits[t][i] for i, t in enumerate(ts)) for r, ts in zip(reads, turns, strict=True)]
-        return np.array(bits), np.array([account(ts, BEGIN, ratio) for ts in turns])
+        return (np.array([r.measure(ts) for r, ts in zip(reads, turns, strict=True)]),
+                np.array([account(ts, BEGIN, ratio) for ts in turns]))
 
-    small, large = (measure(lambda i, s=share: ByShare(s))[0].sum() / n.sum() for share in (0.0, 1.0))
+    def add(name: str, got: np.ndarray, costs: np.ndarray, chance: np.ndarray | None) -> None:
+        bits, right, same = got.sum(0) / n.sum()
+        line = {"measure": "held-out text", **row(name, costs), "bits": bits, "right": right, "agreement": same}
+        if chance is not None:
+            line |= {"right over random": difference(got[:, 1], chance[:, 1], n, n),
+                     "agreement over random": difference(got[:, 2], chance[:, 2], n, n)}
+            line |= {"bits over random": difference(got[:, 0], chance[:, 0], n, n)} if np.isfinite(bits) else {}
+        out.append(line)
+
+    for name, share in (("small alone", 0.0), ("large alone", 1.0)):
+        add(name, *measure(lambda i, s=share: ByShare(s)), None)
     for tau in map(float, args.taus.split(",")):
-        bits, costs = measure(lambda i, t=tau: ByEntropy(t, hold=args.hold))
-        share = costs[:, 1].sum() / costs[:, 0].sum()
+        got, costs = measure(lambda i, t=tau: ByEntropy(t, None, args.window, args.hold))
+        share = float(costs[:, 1].sum() / costs[:, 0].sum())
         draws = [measure(lambda i, s=share, d=d: ByShare(s, args.hold, 1000 * d + i)) for d in range(8)]
         chance, chance_costs = np.mean([b for b, _ in draws], 0), np.mean([c for _, c in draws], 0)
-        for name, b, c in ((f"tau {tau}", bits, costs), (f"random, as tau {tau}", chance, chance_costs)):
-            mean = b.sum() / n.sum()
-            out.append({"measure": "held-out text", **row(name, c), "bits per token": mean,
-                        "gap closed": (small - mean) / (small - large), "over random": difference(b, chance, n, n)})
+        add(f"tau {tau}", got, costs, chance)
+        add(f"random, as tau {tau}", chance, chance_costs, None)
     return out
 
 
@@ -130,8 +149,8 @@ def writing(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, An
             costs.append(np.array([len(text), passes, fed[1], fed[0] + ratio * fed[1], ratio * (len(ids) + len(text) - 1)]))
         return np.array(same), np.array([c[0] for c in costs]), np.array(costs)
 
-    for tau in map(float, args.write_taus.split(",")):
-        ours, n, costs = measure(lambda i, t=tau: ByEntropy(t, hold=args.hold))
+    for tau in map(float, filter(None, args.write_taus.split(","))):
+        ours, n, costs = measure(lambda i, t=tau: ByEntropy(t, None, args.window, args.hold))
         share = min(1.0, costs[:, 1].sum() / costs[:, 0].sum())
         draws = [measure(lambda i, s=share, d=d: ByShare(s, args.hold, 1000 * d + i)) for d in range(2)]
         theirs, n0, costs0 = (np.mean([d[k] for d in draws], 0) for k in range(3))
@@ -146,10 +165,11 @@ def main() -> None:
     parser.add_argument("--taus", default="1,2,3,4,5,6")
     parser.add_argument("--write-taus", default="1,2,3")
     parser.add_argument("--hold", type=int, default=10, help="least tokens between two switches")
+    parser.add_argument("--window", type=int, default=5, help="tokens of the mean entropy")
     args = parser.parse_args()
     lm = model(args, "default")
     big, small = lm.checkpoint.lm.network.cost, lm.draft.lm.network.cost
-    report(args, f"window 5, hold {args.hold}; parameters that a position reads, large over small: {big / small:.1f}",
+    report(args, f"window {args.window}, hold {args.hold}; parameters that a position reads, large over small: {big / small:.1f}",
            reading(lm, args, big / small) + writing(lm, args, big / small))
 
 

@@ -19,6 +19,8 @@ class Confident:
     exits: ascending depths, the last being all layers; threshold: lambda, 0 (always the first exit) and more (above 1: never
     early); decay: None: lambda is constant, else 0 and more: at generated token t it is 0.9 lambda + 0.1 exp(-decay t / 128).
 
+    Prompt rows (prefill with want.prompt) are the whole model's: all layers see a prompt.
+
     Exact: approximate. Rows that leave early are not the whole model's.
     Reduces to: `target` at threshold above 1.2 (above 1 where decay is None).
     Source: Schuster et al., "Confident adaptive language modeling" (2022); there, missing keys and values are made from the
