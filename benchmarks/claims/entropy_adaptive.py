@@ -169,7 +169,7 @@ def main() -> None:
     args = parser.parse_args()
     lm = model(args, "default")
     big, small = lm.checkpoint.lm.network.cost, lm.draft.lm.network.cost
-    report(args, f"window {args.window}, hold {args.hold}; parameters that a position reads, large over small: {big / small:.1f}",
+    report(args, f"window {args.window}, hold {args.hold}; parameters a position reads, large over small: {big / small:.1f}",
            reading(lm, args, big / small) + writing(lm, args, big / small))
 
 

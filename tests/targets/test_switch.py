@@ -91,7 +91,8 @@ def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
 def test_at_the_ends_one_speaks_alone(shaping):
     for seed in range(4):
         small, big = (bend(m, SHAPERS[shaping]) for m in models(seed, 6))
-        for rule, alone in ((ByEntropy(INF), small), (ByEntropy(-1.0), big), (ByShare(0.0), small), (ByShare(1.0), big)):
+        for rule, alone in ((ByEntropy(INF), small), (ByEntropy(None), small), (ByEntropy(-1.0), big), (ByShare(0.0), small),
+                            (ByShare(1.0), big)):
             assert decode(Switch(small, big, rule), seed=seed).token_ids == decode(alone, seed=seed).token_ids
     law = law_of(lambda rng: Speculative(Switch(*models(), ByEntropy(-1.0)), Nothing(), Match(), Fixed(0)).run(
         Request((0, 1), 2), rng))

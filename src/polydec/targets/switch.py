@@ -38,15 +38,15 @@ class Rule(Protocol[S]):
 class ByEntropy:
     """The large model while the active one's entropy, a mean over the last `window` tokens, is above a threshold.
 
-    tau: bits, of the small model's mean, above which the large one takes over; tau_down: of the large model's mean, at or
-    below which the small one does (None: tau); window: 1 to 256 tokens, fewer at the start; hold: tokens that a model
-    keeps at least after a switch, 1 to 4096. The small model begins, unless tau is negative, which no entropy is. The window
-    goes on over a switch.
+    tau: bits, of the small model's mean, above which the large one takes over (None: never); tau_down: of the large model's
+    mean, at or below which the small one does (None: tau); window: 1 to 256 tokens, fewer at the start; hold: tokens that a
+    model keeps at least after a switch, 1 to 4096. The small model begins, unless tau is negative, which no entropy is. The
+    window goes on over a switch.
 
     Source: "Entropy Adaptive Decoding: dynamic model switching for efficient inference" (2025): window 5; tau_down and the
     value of `hold` are ours.
     """
-    tau: float = 1.0
+    tau: float | None = 1.0
     tau_down: float | None = None
     window: int = 5
     hold: int = 10
@@ -62,12 +62,12 @@ class ByEntropy:
             raise ValueError(f"hold is {self.hold}: it must lie in 1 to 4096")
 
     def start(self) -> tuple[bool, int, tuple[float, ...]]:
-        return self.tau < 0.0, self.hold, ()
+        return self.tau is not None and self.tau < 0.0, self.hold, ()
 
     def step(self, state: tuple[bool, int, tuple[float, ...]], entropy: float) -> tuple[bool, int, tuple[float, ...]]:
         large, since, last = state
         last, since = (*last, entropy)[-self.window:], since + 1
-        tau = self.tau_down if large and self.tau_down is not None else self.tau
+        tau = self.tau_down if large and self.tau_down is not None else math.inf if self.tau is None else self.tau
         if since < self.hold or (sum(last) / len(last) > tau) == large:
             return large, since, last
         return not large, 0, last
@@ -113,7 +113,7 @@ class Switch:
     would not agree on whose turn it is, else one of them does.
 
     Exact: approximate. The law lies between the two models; no verification holds it to the large one.
-    Reduces to: `small` at tau = inf or share 0, `big` at tau < 0 or share 1.
+    Reduces to: `small` without tau or share 0, `big` at tau < 0 or share 1.
     """
     small: Target
     big: Target
