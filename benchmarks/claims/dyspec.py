@@ -1,6 +1,6 @@
 """DySpec: tokens per pass of trees that grow where they are likely to be reached, against the best static tree of at most as
 many nodes, sampling at T = 1 and T = 0.7. The static shape is the one that is best on the prompts for tuning, and so are the
-threshold (power 1, as published) and the pair of power and threshold."""
+threshold (floor 0 and fade 1, as published) and the threshold with a floor and a fade that were fitted to such prompts."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -34,16 +34,17 @@ def main() -> None:
     for temperature in (1.0, 0.7):
         static = {f"static {','.join(map(str, s))}": Static(s) for s in SHAPES}
         grown = {f"dyspec, threshold {t}": GreedyGrowth(t) for t in (0.03, 0.06, 0.1)}
-        fitted = {f"dyspec, power {a}, threshold {t}": GreedyGrowth(t, power=a) for a in (0.15, 0.3, 0.5) for t in (0.06, 0.15)}
+        fitted = {f"dyspec, floor {a}, fade {f}, threshold {t}": GreedyGrowth(t, floor=a, fade=f)
+                  for a, f in ((0.4, 0.4), (0.3, 0.6)) for t in (0.03, 0.06, 0.1)}
         tuned = rounds(lm, settings({**static, **grown, **fitted}, args.nodes),
                        questions(lm, args, tune=True)[:args.tuning], args, temperature, coins=2)
         best, theta, fit = (max(names, key=lambda n: speed(tuned[n])) for names in (static, grown, fitted))
         trees = {best: static[best], theta: grown[theta], fit: fitted[fit], "dyspec, node by node": BestSlot(),
-                 "the same, power as fitted": BestSlot(power=fitted[fit].power), "chain": Static(SHAPES[0])}
+                 "the same, fitted": BestSlot(floor=fitted[fit].floor, fade=fitted[fit].fade), "chain": Static(SHAPES[0])}
         got = rounds(lm, settings(trees, args.nodes), questions(lm, args), args, temperature)
         out += [{"T": temperature, **row(name, runs), "over best static": ratio(runs, got[best]),
                  "over chain": ratio(runs, got["chain"])} for name, runs in got.items()]
-    report(args, f"rounds; at most {args.nodes} nodes; shape, threshold, power chosen on {args.tuning} prompts for tuning", out)
+    report(args, f"rounds; at most {args.nodes} nodes; shape and threshold chosen on {args.tuning} prompts for tuning", out)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def test_stops_after_a_weak_draw_and_keeps_it():
 
 
 TREES = [Chain(), Static((1, 1, 1, 1)), CoupledChain(), CoupledStatic((1, 1, 1, 1)), StochasticBeam(1), Sequences(1),
-         BestFirst(1), GreedyGrowth(power=0.0), BestSlot(power=0.0), LearnedStop(head(), 1.0)]
+         BestFirst(1), GreedyGrowth(floor=1.0), BestSlot(floor=1.0), LearnedStop(head(), 1.0)]
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: type(t).__name__)

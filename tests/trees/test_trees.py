@@ -166,15 +166,29 @@ def test_a_sure_draft_gives_a_chain_and_an_unsure_one_a_fan(tree):
     assert draft.depth == (0, 1, 1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("tree", [GreedyGrowth(0.5, power=0.0), BestSlot(power=0.0)], ids=lambda t: type(t).__name__)
-def test_at_power_0_every_draft_gives_a_chain(tree):
+@pytest.mark.parametrize("tree", [GreedyGrowth(0.5, floor=1.0), BestSlot(floor=1.0)], ids=lambda t: type(t).__name__)
+def test_at_floor_1_every_draft_gives_a_chain(tree):
     assert grow(tree, toy(1, 6, sharp=0.0), Budget(5, 5), Rng.of(1)).parent == (-1, 0, 1, 2, 3, 4)
 
 
-def test_a_smaller_power_gives_deeper_trees():
-    depth = [sum(max(grow(GreedyGrowth(0.06, power=a), toy(2, 6), Budget(9, 9), Rng.of(s)).depth) for s in range(20))
-             for a in (1.0, 0.5, 0.2)]
+def test_a_higher_floor_gives_deeper_trees():
+    depth = [sum(max(grow(GreedyGrowth(0.06, floor=a), toy(2, 6), Budget(9, 9), Rng.of(s)).depth) for s in range(20))
+             for a in (0.0, 0.4, 0.8)]
     assert depth == sorted(depth) and depth[2] > 1.3 * depth[0]
+
+
+def test_values_fade_with_rank():
+    """A child of share s in rank r counts (floor + (1 - floor) s) fade^r: what is filled follows from that."""
+    target = toy(3, 4)
+    for tree in (GreedyGrowth(0.2, floor=0.3, fade=0.5), BestSlot(0.2, floor=0.3, fade=0.5)):
+        draft = grow(tree, target, Budget(1, 9), Rng.of(5))
+        q, left, value, want = row(target, ()), 1.0, 1.0, 0
+        for r, c in enumerate(draft.children[0]):
+            assert value >= 0.2
+            value *= 1 - (0.3 + 0.7 * q[draft.token[c]] / left) * 0.5 ** r
+            left -= q[draft.token[c]]
+            want = r + 1
+        assert want == 4 or value < 0.2
 
 
 def test_a_threshold_bounds_the_tree():
@@ -182,7 +196,8 @@ def test_a_threshold_bounds_the_tree():
     assert sizes[0] == 2 and sizes == sorted(sizes) and sizes[-1] > sizes[1]
 
 
-@pytest.mark.parametrize("tree", [GreedyGrowth(0.2), GreedyGrowth(0.01), GreedyGrowth(0.2, power=0.4), BestSlot()], ids=str)
+@pytest.mark.parametrize("tree", [GreedyGrowth(0.2), GreedyGrowth(0.01), GreedyGrowth(0.2, floor=0.4, fade=0.6), BestSlot()],
+                         ids=str)
 def test_growth_keeps_the_law(tree):
     check_law(lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=4, length=2)
 
@@ -220,7 +235,7 @@ def test_best_first_keeps_the_law():
 @pytest.mark.parametrize("make, message", [
     (lambda: StochasticBeam(0), "width is 0: it must lie in 1 to 64"), (lambda: BestFirst(65), "width is 65: it must lie in"),
     (lambda: GreedyGrowth(0.0), "threshold is 0.0: it must be above 0 and at most 1"),
-    (lambda: GreedyGrowth(width=0), "width is 0: it must"), (lambda: BestSlot(power=2.0), "power is 2.0: it must lie in"),
+    (lambda: GreedyGrowth(width=0), "width is 0: it must"), (lambda: BestSlot(floor=2.0), "floor is 2.0: it must lie in"),
     (lambda: BestSlot(1.5), "least is 1.5: it must lie in 0 to 1"),
 ])
 def test_one_clear_sentence(make, message):

@@ -21,10 +21,13 @@ CARD = Card(
     needs=("draft",),
     options={
         "threshold": "least chance of being reached that a place must have to be filled, above 0 to 1",
+        "floor": "chance of acceptance of a token that the draft holds for unlikely, 0 to 1 (published: 0)",
+        "fade": "factor of that chance for each sibling rejected before, 0 to 1 (published: 1)",
         "nodes": "most tokens of a tree, 0 to 1024", "depth": "most levels, 0 to 64",
     },
 )
 
 
-def build(target: Target, *, draft: Target, threshold: float = 0.15, nodes: int = 8, depth: int = 8) -> Speculative:
-    return Speculative(target, FromModel(draft, GreedyGrowth(threshold)), Exact(), Fixed(depth, nodes))
+def build(target: Target, *, draft: Target, threshold: float = 0.1, floor: float = 0.3, fade: float = 0.5,
+          nodes: int = 8, depth: int = 8) -> Speculative:
+    return Speculative(target, FromModel(draft, GreedyGrowth(threshold, floor=floor, fade=fade)), Exact(), Fixed(depth, nodes))

@@ -8,7 +8,7 @@ from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Want
 from polydec.trees._siblings import siblings
-from polydec.trees.greedy_growth import below, check_power, check_width
+from polydec.trees.greedy_growth import accepted, below, check_chances, check_width
 
 
 @dataclass(frozen=True)
@@ -16,21 +16,22 @@ class BestSlot:
     """Fills the place of the largest value (see `greedy_growth`, which draws the same children) until the budget's nodes
     are used up or no place is worth `least`. Up to one pass of the draft for each node: the reference, not the fast way.
 
-    least: 0 to 1; width: most siblings, 1 to 64; power: 0 to 1.
+    least: 0 to 1; width: most siblings, 1 to 64; floor, fade: 0 to 1.
 
     Exact: law, under any exact verifier: a child's existence is decided before it is drawn.
-    Reduces to: `chain` where the draft is certain of every token, and at power 0.
+    Reduces to: `chain` where the draft is certain of every token, and at floor 1.
     Source: DySpec (Xiong et al., 2024), fixed budget.
     """
     least: float = 0.0
     width: int = 8
-    power: float = 1.0
+    floor: float = 0.0
+    fade: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.least <= 1.0:
             raise ValueError(f"least is {self.least}: it must lie in 0 to 1")
         check_width(self.width)
-        check_power(self.power)
+        check_chances(self.floor, self.fade)
 
     async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, scores = Draft.chain(root), None
@@ -46,7 +47,7 @@ class BestSlot:
                 continue
             q = child.q if budget.graded or child.law is not None else 1.0
             on = depth + 1 < budget.depth and budget.go_on(depth + 1, q)
-            a = child.share ** self.power
+            a = accepted(self.floor, self.fade, child.share, len(draft.children[node]))
             sibling, first = value * (1.0 - a), value * a
             if sibling < 0.0 and -sibling >= self.least:
                 heappush(places, (sibling, depth, node))

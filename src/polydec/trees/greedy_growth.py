@@ -13,31 +13,33 @@ from polydec.trees._siblings import siblings
 @dataclass(frozen=True)
 class GreedyGrowth:
     """A place for a child has a value: the chance that verification tries it, if a drafted token that has share s of what
-    its siblings left of the draft's law is accepted with chance a = s ** power. The root's first place is worth 1; a child
-    drawn in a place of value v has a first place worth v a below it, and its next sibling one worth v (1 - a). Places
-    worth less than the threshold stay empty. One pass of the draft a level; where the budget's nodes run short, the
-    level's best places are filled first. Whether a child is drawn is decided before it is drawn.
+    r earlier siblings left of the draft's law is accepted with chance a = (floor + (1 - floor) s) fade^r. The root's first
+    place is worth 1; a child drawn in a place of value v has a first place worth v a below it, and its next sibling one
+    worth v (1 - a). Places worth less than the threshold stay empty. One pass of the draft a level; where the budget's
+    nodes run short, the level's best places are filled first. Whether a child is drawn is decided before it is drawn.
 
-    threshold: above 0, at most 1; about 1 / nodes uses a budget up; width: most siblings, 1 to 64; power: 0 to 1. At 1, as
-    published, a token that the draft gave a small probability counts as good as lost; yet where target and draft are both
-    unsure they may agree, and a smaller power, fitted to what is accepted, gives deeper trees. Below a draw where
+    threshold: above 0, at most 1; about 1 / nodes uses a budget up; width: most siblings, 1 to 64; floor, fade: 0 to 1.
+    Floor 0 and fade 1, as published, hold a token of small probability for as good as lost, and later siblings for as good
+    as first ones. Yet where target and draft are both unsure they may agree, and what a rejection leaves of the target's
+    law is what the draft does not foresee: fitted to what is accepted, trees are deeper and narrower. Below a draw where
     the budget's go_on says stop nothing is drawn. A greedy draft gives certain children, the likeliest first, and counts
     their probabilities before shaping.
 
     Exact: law, under any exact verifier: a child's existence depends on its ancestors, on the siblings before it and on
     other branches, never on itself.
-    Reduces to: `chain` where the draft is certain of every token, and at power 0; one level of siblings at depth 1.
+    Reduces to: `chain` where the draft is certain of every token, and at floor 1; one level of siblings at depth 1.
     Source: DySpec (Xiong et al., 2024), threshold variant.
     """
     threshold: float = 0.1
     width: int = 8
-    power: float = 1.0
+    floor: float = 0.0
+    fade: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.threshold <= 1.0:
             raise ValueError(f"threshold is {self.threshold}: it must be above 0 and at most 1")
         check_width(self.width)
-        check_power(self.power)
+        check_chances(self.floor, self.fade)
 
     async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, tips = Draft.chain(root), [(1.0, 0)]           # nodes that may have children, and what a first one is worth
@@ -50,19 +52,20 @@ class GreedyGrowth:
 
     def _level(self, draft: Draft, tips: list[tuple[float, int]], scores: Scores, depth: int, budget: Budget,
                rng: Rng) -> tuple[Draft, list[tuple[float, int]]]:
-        places = [(-value, node, siblings(scores, node, rng.at(*below(draft, node)), self.width)) for value, node in sorted(
+        places = [(-value, node, 0, siblings(scores, node, rng.at(*below(draft, node)), self.width)) for value, node in sorted(
             tips, key=lambda tip: (-tip[0], tip[1]))]         # a heap; of one node never two places at once
         kept: list[tuple[float, int]] = []
         while places and len(draft) <= budget.nodes:
-            value, node, more = heappop(places)
+            value, node, rank, more = heappop(places)
             child = next(more, None)
             if child is None:
                 continue
-            a, q = child.share ** self.power, child.q if budget.graded or child.law is not None else 1.0
+            a = accepted(self.floor, self.fade, child.share, rank)
+            q = child.q if budget.graded or child.law is not None else 1.0
             if -value * a >= self.threshold and budget.go_on(depth, q):
                 kept.append((-value * a, len(draft)))
             if -value * (1.0 - a) >= self.threshold:
-                heappush(places, (value * (1.0 - a), node, more))
+                heappush(places, (value * (1.0 - a), node, rank + 1, more))
             draft = draft.grown(child.token, node, child.draw, child.law, child.q)
         return draft, kept
 
@@ -72,10 +75,16 @@ def below(draft: Draft, node: int) -> tuple[int, ...]:
     return tuple(draft.token[i] for i in draft.path_to(node))
 
 
-def check_power(power: float) -> None:
-    """Raise ValueError unless the power lies in 0 to 1."""
-    if not 0.0 <= power <= 1.0:
-        raise ValueError(f"power is {power}: it must lie in 0 to 1")
+def accepted(floor: float, fade: float, share: float, rank: int) -> float:
+    """The chance with which a child is taken to be accepted."""
+    return (floor + (1.0 - floor) * share) * fade ** rank
+
+
+def check_chances(floor: float, fade: float) -> None:
+    """Raise ValueError unless both lie in 0 to 1."""
+    for name, value in (("floor", floor), ("fade", fade)):
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name} is {value}: it must lie in 0 to 1")
 
 
 def check_width(width: int) -> None:
