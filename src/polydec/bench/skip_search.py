@@ -38,13 +38,14 @@ def search(target: Target, prompts: Sequence[Sequence[int]], *, tokens: int = 48
            step: int = 2, clock: Callable[[], float] = time.perf_counter, watch: Callable[[str], None] = lambda s: None,
            **options: Any) -> Found:
     """target: greedy (shape it so); prompts: at least one, two tokens or more each; tokens: of an answer, 2 and more; width: 1
-    and more; most: layers left out at most (None: half of them); step: every how many of them is timed; clock: seconds;
+    and more; most: layers left out at most (None: half of them); step: every how many of them is timed (0: none
+    is, and all of them are left out); clock: seconds;
     options: of layer-skip. Raises ValueError where the target's layers cannot run alone, or there are fewer than three."""
     L = target.layers
     if L < 3:
         raise ValueError(f"layers is {L}: a model of at least 3 layers that can run alone is needed")
-    if not prompts or min(map(len, prompts)) < 2 or tokens < 2 or width < 1 or step < 1:
-        raise ValueError("prompts, tokens, width and step must be: at least one prompt of two tokens, 2, 1 and 1")
+    if not prompts or min(map(len, prompts)) < 2 or tokens < 2 or width < 1 or step < 0:
+        raise ValueError("prompts, tokens, width and step must be: at least one prompt of two tokens, 2, 1 and 0")
     texts, plain = _timed(target, "plain", prompts, tokens, clock, {})
     order, keep, harm = list[tuple[int, float]](), tuple(range(L)), dict.fromkeys(range(1, L - 1), 0.0)
     for n in range(min(L // 2 if most is None else most, L - 2)):
@@ -56,11 +57,11 @@ def search(target: Target, prompts: Sequence[Sequence[int]], *, tokens: int = 48
         del harm[out]
         watch(f"{n + 1} layers left out, the last one {out}: agreement {tried[out]:.3f}")
     times = list[tuple[int, float]]()
-    for n in range(step, len(order) + 1, step):
+    for n in range(step, len(order) + 1, step) if step else ():
         given = {**options, "keep": _without(L, order[:n])}
         times.append((n, _timed(target, "layer-skip", prompts, tokens, clock, given)[1]))
         watch(f"{n} layers left out: {1000 * times[-1][1]:.2f} ms a token, plain {1000 * plain:.2f}")
-    best = min(times, key=lambda t: t[1])
+    best = min(times, key=lambda t: t[1], default=(len(order), float("nan")))
     return Found(_without(L, order[:best[0]]), best[1], plain, tuple(order), tuple(times))
 
 
