@@ -81,12 +81,13 @@ class SortedGuess:
 
     async def _law(self, draft: Draft) -> tuple[Scores, float]:
         """The exit's scores, and how sure it is of the token after the draft's last."""
-        for exit, bar in zip(self.how.exits, (*self.how.thresholds, 0.0), strict=True):
+        bars = (*self.how.thresholds, 0.0)
+        for exit, bar in zip(self.how.exits, bars, strict=True):
             scores = await self.session.part(range(exit)).score(draft, Want(base=Reads.ROW))
             sure = exp(scores.base.topk(len(draft) - 1, 1)[1][0])
             if sure >= bar:
-                break
-        return scores, sure
+                return scores, sure
+        raise AssertionError("the last exit has no bar")
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
