@@ -34,7 +34,8 @@ def bench(flags: Flags,
                          "write a method's options after it, as in draft-model:depth=3")
     chosen = parse(methods)
     lm = flags.load()
-    have = {"draft"} if lm.draft else set[str]()
+    have = {need for need, there in (("draft", lm.draft), ("layers", lm.checkpoint.lm.layers),
+                                     ("draft's layers", lm.draft and lm.draft.lm.layers)) if there}
     chosen = [m for m in chosen if methods != "all" or have >= set(registry.get(m.name).CARD.needs)]
     rows = (prompts.read(data, lm, prompt_tokens) if data else list(prompts.BUILT_IN))[:limit]
     tasks: list[measure.Task] = []
