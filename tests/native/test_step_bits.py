@@ -56,9 +56,10 @@ def test_every_set_thread_count_and_number_of_rows(kind, tmp_path):
                 assert same(cache.kv[..., :70, :], kv), (isa, threads, step)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
-def test_trees_batches_and_layouts(kind):
-    c = config(kind)
+@pytest.mark.parametrize("kind, changes", [("llama", {}), ("qwen2", {}), ("qwen3", {}), ("mistral", {"sliding_window": 9}),
+                                           ("llama", {"partial_rotary_factor": 0.5})])
+def test_trees_batches_and_layouts(kind, changes):
+    c = config(kind, **changes)
     w = weights(c, seed=5)
     nets = [CpuStep.build(c, w, threads=t, isa=i) for i in sets() for t in (1, 2)]
     rng = random.Random(7)

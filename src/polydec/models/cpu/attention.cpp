@@ -6,7 +6,7 @@ namespace polydec {
 View Model::view(const StepBatch& b, int l, int which, int h, int i) const {
   const StepCache& s = b.cache[b.sequence[i]];
   const float* plane = s.kv + ((size_t(l) * 2 + size_t(which)) * size_t(c.kv_heads) + size_t(h)) * size_t(s.capacity) * size_t(c.head);
-  return {plane, b.tail + b.tail_start[i], b.prefix[i], b.seen[i], c.head};
+  return {plane, b.tail + b.tail_start[i], b.prefix[i], from(b, l, i), b.seen[i], c.head};
 }
 
 // Heads [u0, u1) of queries, keys, values of all rows: norms and turns queries (scaled as well) and keys; keys and values go
@@ -14,7 +14,7 @@ View Model::view(const StepBatch& b, int l, int which, int h, int i) const {
 void Model::settle(const Job& j, int l, int u0, int u1) {
   const StepBatch& b = j.b;
   const Layer& y = layer[size_t(l)];
-  const int H = c.heads, KV = c.kv_heads, D = c.head, half = D / 2, all = H + 2 * KV;
+  const int H = c.heads, KV = c.kv_heads, D = c.head, half = c.turned / 2, all = H + 2 * KV;
   const float scale = 1.0f / std::sqrt(float(D));
   for (int i = 0; i < b.rows; ++i)
     for (int h = u0; h < u1; ++h) {
@@ -32,6 +32,7 @@ void Model::settle(const Job& j, int l, int u0, int u1) {
       }
       const float *co = &cosine[size_t(b.position[i]) * size_t(half)], *si = &sine[size_t(b.position[i]) * size_t(half)];
       k->turn(from, co, si, half, h < H ? scale : 1.0f, to);
+      for (int d = c.turned; d < D; ++d) to[d] = h < H ? from[d] * scale : from[d];
     }
 }
 
@@ -51,7 +52,7 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
         const int h = u / blocks * j.heads, p = u % blocks;
         bool fetch = true;
         for (int i = 0; i < m; ++i) {
-          if (p * SPAN >= b.seen[i]) continue;
+          if (p * SPAN >= b.seen[i] || (p + 1) * SPAN <= from(b, l, i)) continue;
           k->block(query(i, h), j.heads, view(b, l, 0, h / G, i), view(b, l, 1, h / G, i), p * SPAN, fetch, s, part(i, h, p), ld);
           fetch = i + 1 < m && b.sequence[i + 1] != b.sequence[i];
         }
@@ -61,8 +62,9 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
     float* to = alone ? own_att[size_t(t)].p : att.p;
     for (int v = alone ? 0 : t; v < m * H; v += alone ? 1 : threads) {
       const int i = v / H, h = v % H;
-      memcpy(s, part(i, h, 0), ld * 4);
-      for (int p = 1; p * SPAN < b.seen[i]; ++p) k->join(s, part(i, h, p), D);
+      int p = from(b, l, i) / SPAN;
+      memcpy(s, part(i, h, p), ld * 4);
+      for (++p; p * SPAN < b.seen[i]; ++p) k->join(s, part(i, h, p), D);
       k->finish(s, D, to + size_t(v) * size_t(D));
     }
     if (!alone) j.pool.barrier();
@@ -78,10 +80,11 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
       for (int i = r0; i < r1; ++i) n = std::max(n, b.seen[i]);
       for (int p = 0; p < n; p += SPAN)
         for (int i = r0; i < r1; ++i) {
-          if (p >= b.seen[i]) continue;
+          const int first = from(b, l, i) / SPAN * SPAN;
+          if (p >= b.seen[i] || p < first) continue;
           float* at = state + size_t((i - r0) * G) * ld;
-          k->block(query(i, h * G), G, view(b, l, 0, h, i), view(b, l, 1, h, i), p, false, s, p ? next : at, ld);
-          if (p) for (int g = 0; g < G; ++g) k->join(at + size_t(g) * ld, next + size_t(g) * ld, D);
+          k->block(query(i, h * G), G, view(b, l, 0, h, i), view(b, l, 1, h, i), p, false, s, p > first ? next : at, ld);
+          if (p > first) for (int g = 0; g < G; ++g) k->join(at + size_t(g) * ld, next + size_t(g) * ld, D);
         }
       for (int i = r0; i < r1; ++i)
         for (int g = 0; g < G; ++g)

@@ -77,8 +77,9 @@ template <int G> void dots(const float* q, const View& v, int p0, int n, const f
   }
 }
 
-// Scores become weights not yet divided by their sum; what they were relative to, and the sum.
-void soften(float* s, int n, float* part) {
+// Scores [first, n) become weights not yet divided by their sum; what they were relative to, and the sum.
+void soften(float* s, int first, int n, float* part) {
+  for (int p = 0; p < first; ++p) s[p] = -__builtin_inff();
   const int end = (n + LANES - 1) / LANES * LANES;
   for (int p = n; p < end; ++p) s[p] = -__builtin_inff();
   V m = load(s);
@@ -117,7 +118,7 @@ template <int G, int N> void blend(const float* w, const View& v, int p0, int n,
 template <int G> void block_of(const float* q, const View& k, const View& v, int p0, bool fetch, float* s, float* part, size_t ld) {
   const int n = k.seen - p0 < SPAN ? k.seen - p0 : SPAN, head = k.head;
   dots<G>(q, k, p0, n, fetch ? v.base : nullptr, s);
-  for (int g = 0; g < G; ++g) soften(s + g * SPAN, n, part + g * ld);
+  for (int g = 0; g < G; ++g) soften(s + g * SPAN, k.from - p0, n, part + g * ld);
   const float* soon = fetch ? k.base + size_t(SPAN) * head : nullptr;
   int d = 0;
   if constexpr (ROWS == 8) for (; d + 4 * LANES <= head; d += 4 * LANES) blend<G, 4>(s, v, p0, n, d, soon, part + LANES, ld);

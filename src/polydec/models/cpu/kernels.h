@@ -39,9 +39,10 @@ constexpr Layout LAYOUT[TYPES] = {
   {256, 210, 32, 256 + 128 + 32, true, true},   // Q6_K
 };
 
-// What one row sees in one head's keys or values: positions below `prefix` in place, the others through `tail`.
+// What one row sees in one head's keys or values: positions [from, seen), those below `prefix` in place, the others through
+// `tail`.
 struct View {
-  const float* base; const int32_t* tail; int prefix, seen, head;
+  const float* base; const int32_t* tail; int prefix, from, seen, head;
   const float* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * head; }
 };
 

@@ -19,7 +19,7 @@ def _all(kind: type, names: str) -> list[tuple[str, type]]:
 
 
 class Config(C.Structure):
-    _fields_ = [*_all(_I, "vocab width layers heads kv_heads head inner context outputs"), ("eps", C.c_float)]
+    _fields_ = [*_all(_I, "vocab width layers heads kv_heads head inner context outputs turned"), ("eps", C.c_float)]
 
 
 class CacheOf(C.Structure):
@@ -39,6 +39,7 @@ _SIGNATURES = {
     "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_int, C.c_int]),
     "step_rotary": (C.c_int, [_P, _P, _P, C.c_int]), "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
     "step_top": (C.c_int, [_P, _P, C.c_int, C.c_int, C.c_int, _P]),
+    "step_windows": (C.c_int, [_P, _P]),
     "step_profile": (None, [_P, _P]), "step_row": (C.c_int, [_P, C.c_int, _P]), "step_bytes": (C.c_uint64, [_P]),
     "step_bandwidth": (C.c_double, [_P]), "step_peak": (C.c_double, [_P]),
 }

@@ -7,7 +7,7 @@ static const auto nothing = [](int, int) {};
 static int panel_of(const Mat& a, int t, int threads) { return int(int64_t(a.panels) * t / threads); }
 
 Model::Model(const StepConfig& config, int threads, const Kernels* kernels)
-    : c(config), k(kernels), pools(threads), layer(size_t(config.layers)), own(size_t(threads)), own_att(size_t(threads)), own_scores(size_t(threads)),
+    : c(config), k(kernels), pools(threads), layer(size_t(config.layers)), window(size_t(config.layers), 0), own(size_t(threads)), own_att(size_t(threads)), own_scores(size_t(threads)),
       best(size_t(threads)), share((size_t(config.layers) * 5 + 1) * size_t(threads)) {}
 
 Mat* Model::matrix(int l, int part) {
@@ -254,7 +254,7 @@ int Model::check(const StepBatch& b, int& longest) const {
     for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) if (!a->data) return 5;
     if (!y.norm1 || !y.norm2) return 5;
   }
-  const size_t turns = cosine.size() / size_t(c.head / 2);
+  const size_t turns = cosine.size() / size_t(c.turned / 2);
   for (int i = 0; i < b.rows; ++i) {
     if (b.token[i] >= c.vocab || b.position[i] < 0 || size_t(b.position[i]) >= turns || b.sequence[i] < 0 || b.sequence[i] >= b.sequences) return 6;
     if (b.token[i] < 0 ? !b.embed : !embed.data) return 6;

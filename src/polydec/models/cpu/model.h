@@ -96,6 +96,7 @@ struct Model {
   Mat embed, head;
   float* last_norm = nullptr;
   std::vector<float> cosine, sine;
+  std::vector<int> window;     // of each layer: how many positions a row sees, its own included; 0: all
   double spent[CLOCKS] = {}, mark = 0;
 
   Model(const StepConfig& config, int threads, const Kernels* kernels);
@@ -123,6 +124,10 @@ private:
   template <class Fn, class Done>
   void linear(const Job& j, int t, int& turn, const Mats& mats, const Act& in, const Mat* then, Fn&& out, Done&& done);
   void deal(const Job& j);
+  int from(const StepBatch& b, int l, int i) const {
+    const int w = window[size_t(l)];
+    return w ? std::max(0, b.seen[i] - w) : 0;
+  }
   View view(const StepBatch& b, int l, int which, int h, int i) const;
   void settle(const Job& j, int l, int u0, int u1);
   const float* attend(const Job& j, int t, int& turn, int l);

@@ -46,7 +46,7 @@ class CpuStep:
         self._tokens: Tensor | None = None
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
         self.dtype, self.approximate, self.cost = "", "", 0.0
-        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, head, c.inner, self.context, outputs, c.eps)
+        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, head, c.inner, self.context, outputs, rope.dim, c.eps)
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
         if not self._model:
             raise ValueError(f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
@@ -64,8 +64,7 @@ class CpuStep:
 
         threads: 1 or more, by default the cores this process may use. isa: "" (the best), "AVX-512", "AVX2", "portable".
         quantize: "q8_0" stores the matrices of a float checkpoint so (the law is then approximate). Raises ValueError where
-        the library does not serve this network (sliding windows, rotary embedding of part of a head, a block type that it
-        lacks), OSError where the library is not there.
+        the library does not serve this network (a block type or an odd shape that it lacks), OSError where there is none.
         """
         for name in ("num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads",
                      "max_position_embeddings"):
@@ -78,13 +77,15 @@ class CpuStep:
         load = Loader(weights, quantize)
         head = int(config.get("head_dim") or load.shape("model.layers.0.self_attn.q_proj.weight")[0] // c.heads)
         rope = Rope.of(config, head)
-        if rope.dim != head:
-            raise ValueError(f"partial_rotary_factor turns {rope.dim} of {head} dimensions: the native step turns all")
-        if any(w is not None and w < rope.context for w in c.windows):
-            raise ValueError("sliding_window is set: the native step attends to everything before a position")
+        if rope.dim != head and load.paired:
+            raise ValueError(f"rotary embedding turns {rope.dim} of {head} dimensions: the native step reads such models from "
+                             "safetensors only")
         tokens = weights["lm_head.tokens"].long() if "lm_head.tokens" in weights else None
         net = CpuStep(c, rope, head, c.vocab if tokens is None else len(tokens), threads, isa)
         net._tokens = tokens
+        if any(c.windows):
+            widths = array("i", [w or 0 for w in c.windows])
+            net._check(net._lib.step_windows(net._model, widths.buffer_info()[0]))
         net._widen = load_all(load, c, head, net._put, tokens)
         net.dtype, net.approximate = load.summary, load.approximate
         layer = (2 * c.heads + 2 * c.kv_heads) * head * c.width + 3 * c.inner * c.width

@@ -46,7 +46,7 @@ void* step_new(const StepConfig* c, int threads, const char* set) {
   if (bad(c->vocab, most) || bad(c->outputs, most) || bad(c->width, 1 << 20) || bad(c->layers, 4096) || bad(c->heads, 4096) ||
       bad(c->kv_heads, c->heads) || bad(c->head, 4096) || bad(c->inner, 1 << 20) || bad(c->context, most) || bad(threads, 1024))
     return nullptr;
-  if (c->head % LANES || c->width % BLOCK || c->inner % BLOCK || c->heads % c->kv_heads || !(c->eps >= 0)) return nullptr;
+  if (c->head % LANES || c->turned < 2 || c->turned > c->head || c->turned % 2 || c->width % BLOCK || c->inner % BLOCK || c->heads % c->kv_heads || !(c->eps >= 0)) return nullptr;
   for (const Kernels* k : sets())
     if (!*set || !strcmp(set, k->name)) return new (std::nothrow) Model(*c, threads, k);
   return nullptr;
@@ -90,9 +90,16 @@ int step_rotary(void* model, const float* cosine, const float* sine, int positio
   Model& m = *static_cast<Model*>(model);
   if (positions < 1 || positions > m.c.context) return 2;
   std::lock_guard<std::mutex> l(m.busy);
-  const size_t n = size_t(positions) * size_t(m.c.head / 2);
+  const size_t n = size_t(positions) * size_t(m.c.turned / 2);
   m.cosine.assign(cosine, cosine + n);
   m.sine.assign(sine, sine + n);
+  return 0;
+}
+
+int step_windows(void* model, const int32_t* widths) {
+  Model& m = *static_cast<Model*>(model);
+  for (int l = 0; l < m.c.layers; ++l) if (widths[l] < 0) return 2;
+  m.window.assign(widths, widths + m.c.layers);
   return 0;
 }
 

@@ -5,7 +5,8 @@
 extern "C" {
 
 struct StepConfig {
-  int32_t vocab, width, layers, heads, kv_heads, head, inner, context, outputs;   // outputs: rows of the head's matrix
+  int32_t vocab, width, layers, heads, kv_heads, head, inner, context;
+  int32_t outputs, turned;   // rows of the head's matrix; dimensions of a head that rotary embedding turns, the first ones
   float eps;
 };
 
@@ -43,7 +44,8 @@ const char* step_set(void* model);
 // One matrix [n, k] as it stands in the file. Where `swap` is a head's width, output 2i + h of a head becomes i + h * swap/2.
 int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap);
 int step_vector(void* model, int layer, int part, int bias, const float* data, int n, int swap);   // a norm, or a bias of a matrix
-int step_rotary(void* model, const float* cosine, const float* sine, int positions);   // [positions][head / 2], of the first ones
+int step_rotary(void* model, const float* cosine, const float* sine, int positions);   // [positions][turned / 2], of the first ones
+int step_windows(void* model, const int32_t* widths);   // [layers]: how many positions a row sees, its own included; 0: all
 int step_run(void* model, const StepBatch* batch);
 // The k likeliest of each row of logits [rows][n], likeliest first, into top [rows][k]; k: at most n.
 int step_top(void* model, const float* logits, int rows, int n, int k, int32_t* top);

@@ -66,6 +66,11 @@ class Loader:
         self.approximate = ""
 
     @property
+    def paired(self) -> bool:
+        """Whether the file has turned pairs as neighbours."""
+        return self._file is not None and self._file.paired
+
+    @property
     def summary(self) -> str:
         return "+".join(name for name, _ in self._types.most_common())
 
