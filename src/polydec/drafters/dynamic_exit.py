@@ -126,14 +126,15 @@ class DynamicGuess:
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         nodes = (0, *verdict.path)
+        nodes = nodes if self.begun else nodes[-self.how.prompt:]
+        shadows = {exit: scores.exit(exit, nodes) for exit in self.counts}    # all asked for before one is looked at
         if not self.begun:                        # the prompt, read as a chain that was accepted whole
-            nodes = nodes[-self.how.prompt:]
             truth = scores.exit(self.how.layers, nodes)
             right = [truth.argmax(k) for k in range(len(nodes))]
         else:
             right = [scores.argmax(i) for i in nodes]
         for exit, count in self.counts.items():
-            shadow = scores.exit(exit, nodes)
+            shadow = shadows[exit]
             tokens = [shadow.argmax(k) for k in range(len(nodes))]
             seen = [(x == y, exp(shadow.base.logp(k, (x,))[0])) for k, (x, y) in enumerate(zip(tokens, right, strict=True))]
             self.counts[exit] = count.after(self.how.omega, seen)

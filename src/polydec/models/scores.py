@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +14,11 @@ from polydec.models.query import Answer
 class LogitScores:
     """Scores of a model, over the logits of one or several passes. exits: hidden states at a depth of some nodes, and the
     network's head for them."""
-    __slots__ = ("_argmax", "_at", "_chunks", "_exits", "_hidden", "_later", "_logp", "_top")
+    __slots__ = ("_argmax", "_at", "_chunks", "_exits", "_hidden", "_later", "_logp", "_top", "_waiting")
 
     def __init__(self, answers: Sequence[Answer], exits: Exits | None = None) -> None:
         self._exits = exits
+        self._waiting: list[Any] = []             # states of exits, or (their logits,)
         laws = [a for a in answers if a.logits_RV is not None or a.later is not None]
         self._chunks, self._later = [a.logits_RV for a in laws], [a.later for a in laws]
         self._argmax: list[Sequence[int] | None] = [a.argmax for a in laws]
@@ -74,8 +76,17 @@ class LogitScores:
         if self._exits is None:
             raise ValueError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
         states, head = self._exits
-        hidden_RH = states(depth, nodes)
-        return LogitScores([Answer(None, hidden_RH, later=lambda: head(hidden_RH))])
+        hidden_RH, mine, waiting = states(depth, nodes), len(self._waiting), self._waiting
+        waiting.append(hidden_RH)
+
+        def later() -> Tensor:                    # one product for all exits that were asked for before one was looked at
+            if isinstance(waiting[mine], Tensor):
+                todo = [i for i, t in enumerate(waiting) if isinstance(t, Tensor)]
+                done = head(torch.cat([waiting[i] for i in todo])).split([len(waiting[i]) for i in todo])
+                for i, logits_RV in zip(todo, done):
+                    waiting[i] = (logits_RV,)
+            return waiting[mine][0]
+        return LogitScores([Answer(None, hidden_RH, later=later)])
 
     @property
     def base(self) -> LogitScores:
