@@ -1,5 +1,6 @@
 """STAND over several samples of one question: tokens per pass by sample number, beside Token Recycling and prompt lookup.
 
+`down to one token` backs off to single tokens too, as Token Recycling's table does (published: two tokens at least).
 STAND's rows and Token Recycling's table are shared by the samples of one question and by nothing else; prompt lookup has the
 question and the sample itself. Grade-school questions at T = 0.7.
 """
@@ -16,16 +17,20 @@ from polydec.verifiers.match import Match
 
 def main() -> None:
     parser = arguments(__doc__, samples=8, temperature=0.7, nodes=10)
+    parser.add_argument("--only", help="comma-separated names of methods")
     args = parser.parse_args()
     lm, questions = model(args), part((r["question"] for r in lines("gsm8k/train.jsonl.gz")), args.prompts, args.tune)
     got: dict[str, list[list[tuple[int, int]]]] = {}
     for question in questions:
-        prompt, rows, likeliest, memory = lm.ids(question), Rows(), Rows(), Memory()
+        prompt, rows, short, likeliest, memory = lm.ids(question), Rows(), Rows(), Rows(), Memory()
         methods = {"stand": (NgramRows(store=rows), Exact()),
+                   "down to one token": (NgramRows(shortest=1, store=short), Exact()),
                    "its likeliest tokens": (NgramRows(draws=False, store=likeliest), Match()),
                    "token-recycling": (Recycling(8, args.nodes, memory=memory), Match()),
                    "prompt-lookup": (Lookup(8, growth=2), Match())}
         for name, (drafter, verifier) in methods.items():
+            if args.only and name not in args.only.split(","):
+                continue
             results = [decode(shaped(lm, args.temperature, args.seed, i), drafter, verifier, prompt, args,
                               nodes=args.nodes, choice=i) for i in range(args.samples)]
             got.setdefault(name, []).append([(len(r.token_ids), r.stats.passes) for r in results])
@@ -35,7 +40,7 @@ def main() -> None:
         whole = [(sum(t for t, _ in q), sum(p for _, p in q)) for q in per_question]
         row["all"] = per_pass(whole)
         for other in ("token-recycling", "prompt-lookup"):
-            if other != name:
+            if other in got and other != name:
                 theirs = [(sum(t for t, _ in q), sum(p for _, p in q)) for q in got[other]]
                 row[f"over {other}"] = "{:.3f} [{:.3f}, {:.3f}]".format(*interval(whole, theirs))
         first, last = [q[0] for q in per_question], [q[-1] for q in per_question]
