@@ -28,6 +28,6 @@ CARD = Card(
 )
 
 
-def build(target: Target, *, draft: Target, threshold: float = 0.1, floor: float = 0.3, fade: float = 0.5,
+def build(target: Target, *, draft: Target, threshold: float = 0.1, floor: float = 0.4, fade: float = 0.4,
           nodes: int = 8, depth: int = 8) -> Speculative:
     return Speculative(target, FromModel(draft, GreedyGrowth(threshold, floor=floor, fade=fade)), Exact(), Fixed(depth, nodes))
