@@ -49,3 +49,20 @@ def commits_per_round(alpha: float, gamma: int) -> float:
     after = alpha / (alpha + 1.0 - alpha**gamma) if alpha < 1.0 else 1.0        # the share of post-verify rounds
     run = float(gamma) if alpha == 1.0 else (1.0 - alpha**gamma) / (1.0 - alpha)
     return (1.0 - after) + after * run
+
+
+def tokens_per_round(alpha: float, gamma: int) -> float:
+    """Tokens that a round of speculative sampling writes, the one behind the draft included, where each of gamma drafted
+    tokens is accepted with probability alpha (1 less the total variation of the two laws). Source: Leviathan et al. (2023)."""
+    return float(gamma + 1) if alpha == 1.0 else (1.0 - alpha**(gamma + 1)) / (1.0 - alpha)
+
+
+def speedup(alpha: float, gamma: int, cost: float, verify: float = 1.0) -> float:
+    """Of speculative sampling over plain decoding. cost: a pass of the draft over one of the target; verify: the target's
+    pass over gamma + 1 tokens over its pass over one."""
+    return tokens_per_round(alpha, gamma) / (gamma * cost + verify)
+
+
+def pearl_speedup(alpha: float, gamma: int, cost: float, verify: float = 1.0) -> float:
+    """Of PEARL over plain decoding, both models on devices of their own; verify: the target's pass over gamma tokens."""
+    return commits_per_round(alpha, gamma) / max(gamma * cost, verify)
