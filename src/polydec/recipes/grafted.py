@@ -26,11 +26,13 @@ CARD = Card(
         "floor": "leave out tokens whose path is right with less than this chance, 0 to 1",
         "trust": "how many trials a source's own estimate is worth, above 0",
         "k": "candidates remembered after each token, 1 to 64",
+        "recycle_prefill": "remember what the prompt's rows say too (they are computed for it)",
     },
 )
 
 
 def build(target: Target, *, draft: Target | None = None, nodes: int = 10, depth: int = 10, floor: float = 0.1,
-          trust: float = 8.0, k: int = 8) -> Speculative:
-    drafter = Grafted((Lookup(8), Suffix(floor=floor), Recycling(k, min(max(nodes, 1), 16))), trust, floor)
+          trust: float = 32.0, k: int = 8, recycle_prefill: bool = False) -> Speculative:
+    recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
+    drafter = Grafted((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
     return Speculative(target, drafter, Match(), Fixed(depth, nodes))
