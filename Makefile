@@ -3,13 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types bench size install
+.PHONY: demo test test-native lint types bench size install
 demo: $(STAMP)
 	@$(BIN)/polydec zoo install smollm2 --quiet
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest tests --cov=src/polydec/core --cov-report=term --cov-fail-under=100
+
+test-native: $(STAMP)
+	$(BIN)/python tests/native/sanitize.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks

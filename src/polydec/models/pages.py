@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 HUGE = 1 << 21
-ADVISE, COLLAPSE = 14, 25                         # MADV_HUGEPAGE, MADV_COLLAPSE (Linux 6.1)
+DROP, ADVISE, COLLAPSE = 4, 14, 25                # MADV_DONTNEED, MADV_HUGEPAGE, MADV_COLLAPSE (Linux 6.1)
 Region = tuple[int, int]                          # first address, and the one after the last
 
 
@@ -23,6 +23,23 @@ def regions() -> list[Region]:
         return []
     found = [x[0].split("-") for x in lines if x[1].startswith("rw") and (len(x) == 5 or x[5] == "[heap]")]
     return [(int(a, 16), int(b, 16)) for a, b in found]
+
+
+def mapped(ending: str) -> list[Region]:
+    """Where files whose names end so are mapped; empty where the system does not say."""
+    try:
+        lines = [x.split(maxsplit=5) for x in Path("/proc/self/maps").read_text().splitlines()]
+    except OSError:
+        return []
+    found = [x[0].split("-") for x in lines if len(x) == 6 and x[1].endswith("p") and x[5].endswith(ending)]
+    return [(int(a, 16), int(b, 16)) for a, b in found]
+
+
+def release(some: Iterable[Region]) -> None:
+    """Give back the pages of mapped files that nobody writes to: reading them again reads the file again."""
+    if (call := _madvise()) is not None:
+        for a, b in some:
+            call(a, b - a, DROP)
 
 
 def without(some: Iterable[Region], others: Iterable[Region]) -> list[Region]:

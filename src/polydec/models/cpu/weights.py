@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec.models import pages
 from polydec.models.cpu.library import PARTS, TYPES, library
 from polydec.models.gguf import ARCHITECTURES, GGUF, Entry
 from polydec.models.transformer import Config
@@ -63,6 +64,7 @@ class Loader:
         if quantize and self._file:
             raise ValueError(f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are")
         self._types: Counter[str] = Counter()
+        self._mapped: list[pages.Region] | None = None
         self.approximate = ""
 
     @property
@@ -101,12 +103,11 @@ class Loader:
             return Item(self._file.raw(name), shape, TYPES[entry.type.name], swap if self._file.paired else 0)
         t = self._weights[name].detach()
         kind = _FLOATS.get(t.dtype, "F32")
-        t = (t if t.dtype in _FLOATS else t.float()).contiguous()
         if self._quantize and shape[1] % 32 == 0:
-            kind, data = "Q8_0", q8_0(t.float())
+            kind, data = "Q8_0", q8_0(t)
             self.approximate = "weights quantised to q8_0 when loaded"
         else:
-            data = t.view(torch.uint8).numpy()
+            data = (t if t.dtype in _FLOATS else t.float()).contiguous().view(torch.uint8).numpy()
         self._types[kind] += shape[0] * shape[1]
         return Item(data, shape, TYPES[kind])
 
@@ -114,14 +115,22 @@ class Loader:
         """The file's pages are not needed any more: give them back."""
         if self._file is not None:
             self._file.release(name)
+            return
+        if self._mapped is None:
+            self._mapped = pages.mapped(".safetensors")
+        pages.release(self._mapped)
 
 
 def q8_0(weight_NK: Tensor) -> np.ndarray:
     """Blocks of 32: a half-precision scale, then 32 signed bytes, rounded to nearest."""
-    blocks = weight_NK.reshape(-1, 32)
-    scale = (blocks.abs().amax(-1, keepdim=True) / 127).half()
-    code = (blocks / scale.float().clamp(min=1e-30)).round().clamp(-127, 127).to(torch.int8)
-    return torch.cat([scale.view(torch.uint8).view(-1, 2), code.view(torch.uint8)], 1).contiguous().numpy()
+    n, k = weight_NK.shape
+    out = torch.empty(n, k // 32, 34, dtype=torch.uint8)
+    for i in range(0, n, 4096):                   # a large matrix in pieces: what is made on the way stays small
+        blocks = weight_NK[i:i + 4096].float().reshape(-1, k // 32, 32)
+        scale = (blocks.abs().amax(-1, keepdim=True) / 127).half()
+        code = (blocks / scale.float().clamp(min=1e-30)).round().clamp(-127, 127).to(torch.int8)
+        out[i:i + 4096, :, :2], out[i:i + 4096, :, 2:] = scale.view(torch.uint8), code.view(torch.uint8)
+    return out.numpy()
 
 
 def load_all(load: Loader, c: Config, head: int, put: Callable[[int, int, Item], int], tokens: Tensor | None,
