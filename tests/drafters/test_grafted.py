@@ -32,8 +32,7 @@ from polydec.verifiers.match import Match
 class Says:
     """A source that always proposes the same draft."""
     draft: Draft
-
-    want = Want(law=0)
+    want: Want = Want(law=0)
 
     def open(self, prompt, session):
         return self
@@ -133,6 +132,11 @@ def test_what_was_not_kept_is_learned_from_too():
         guess.learn(draft, None, Verdict((), 1))
         draft = propose(guess, 1)
     assert draft.token == (0, 1) and draft.chance[1] > 0.8
+
+
+def test_wants_what_any_source_wants():
+    a, b = Says(A, Want(law=0, base=2, exits=(3,))), Says(B, Want(law=0, hidden=True, prompt=True, exits=(1, 3)))
+    assert Grafted((a, b)).open((0,), None).want == Want(law=0, base=2, hidden=True, prompt=True, exits=(1, 3))
 
 
 def test_old_counts_fade():

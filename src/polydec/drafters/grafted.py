@@ -132,7 +132,7 @@ class GraftedGuess:
     def want(self) -> Want:
         wants = [g.want for g in self.guesses]
         return Want(max(w.law for w in wants), max(w.base for w in wants), any(w.hidden for w in wants),
-                    any(w.prompt for w in wants))
+                    any(w.prompt for w in wants), tuple(sorted({e for w in wants for e in w.exits})))
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         drafts = [await g.propose(root, position, budget, rng.at("source", k) if k else rng)
