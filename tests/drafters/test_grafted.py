@@ -1,6 +1,6 @@
 """Grafting: what is merged, what is kept, what is learned, and that drawn nodes are left alone."""
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ from polydec.verifiers.match import Match
 class Says:
     """A source that always proposes the same draft."""
     draft: Draft
-    want: Want = Want(law=0)
+    want: Want = field(default_factory=lambda: Want(law=0))
 
     def open(self, prompt, session):
         return self
