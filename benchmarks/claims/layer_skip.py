@@ -2,7 +2,7 @@
 accepted, layer passes per token and tokens per pass, greedy, beside evenly spaced layers of the same number.
 
 --left-out N fixes how many layers are left out (0: what was fastest on the tuning prompts, by this machine's clock). With
---time tokens per second as well.
+--time tokens per second as well. --keep 0,1,2,… takes these layers and searches nothing.
 """
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from seen import arguments, interval, model, report, shaped
 
 from polydec import registry
 from polydec.bench.measure import Method, Task, measure, table
-from polydec.bench.skip_search import search
+from polydec.bench.skip_search import Found, search
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.models.depth import kept_layers
 
 
 def main() -> None:
-    parser = arguments(__doc__, prompts=21, tokens=64, begin=64, tuning=6, left_out=0, most=12, repeats=2)
+    parser = arguments(__doc__, prompts=21, tokens=64, begin=64, tuning=6, left_out=0, most=12, repeats=2, keep="")
     parser.add_argument("--time", action="store_true", help="tokens per second")
     args = parser.parse_args()
     lm = model(args)
@@ -29,8 +29,11 @@ def main() -> None:
     wanted, args.prompts = args.prompts, args.tuning
     tuning = [p for _, p in prompts(lm, args, True)]
     args.prompts = wanted
-    found = search(target, tuning, tokens=args.tokens // 2, most=args.left_out or args.most, step=0 if args.left_out else 2,
-                   watch=lambda s: print(s, file=sys.stderr))
+    if args.keep:
+        found = Found(tuple(map(int, args.keep.split(","))), float("nan"), float("nan"), (), ())
+    else:
+        found = search(target, tuning, tokens=args.tokens // 2, most=args.left_out or args.most,
+                       step=0 if args.left_out else 2, watch=lambda s: print(s, file=sys.stderr))
     keep = found.keep
     even = kept_layers(L, L / len(keep) - 1e-9 if len(keep) < L else 1.0, even=True)
     texts, count, rows = [p for _, p in prompts(lm, args, False)], counted(lm.network), list[dict[str, Any]]()

@@ -21,10 +21,10 @@ CARD = Card(
     parent="plain", home="models tuned with the same pattern, and a fixed speed to reach",
     needs=("layers",),
     options={"speed": "layers of the model for each one that runs, 1 and more (at least two run)",
-             "even": "as evenly spaced as can be, instead of the published rule"},
+             "even": "as evenly spaced as can be (false: the published rule)"},
 )
 
 
-def build(target: Target, *, draft: Target | None = None, speed: float = 1.3, even: bool = False) -> Speculative:
+def build(target: Target, *, draft: Target | None = None, speed: float = 1.3, even: bool = True) -> Speculative:
     law = Skipping(target, kept_layers(target.layers, speed, even=even))
     return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

@@ -22,11 +22,11 @@ CARD = Card(
     parent="plain", home="models tuned with the same pattern",
     needs=("layers",),
     options={"speed": "layers of the model for each one that drafts, 1 and more (at least two draft)",
-             "depth": "tokens of a draft, 0 to 64", "even": "as evenly spaced as can be, instead of the published rule"},
+             "depth": "tokens of a draft, 0 to 64", "even": "as evenly spaced as can be (false: the published rule)"},
 )
 
 
 def build(target: Target, *, draft: Target | None = None, speed: float = 2.0, depth: int = 4,
-          even: bool = False) -> Speculative:
+          even: bool = True) -> Speculative:
     layers = kept_layers(target.layers, speed, even=even)
     return Speculative(target, FromPart(Chain(), layers), Exact(), Fixed(depth))
