@@ -5,7 +5,8 @@ from __future__ import annotations
 def kept_layers(layers: int, speed: float, *, even: bool = False) -> tuple[int, ...]:
     """The floor(layers / speed) layers, at least two (one of one), of Unified Layer Skipping: the first, the last, and of the
     others those whose index is a multiple of floor(layers / (kept - 1)), from below. The published rule leaves the largest
-    gap at the top, which costs an untuned model dearly; even: spaced as evenly as can be instead. speed: 1 (all of them) or more. Raises ValueError below 1.
+    gap at the top, which costs an untuned model dearly; even: spaced as evenly as can be instead. speed: 1 (all of
+    them) or more. Raises ValueError below 1.
     Source: Liu et al., "Accelerating inference in large language models with a unified layer skipping strategy" (2024).
     """
     if not speed >= 1.0:
