@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 from polydec.core.card import Card
+from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
+from polydec.drafters.thrift import Thrift
 from polydec.drafters.trigram import Trigram
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
@@ -25,11 +27,13 @@ CARD = Card(
         "window": "how far back trigrams gain at each pass, 0: new ones once (published: 16)",
         "decay": "what other followers of the pair keep of their weight, above 0 to 1",
         "longest_first": "leave out the longest sequences where nodes are short, as published",
+        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, nodes: int = 8, iterations: int = 32, length: int = 3,
-          rate: float = 0.04, window: int = 0, decay: float = 1.0, longest_first: bool = False) -> Speculative:
+def build(target: Target, *, draft: Target | None = None, costs: Costs, nodes: int = 8, iterations: int = 32, length: int = 3,
+          rate: float = 0.04, window: int = 0, decay: float = 1.0, longest_first: bool = False,
+          thrift: bool = True) -> Speculative:
     drafter = Trigram(iterations, length, rate=rate, window=window, decay=decay, longest_first=longest_first)
-    return Speculative(target, drafter, Match(), Fixed(64, nodes))
+    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(64, nodes))

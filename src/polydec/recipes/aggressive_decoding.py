@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from polydec.core.card import Card
+from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.source import Source
+from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -24,10 +26,12 @@ CARD = Card(
         "near": "after a departure, look near the place that was left (ours), else for what is unambiguous (as published)",
         "eager": "begin with the source's first token: for a span that is just the text to be rewritten",
         "block": "most tokens of a copy, 1 to 64",
+        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, start: int = 0, stop: int | None = None, near: bool = True,
-          eager: bool = False, block: int = 10) -> Speculative:
-    return Speculative(target, Source(start, stop, near, eager, block), Match(), Fixed(block))
+def build(target: Target, *, draft: Target | None = None, costs: Costs, start: int = 0, stop: int | None = None,
+          near: bool = True, eager: bool = False, block: int = 10, thrift: bool = True) -> Speculative:
+    drafter = Source(start, stop, near, eager, block)
+    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from polydec.core.card import Card
+from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.copying import Copying
+from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -23,10 +25,12 @@ CARD = Card(
         "first": "copy from the earliest occurrence instead of the latest",
         "adapt": "choose the lengths of match and copy by what was right so far",
         "cost": "with adapt, the price of a drafted token beside that of a pass, 0 to 1",
+        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, gamma: int = 3, block: int = 10, first: bool = True,
-          adapt: bool = False, cost: float = 0.1) -> Speculative:
-    return Speculative(target, Copying(gamma, block, first, adapt, cost), Match(), Fixed(block))
+def build(target: Target, *, draft: Target | None = None, costs: Costs, gamma: int = 3, block: int = 10, first: bool = True,
+          adapt: bool = False, cost: float = 0.1, thrift: bool = True) -> Speculative:
+    drafter = Copying(gamma, block, first, adapt, cost)
+    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 from polydec.core.card import Card
+from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.first_of import FirstOf
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
+from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -26,11 +28,12 @@ CARD = Card(
         "nodes": "tokens of an unfolded tree, 1 to 256",
         "depth": "most tokens of a copy, 0 to 64",
         "growth": "tokens copied for each token that matched, 0 to 16 (0: always depth)",
+        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, max_ngram: int = 5, min_ngram: int = 2, k: int = 8, nodes: int = 3,
-          depth: int = 10, growth: int = 2) -> Speculative:
+def build(target: Target, *, draft: Target | None = None, costs: Costs, max_ngram: int = 5, min_ngram: int = 2, k: int = 8,
+          nodes: int = 3, depth: int = 10, growth: int = 2, thrift: bool = True) -> Speculative:
     drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
-    return Speculative(target, drafter, Match(), Fixed(depth, max(depth, nodes)))
+    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, max(depth, nodes)))

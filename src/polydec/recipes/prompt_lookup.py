@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from polydec.core.card import Card
+from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.lookup import Lookup
+from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -24,10 +26,12 @@ CARD = Card(
         "growth": "tokens copied for each token that matched, 0 to 16 (0: always depth, as published)",
         "loop": "a copy that reaches the end of the text goes on from its own start",
         "first": "copy from the earliest occurrence instead of the latest",
+        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, max_ngram: int = 8, min_ngram: int = 1, depth: int = 10,
-          growth: int = 2, loop: bool = True, first: bool = False) -> Speculative:
-    return Speculative(target, Lookup(max_ngram, min_ngram, first, loop, growth), Match(), Fixed(depth))
+def build(target: Target, *, draft: Target | None = None, costs: Costs, max_ngram: int = 8, min_ngram: int = 1,
+          depth: int = 10, growth: int = 2, loop: bool = True, first: bool = False, thrift: bool = True) -> Speculative:
+    drafter = Lookup(max_ngram, min_ngram, first, loop, growth)
+    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth))
