@@ -22,7 +22,7 @@ CARD = Card(
     options={
         "shape": "child counts of the tree's nodes, breadth first, such as 3,2,1",
         "longest": "longest n-gram that is looked up, 1 to 16",
-        "shortest": "shortest n-gram that is looked up, 1 to longest",
+        "shortest": "shortest n-gram that is looked up, 1 to longest (published: 2)",
         "keep": "tokens kept of an averaged row, 1 to 64",
         "draws": "draw the tree, else take the likeliest tokens",
         "hot": "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
@@ -31,7 +31,7 @@ CARD = Card(
 
 
 def build(target: Target, *, draft: Target | None = None, kept: dict[str, Any],
-          shape: tuple[int, ...] = (3, 2, 1, 1, 1, 1, 0, 1), longest: int = 4, shortest: int = 2, keep: int = 10,
+          shape: tuple[int, ...] = (3, 2, 1, 1, 1, 1, 0, 1), longest: int = 4, shortest: int = 1, keep: int = 10,
           draws: bool = True, hot: bool = False) -> Speculative:
     drafter = NgramRows(shape, longest, shortest, keep, draws, store=kept.setdefault("rows", Rows()) if hot else None)
     return Speculative(target, drafter, Exact(), Fixed(64, 256))
