@@ -1,12 +1,15 @@
 """What one forward pass costs: t(m), the time to verify m tokens of each sequence, next to other engines on the same weights.
 
-ours_ms: one pass over m staged tokens behind `context` cached ones, logits of all of them. transformers_ms: the same in
-transformers, eager, in the faster of float32 and bfloat16 here. llama_cpp_ms: the same GGUF file in llama.cpp where its
-binding is installed (null for random shapes, which have no file). linears_ms: our linear layers and head alone. floor_ms:
-the bytes of the weights and of the cached keys and values over the measured read bandwidth.
+step_ms: one pass of the compiled step (what `auto` takes where it runs) over m staged tokens behind `context` cached ones,
+logits of all of them; null where it does not run. ours_ms: the same by torch. transformers_ms: the same in transformers,
+eager, in the faster of float32 and bfloat16 here. llama_cpp_ms: the same GGUF file in llama.cpp where its binding is
+installed (null for random shapes, which have no file). linears_ms: torch's linear layers and head alone. floor_ms: the bytes
+of torch's weights and of the cached keys and values over the measured read bandwidth. step: what the compiled step reads for
+a pass, how fast it reads that without computing, and the fp32 operations its threads manage.
 
-Medians over several rounds in which the sides take turns; the first calls after each turn are dropped, and every call
-feeds fresh tokens. Several values of an option give one table, or with --json one line, each.
+Medians over several rounds in which the sides take turns, 50 ms apart, so that the threads of the one before are asleep;
+the first call of each turn is dropped, and every call feeds fresh tokens. Several values of an option give one table, or
+with --json one line, each.
 """
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ import torch
 from torch import Tensor
 
 from polydec.core.types import Want
+from polydec.models.cpu import attempt
+from polydec.models.cpu.network import CpuStep
 from polydec.models.gguf import GGUF
 from polydec.models.linear import cpu_name
 from polydec.models.lm import Query
@@ -77,7 +82,7 @@ def fresh(batch: int, m: int, vocab: int) -> Tensor:
     return torch.randint(0, vocab, (batch, m))
 
 
-def ours(net: Transformer, context: int, batch: int) -> Call:
+def ours(net: Transformer | CpuStep, context: int, batch: int) -> Call:
     caches = [net.new_cache() for _ in range(batch)]
     for cache, row in zip(caches, fresh(batch, context, net.size).tolist()):
         cache.stage(range(-1, context - 1))
@@ -145,7 +150,7 @@ def llama_cpp(path: Path, context: int, batch: int, most: int, vocab: int) -> Ca
     L.llama_backend_init()
     model = L.llama_model_load_from_file(str(path).encode(), L.llama_model_default_params())
     p = L.llama_context_default_params()
-    p.n_ctx, p.n_batch, p.n_ubatch = batch * (context + most + 64), max(512, batch * context), max(512, batch * most)
+    p.n_ctx, p.n_batch, p.n_ubatch = batch * (context + most + 64), max(512, batch * context, batch * most), 512
     p.n_seq_max, p.n_threads, p.n_threads_batch = batch, torch.get_num_threads(), torch.get_num_threads()
     ctx = L.llama_init_from_model(model, p)
     room = L.llama_batch_init(max(batch * context, batch * most), 0, batch)
@@ -198,6 +203,7 @@ def turns(sides: Mapping[str, Call], rows: Sequence[int], rounds: int, calls: in
     for _ in range(rounds):
         for m in rows:
             for name, call in sides.items():
+                time.sleep(0.05)                  # threads that wait for more work would take a core from the next side
                 for n in range(calls + 1):
                     start = time.perf_counter()
                     own = call(m)
@@ -210,7 +216,7 @@ def turns(sides: Mapping[str, Call], rows: Sequence[int], rounds: int, calls: in
 def bench(shape: str, dtype: str, context: int, batch: int, rows: Sequence[int], rounds: int = 5, calls: int = 3,
           load: float = 0.0) -> dict[str, Any]:
     """One object of the report."""
-    path = smollm2() if shape == "smollm2" else None
+    path = smollm2() if shape == "smollm2" else None if shape in SHAPES else Path(shape)
     if path is not None:
         file = GGUF(path)
         config: dict[str, Any] = dict(file.config)
@@ -219,6 +225,11 @@ def bench(shape: str, dtype: str, context: int, batch: int, rows: Sequence[int],
         config, weights = random_model(shape)
     net = Transformer.build(config, weights, dtype=dtype)
     sides: dict[str, Call] = {"ours": ours(net, context, batch), "linears": linears(net, batch)}
+    step, why = attempt(config, file if path is not None else weights, torch.get_num_threads())
+    if step is not None:
+        sides["step"] = ours(step, context, batch)
+    else:
+        print(f"no step_ms: {why}", file=sys.stderr)
     both = {d: theirs(config, weights, getattr(torch, d), context, batch) for d in ("float32", "bfloat16")}
     few = turns(both, (1, 16), 1, 3)
     best = min(few, key=lambda d: sum(few[d].values()))
@@ -237,7 +248,11 @@ def bench(shape: str, dtype: str, context: int, batch: int, rows: Sequence[int],
                         "threads": torch.get_num_threads(), "torch": torch.__version__, "load_before": round(load, 2),
                         "read_gb_per_s": round(speed / 1e9, 1)},
             "shape": shape, "dtype": net.dtype, "kernel": net.kernel, "context": context, "batch": batch,
-            "ours_ms": column("ours"), "transformers_ms": column("transformers"), "llama_cpp_ms": column("llama_cpp"),
+            "step": None if step is None else {
+                "kernel": step.kernel, "dtype": step.dtype, "weight_mb": round(step.nbytes / 1e6, 1),
+                "read_gb_per_s": round(step.bandwidth() / 1e9, 1), "fp32_gflops": round(step.peak() / 1e9)},
+            "step_ms": column("step"), "ours_ms": column("ours"), "transformers_ms": column("transformers"),
+            "llama_cpp_ms": column("llama_cpp"),
             "linears_ms": column("linears"), "floor_ms": {str(m): round(1e3 * (held + cached[m]) / speed, 3) for m in rows},
             "transformers_dtype": best}
 
@@ -246,23 +261,27 @@ def table(r: Mapping[str, Any]) -> str:
     """For people: one line for each m."""
     m = r["machine"]
     lines = [f"{r['shape']}, {r['dtype']} by {r['kernel']}, context {r['context']}, batch {r['batch']}; {m['cpu']}, "
-             f"{m['threads']} threads, load before {m['load_before']}, reads {m['read_gb_per_s']} GB/s",
-             f"{'m':>4}{'ours':>10}{'linears':>10}{'floor':>10}{'llama.cpp':>11}"
-             f"{'transformers ' + r['transformers_dtype']:>24}{'ours / transformers':>21}"]
+             f"{m['threads']} threads, load before {m['load_before']}, reads {m['read_gb_per_s']} GB/s"]
+    if (s := r["step"]) is not None:
+        lines.append(f"step: {s['dtype']} by {s['kernel']}, {s['weight_mb']} MB of weights, read alone at "
+                     f"{s['read_gb_per_s']} GB/s, {s['fp32_gflops']} fp32 GFLOP/s")
+    lines.append(f"{'m':>4}{'step':>9}{'torch':>9}{'linears':>9}{'floor':>9}{'llama.cpp':>11}"
+                 f"{'transformers ' + r['transformers_dtype']:>23}{'step / llama.cpp':>18}{'step / transf.':>16}")
+    none = dict.fromkeys(r["ours_ms"], float("nan"))
     for k, x in r["ours_ms"].items():
-        cpp = "-" if r["llama_cpp_ms"] is None else f"{r['llama_cpp_ms'][k]:.2f}"
-        hf = r["transformers_ms"][k]
-        lines.append(f"{k:>4}{x:>10.2f}{r['linears_ms'][k]:>10.2f}{r['floor_ms'][k]:>10.2f}{cpp:>11}{hf:>24.2f}{x / hf:>21.2f}")
-    return "\n".join(lines)
+        step, cpp, hf = (r["step_ms"] or none)[k], (r["llama_cpp_ms"] or none)[k], r["transformers_ms"][k]
+        lines.append(f"{k:>4}{step:>9.2f}{x:>9.2f}{r['linears_ms'][k]:>9.2f}{r['floor_ms'][k]:>9.2f}{cpp:>11.2f}{hf:>23.2f}"
+                     f"{step / cpp:>18.2f}{step / hf:>16.2f}")
+    return "\n".join(lines).replace("nan", "  -")
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--shape", nargs="+", choices=["smollm2", *SHAPES], default=["smollm2"])
+    p.add_argument("--shape", nargs="+", default=["smollm2"], help=f"smollm2, one of {', '.join(SHAPES)}, or a GGUF file")
     p.add_argument("--dtype", choices=DTYPES, default="auto")
     p.add_argument("--context", nargs="+", type=int, default=[64, 1024], help="cached tokens of each sequence")
     p.add_argument("--batch", nargs="+", type=int, default=[1], help="sequences")
-    p.add_argument("--rows", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32], help="tokens fed to each sequence, m")
+    p.add_argument("--rows", nargs="+", type=int, default=[1, 2, 3, 4, 8, 16], help="tokens fed to each sequence, m")
     p.add_argument("--rounds", type=int, default=5, help="turns of each side")
     p.add_argument("--calls", type=int, default=3, help="timed passes of a turn")
     p.add_argument("--threads", type=int, default=os.cpu_count())
@@ -271,6 +290,9 @@ def main() -> None:
     for name in ("context", "batch", "rows", "rounds", "calls", "threads"):
         if min([x for x in [getattr(o, name)] for x in (x if isinstance(x, list) else [x])]) < 1:
             p.error(f"--{name} must be at least 1")
+    for shape in o.shape:
+        if shape not in ("smollm2", *SHAPES) and not Path(shape).is_file():
+            p.error(f"--shape is {shape!r}: it must be smollm2, one of {', '.join(SHAPES)}, or a GGUF file that is there")
     torch.set_num_threads(o.threads)
     load = os.getloadavg()[0]
     if load > 0.5:

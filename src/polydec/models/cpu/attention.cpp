@@ -45,7 +45,7 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
   auto query = [&](int i, int h) { return qkv.p + (size_t(i) * size_t(H + 2 * c.kv_heads) + size_t(h)) * size_t(D); };
   Share* mine = &share[size_t(turn++) * size_t(threads)];
   int u, end;
-  if (m <= 32) {   // few rows: blocks and heads are shared out
+  if (!j.tile) {   // few rows: blocks and heads are shared out
     auto part = [&](int i, int h, int p) { return parts.p + ((size_t(p) * size_t(m) + size_t(i)) * size_t(H) + size_t(h)) * ld; };
     for (int v = 0; v < threads; ++v)
       while (mine[(t + v) % threads].take(1, !v, u, end)) {
@@ -70,8 +70,8 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
     if (!alone) j.pool.barrier();
     return to;
   }
-  // Prefill: tiles of 16 rows of one key head, the last first.
-  const int rows = 16, tiles = (m + rows - 1) / rows, KV = c.kv_heads;
+  // Tiles of rows of one key head, the last first.
+  const int rows = j.tile, tiles = (m + rows - 1) / rows, KV = c.kv_heads;
   float *next = s + G * SPAN, *state = next + size_t(G) * ld;
   for (int v = 0; v < threads; ++v)
     while (mine[(t + v) % threads].take(1, !v, u, end)) {
@@ -83,7 +83,7 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
           const int first = from(b, l, i) / SPAN * SPAN;
           if (p >= b.seen[i] || p < first) continue;
           float* at = state + size_t((i - r0) * G) * ld;
-          k->block(query(i, h * G), G, view(b, l, 0, h, i), view(b, l, 1, h, i), p, false, s, p > first ? next : at, ld);
+          k->block(query(i, h * G), G, view(b, l, 0, h, i), view(b, l, 1, h, i), p, i == r0, s, p > first ? next : at, ld);
           if (p > first) for (int g = 0; g < G; ++g) k->join(at + size_t(g) * ld, next + size_t(g) * ld, D);
         }
       for (int i = r0; i < r1; ++i)

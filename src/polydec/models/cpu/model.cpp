@@ -2,6 +2,7 @@
 
 namespace polydec {
 
+static bool alone_with(int rows, int threads) { return rows == 1 || rows * threads <= 32; }
 static const auto nothing = [](int, int) {};
 
 static int panel_of(const Mat& a, int t, int threads) { return int(int64_t(a.panels) * t / threads); }
@@ -57,11 +58,11 @@ uint64_t Model::bytes() const {
   return n;
 }
 
-// Rows become inputs of linear layers, normed where a weight is given. One tile: every thread for itself, without waiting;
-// several are shared out.
+// Rows become inputs of linear layers, normed where a weight is given. What is little work every thread does for itself,
+// without waiting; of more each takes some rows.
 Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers) {
   const int blocks = n / BLOCK, threads = j.pool.size();
-  const bool alone = m <= k->rows;
+  const bool alone = alone_with(m, threads);
   bool plain = false, scaled = false, sums = false;
   for (; *readers; ++readers) {
     const Layout& l = LAYOUT[(*readers)->type];
@@ -71,9 +72,10 @@ Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const in
   float* base = alone ? own[size_t(t)].p : act.p;
   const size_t size = size_t(m) * size_t(n);
   Act a{base, base + size, base + 2 * size, n, Tiles(m, k->rows)};
-  for (int g = alone ? 0 : t; g < a.tiles.count; g += alone ? 1 : threads) {
+  for (int g = 0; g < a.tiles.count; ++g) {
     const int r0 = a.tiles.first(g), M = a.tiles.first(g + 1) - r0;
     for (int i = 0; i < M; ++i) {
+      if (!alone && (r0 + i) % threads != t) continue;
       const float* row = src + size_t(pick ? pick[r0 + i] : r0 + i) * size_t(n);
       const float f = weight ? 1.0f / std::sqrt(k->squares(row, n) / float(n) + c.eps) : 1.0f;
       const size_t at = size_t(r0) * size_t(n) + size_t(i) * BLOCK;
@@ -126,11 +128,11 @@ void Model::linear(const Job& j, int t, int& turn, const Mats& mats, const Act& 
     done(p0, p1);
   };
   Share* mine = &share[size_t(turn++) * size_t(threads)];
-  const int step = (in.tiles.count > 2 ? 12 : 4 + mats.unit - 1) / mats.unit * mats.unit;
+  const int step = std::max(mats.unit, (in.tiles.count > 2 ? 12 : 4 + mats.unit - 1) / mats.unit * mats.unit);
   int p0, p1;
-  while (mine[t].take(std::max(step, mats.unit), true, p0, p1)) range(p0, p1, p1 >= end);
+  while (mine[t].take(step, true, p0, p1)) range(p0, p1, p1 >= end);
   for (int v = 1; v < threads; ++v)
-    while (mine[(t + v) % threads].take(std::max(2, mats.unit), false, p0, p1)) range(p0, p1, true);
+    while (mine[(t + v) % threads].take(step, false, p0, p1)) range(p0, p1, true);
 }
 
 Mats Model::mats(int l, int which) const {
@@ -143,7 +145,7 @@ Mats Model::mats(int l, int which) const {
 
 void Model::deal(const Job& j) {
   const StepBatch& b = j.b;
-  const int threads = j.pool.size(), units = b.rows <= 32 ? j.blocks * (c.heads / j.heads) : (b.rows + 15) / 16 * c.kv_heads;
+  const int threads = j.pool.size(), units = j.tile ? (b.rows + j.tile - 1) / j.tile * c.kv_heads : j.blocks * (c.heads / j.heads);
   size_t n = 0;
   auto add = [&](const Mats& a) { for (int t = 0; t < threads; ++t) share[n++].set(a.first(t, threads), a.first(t + 1, threads)); };
   for (int at = 0; at < b.layers; ++at) {
@@ -276,15 +278,17 @@ int Model::run(const StepBatch& b) {
   const size_t m = size_t(b.rows), wide = size_t(std::max({c.width, c.inner, c.heads * c.head})), H = size_t(c.heads);
   const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads), row = 2 * wide + wide / BLOCK * SUMS;
   const int blocks = (longest + SPAN - 1) / SPAN, threads = pools.get().size();
-  const Job j{pools.get(), b, blocks, blocks * c.kv_heads < 4 * threads ? 1 : int(G)};
+  const Job j{pools.get(), b, blocks, blocks * c.kv_heads < 4 * threads ? 1 : int(G),
+              m < 4 || (m < 8 && blocks > 4) ? 0 : std::clamp(int(b.rows) * c.kv_heads / (3 * threads), 1, 16)};
   try {
     x.need(m * size_t(c.width));
     qkv.need(m * (H + 2 * size_t(c.kv_heads)) * size_t(c.head));
     att.need(m * H * size_t(c.head));
     hid.need(m * size_t(c.inner));
     act.need(m * row);
-    if (m <= 32) parts.need(m * H * size_t(blocks) * part);
-    for (auto& o : own) o.need(MAXM * row);
+    if (!j.tile) parts.need(m * H * size_t(blocks) * part);
+    const int few = std::max(1, 32 / threads);
+    for (auto& o : own) o.need(size_t(std::min(int(b.rows), few)) * row);
     for (auto& o : own_att) o.need(4 * H * size_t(c.head));
     for (auto& o : own_scores) o.need(G * SPAN + 17 * G * part);
     for (auto& o : best) o.resize(size_t(b.outputs));

@@ -108,8 +108,9 @@ struct Model {
   int run(const StepBatch& b);
 
 private:
-  // Of one step: who works, on what, blocks of the longest sequence, query heads of a unit of attention.
-  struct Job { Pool& pool; const StepBatch& b; int blocks, heads; };
+  // Of one step: who works, on what, blocks of the longest sequence, query heads and rows of a unit of attention
+  // (tile 0: a unit is one block for all rows).
+  struct Job { Pool& pool; const StepBatch& b; int blocks, heads, tile; };
   struct Out { float value; int32_t at; };
   Buffer x, qkv, att, hid, act, parts;
   std::vector<Buffer> own, own_att, own_scores;

@@ -134,7 +134,7 @@ struct alignas(64) Share {
     uint64_t now = left.load(std::memory_order_relaxed);
     for (;;) {
       const int first = int(uint32_t(now)), end = int(now >> 32);
-      if (first >= end) return false;
+      if (first >= end || (!front && end - first < 2 * n && n > 1)) return false;   // the owner is about to be done
       a = front ? first : (end - n > first ? end - n : first);
       b = front ? (first + n < end ? first + n : end) : end;
       const uint64_t rest = front ? uint32_t(b) | uint64_t(uint32_t(end)) << 32 : uint32_t(first) | uint64_t(uint32_t(a)) << 32;
