@@ -148,8 +148,9 @@ void tile(const u8* w, const u8* ahead, size_t panel, int blocks, const float* x
           float* at = y + (j * P + p) * LANES;
           V t = load(at), c = s[j][p];
           if constexpr (F::centre != 0) c = fma(c, all(DROP), all(float(-F::centre) * sums[(F::unit == 16 ? half : 2) * M + j]));
-          if constexpr (F::scale) t = fma(d, c, t); else t = add(t, c);
-          if constexpr (F::offset) t = fma(o, all(sums[2 * M + j]), t);
+          if constexpr (F::offset) t = add(t, fma(d, c, mul(o, all(sums[2 * M + j]))));   // the block first: its parts cancel
+          else if constexpr (F::scale) t = fma(d, c, t);
+          else t = add(t, c);
           store(at, t);
         }
       }
