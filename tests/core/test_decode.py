@@ -166,7 +166,7 @@ def test_prompt_rows_reach_a_drafter_that_wants_them():
     target, seen = toy(4, 5), []
     decode(Speculative(target, Oracle((), seen, prompt=True), Match(), Fixed(0)), Request((0, 1, 2, 3), max_tokens=2))
     draft, scores, verdict = seen[0]
-    assert draft.token == (0, 1, 2) and verdict == Verdict((1, 2), 3)
+    assert draft.token == (0, 1, 2) and verdict == Verdict((1, 2), 3, prompt=True)
     assert scores.base.topk(2, 1)[0][0] == int(target.network.weight[1, 2].argmax())
     seen.clear()
     decode(Speculative(target, Oracle((), seen, prompt=True), Match(), Fixed(0)), Request((1,), max_tokens=1))

@@ -78,7 +78,8 @@ async def _prefill(prefill: Any, guess: Guess, prompt: tuple[int, ...]) -> None:
     """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole."""
     scores = await prefill(replace(guess.want, law=guess.want.base))
     if guess.want.prompt and len(prompt) > 1:
-        guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1]))
+        whole = Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1], prompt=True)
+        guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, whole)
 
 
 def count(s: Stats, draft: Draft, verdict: Verdict, new: int) -> Stats:

@@ -203,10 +203,12 @@ class Want:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The accepted nodes (root left out, top down), the token that follows them, and an importance weight."""
+    """The accepted nodes (root left out, top down), the token that follows them, and an importance weight. `prompt`: it
+    is the prompt that stands here, for drafters that want its rows; who holds drafters passes it on to those alone."""
     path: tuple[int, ...]
     bonus: int
     logw: float = 0.0
+    prompt: bool = False
 
 
 @dataclass(frozen=True)

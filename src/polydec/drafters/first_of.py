@@ -49,7 +49,8 @@ class FirstOfGuess:
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for guess in self.guesses:
-            guess.learn(draft, scores, verdict)
+            if not verdict.prompt or guess.want.prompt:
+                guess.learn(draft, scores, verdict)
 
     def fork(self) -> FirstOfGuess:
         return FirstOfGuess(tuple(g.fork() for g in self.guesses))

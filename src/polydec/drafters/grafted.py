@@ -166,7 +166,8 @@ class GraftedGuess:
                 node = merged.kids[node][x]
         self.last.clear()
         for guess in self.guesses:
-            guess.learn(draft, scores, verdict)
+            if not verdict.prompt or guess.want.prompt:
+                guess.learn(draft, scores, verdict)
 
     def _count(self, cell: int, right: bool) -> None:
         self.tried[cell] += 1.0

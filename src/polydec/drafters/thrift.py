@@ -16,8 +16,10 @@ TRUST = 12.0
 """How many trials a chance is worth that was said and not yet seen."""
 LOOKS = (0.0, 0.25, 0.5, 0.75)
 """Lower ends of the classes of steps, by the best chance that a free candidate has, for which asking is judged apart."""
-EXPLORE = 12
+EXPLORE = 16
 """A class of steps in which asking did not pay is asked again every so many steps."""
+RATE = 0.1
+"""How fast the gain of asking follows what was seen."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 
@@ -59,9 +61,9 @@ class Belief:
         self.right, self.tried = [0.0] * BINS, [0.0] * BINS
 
     def __call__(self, said: float) -> float:
-        """The best of many is seldom as good as it looks: the beginning is what was seen of SmolLM2-135M-Instruct."""
+        """Unlikely ones are less likely still, as what was seen of SmolLM2-135M-Instruct had it, which is the beginning."""
         i = min(int(said * BINS), BINS - 1)
-        return (self.right[i] + TRUST * said * (0.6 + 0.36 * said)) / (self.tried[i] + TRUST)
+        return (self.right[i] + TRUST * said * min(1.0, 0.4 + 1.3 * said)) / (self.tried[i] + TRUST)
 
     def see(self, said: float, true: bool) -> None:
         i = min(int(said * BINS), BINS - 1)
@@ -73,7 +75,8 @@ class Belief:
 class Ledger:
     """What a text has taught: tokens and ms, both decaying; of each class of steps what asking gained in ms on average,
     and steps since it was last asked; what chances of whole paths and of the paid drafter's tokens are worth; of the last
-    step all candidates with what was said of their paths, and the chain that was asked for, as (token, own chance)."""
+    step all candidates with what was said of their paths, the chain that was asked for, as (token, own chance), the draft
+    that would have been fed without it (its class of step and its cost beside it), and the cost of what was fed."""
     tokens: float
     ms: float
     gain: list[float] = field(default_factory=lambda: [0.0] * len(LOOKS))
@@ -83,6 +86,8 @@ class Ledger:
     tree: Draft | None = None
     said: list[float] = field(default_factory=list[float])
     chain: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    alone: tuple[Draft, int, float] | None = None
+    cost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,18 +105,20 @@ class ThriftGuess:
         if self.paid is None:
             return a
         b = self.paid.want
-        return Want(max(a.law, b.law), max(a.base, b.base), a.hidden or b.hidden, a.prompt or b.prompt)
+        return Want(max(a.law, b.law), max(a.base, b.base), a.hidden or b.hidden, a.prompt or b.prompt,
+                    tuple(sorted({*a.exits, *b.exits})))
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         book, peers = self.ledger, self.session.peers
         worth = book.ms / book.tokens             # ms that an accepted token saves
         draft = await self.free.propose(root, position, budget, rng)
-        keep, saved = self._best(draft, worth, peers, position, budget.nodes)
+        keep = self._best(draft, worth, peers, position, budget.nodes)
         book.chain.clear()
+        book.alone = None
         if self.paid is not None and budget.depth > 0 and self._ask(draft):
-            draft, keep = await self._with_paid(self.paid, draft, keep, saved, root, position, budget, rng)
+            draft, keep = await self._with_paid(self.paid, draft, keep, root, position, budget, rng)
         draft = self._told(draft, keep)
-        book.ms += self.how.costs.share(len(draft), peers, position) + len(book.chain) * self.how.costs.draft_ms
+        book.cost = self.how.costs.share(len(draft), peers, position) + len(book.chain) * self.how.costs.draft_ms
         return draft
 
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
@@ -122,8 +129,8 @@ class ThriftGuess:
         chance = (1.0, *[min(1.0, worth[i] / max(worth[p], 1e-9)) for i, p in enumerate(draft.parent[1:], 1)])
         return replace(draft, chance=chance).only(keep)
 
-    def _best(self, draft: Draft, worth: float, peers: int, at: int, nodes: int) -> tuple[list[int], float]:
-        """The nodes to feed, and the ms they are expected to save. What was drawn or is a probe always stays."""
+    def _best(self, draft: Draft, worth: float, peers: int, at: int, nodes: int) -> list[int]:
+        """The nodes to feed. What was drawn or is a probe always stays."""
         value, chance, belief = [1.0], draft.chance or (1.0,) * len(draft), self.ledger.paths
         for p, c in zip(draft.parent[1:], chance[1:]):
             value.append(value[p] * c)
@@ -140,7 +147,7 @@ class ThriftGuess:
             elif value[i] * worth < 1e-3 * base:
                 break
         left = set(some[best:])
-        return [i for i in range(len(value)) if i not in left], most
+        return [i for i in range(len(value)) if i not in left]
 
     def _class(self, draft: Draft) -> int:
         top = max((draft.chance[c] for c in draft.children[0]), default=0.0) if draft.chance else 0.0
@@ -152,8 +159,8 @@ class ThriftGuess:
         book.waited[k] += 1
         return book.gain[k] >= 0.0 or book.waited[k] >= EXPLORE
 
-    async def _with_paid(self, paid: Guess, free: Draft, keep: list[int], saved: float, root: int, position: int,
-                         budget: Budget, rng: Rng) -> tuple[Draft, list[int]]:
+    async def _with_paid(self, paid: Guess, free: Draft, keep: list[int], root: int, position: int, budget: Budget,
+                         rng: Rng) -> tuple[Draft, list[int]]:
         book, costs, peers = self.ledger, self.how.costs, self.session.peers
         worth, size, path = book.ms / book.tokens, len(keep), [1.0]
 
@@ -169,24 +176,28 @@ class ThriftGuess:
         if any(law is not None for law in chain.law):         # drawn: it goes in as it is, and alone
             book.tree = None
             return chain, list(range(len(chain)))
-        both = _joined(free, chain, [book.paid(q) for _, q in book.chain])
-        kept, now = self._best(both, worth, peers, position, budget.nodes)
         k = self._class(free)
-        book.gain[k] += 0.15 * (now - saved - len(book.chain) * costs.draft_ms - book.gain[k])
-        book.waited[k] = 0
-        return both, kept
+        book.alone, book.waited[k] = (free.only(keep), k, costs.share(len(keep), peers, position)), 0
+        both = _joined(free, chain, [book.paid(q) for _, q in book.chain])
+        return both, self._best(both, worth, peers, position, budget.nodes)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         book, truth = self.ledger, [*[draft.token[i] for i in verdict.path], verdict.bonus]
+        for guess in (self.free, self.paid):
+            if guess is not None and (not verdict.prompt or guess.want.prompt):
+                guess.learn(draft, scores, verdict)
+        if verdict.prompt:
+            return
         for (token, q), x in zip(book.chain, truth):
             book.paid.see(q, token == x)
             if token != x:
                 break
         self._see_paths(truth)
-        book.tokens, book.ms = MEMORY * (book.tokens + len(truth)), MEMORY * book.ms
-        self.free.learn(draft, scores, verdict)
-        if self.paid is not None:
-            self.paid.learn(draft, scores, verdict)
+        if book.alone is not None:                # what asking brought, beside what it cost
+            tree, k, cost = book.alone
+            more = len(verdict.path) - _matched(tree, truth)
+            book.gain[k] += RATE * (more * book.ms / book.tokens + cost - book.cost - book.gain[k])
+        book.tokens, book.ms, book.cost = MEMORY * (book.tokens + len(truth)), MEMORY * (book.ms + book.cost), 0.0
 
     def _see_paths(self, truth: Sequence[int]) -> None:
         """Of every candidate, fed or not, whether its path came true; nothing is known behind the last true token."""
@@ -209,6 +220,17 @@ class ThriftGuess:
         self.free.close()
         if self.paid is not None:
             self.paid.close()
+
+
+def _matched(tree: Draft, truth: Sequence[int]) -> int:
+    """How many of these tokens stand in the tree, from its root on."""
+    node, n = 0, 0
+    for x in truth:
+        child = tree.child(node, x)
+        if child is None:
+            break
+        node, n = child, n + 1
+    return n
 
 
 def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:

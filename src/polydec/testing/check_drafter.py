@@ -87,7 +87,7 @@ def _last(draft: Draft) -> int:
 async def _prefill(guess: Guess, session: Session) -> None:
     if guess.want.prompt:
         scores = await session.prefill(replace(guess.want, law=guess.want.base))
-        guess.learn(Draft.chain(TEXT[0], TEXT[1:-1]), scores, Verdict(tuple(range(1, len(TEXT) - 1)), TEXT[-1]))
+        guess.learn(Draft.chain(TEXT[0], TEXT[1:-1]), scores, Verdict(tuple(range(1, len(TEXT) - 1)), TEXT[-1], prompt=True))
     else:
         await session.prefill(Want(law=Reads.NOTHING))
 
