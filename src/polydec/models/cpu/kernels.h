@@ -1,7 +1,7 @@
 // What the kernels of one instruction set offer to the step. Every set gives the same bits: 16 virtual lanes, fused
 // multiply-adds, one order of summation, which involves nothing but the row itself:
-//   linear    s = FMA chain over the inputs of a block in order, over the block's integers (or floats);
-//             y = fma(scale, s, y) block after block; with an offset y += fma(scale, s, offset * sum of inputs). Lanes are outputs.
+//   linear    lanes are outputs; s = FMA chain over the inputs of a block in order, over its integers (or floats);
+//             y = fma(scale, s, y) block after block; with an offset y += fma(scale, s, offset * sum of inputs).
 //   norms     sum of squares in 16 lanes (k mod 16), then `total`: lanes i and i + 8, + 4, + 2, + 1.
 //   scores    q.k in 16 lanes (d mod 16), then `total`.
 //   softmax   in blocks of 128 positions of the path: maximum, exp, sum in 16 lanes (position mod 16), then `total`.

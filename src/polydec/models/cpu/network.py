@@ -18,6 +18,7 @@ from polydec.models.cpu.library import Batch, CacheOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
 from polydec.models.lm import Answer, Query
+from polydec.models.pages import advise
 from polydec.models.rope import Rope
 from polydec.models.transformer import Config
 
@@ -175,7 +176,7 @@ class CpuStep:
             embed = torch.zeros(m, W)
             for row, e in embeds:
                 embed[row:row + len(e)] = e
-        logits = torch.empty(k, self._outputs) if k else None
+        logits = advise(torch.empty(k, self._outputs)) if k else None
         hidden = torch.empty(R, W) if any(w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries)) else None
         b = Batch(m, len(queries), len(layers), len(tail), R, C.addressof(caches), which, which + 4 * len(layers),
                   base, base + step, base + 2 * step, base + 3 * step, base + 4 * step, base + 5 * step, base + 6 * step, tails,
