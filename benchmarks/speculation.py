@@ -150,7 +150,7 @@ def main() -> None:
     lm.costs  # noqa: B018  (measured before anything is timed, where there is no profile)
     clocks = tuple(Clocked(x.lm.network) for x in (lm.checkpoint, lm.draft) if x is not None)
     methods = [measure.Method("plain", {}), *chosen(a.methods, lm)]
-    sides: list[Any] = [Ours(lm, m, clocks) for m in methods]
+    sides: list[Any] = [Ours(lm, m, clocks) for m in methods if runs(lm, m)]
     if a.others and a.batch == 1:
         names = OTHERS if a.others == "all" else tuple(x.strip() for x in a.others.split(","))
         sides += engines.open_all(names, lm)
@@ -160,6 +160,16 @@ def main() -> None:
     tasks = [rows[i:i + a.batch] for i in range(0, len(rows), a.batch)]
     samplings = list(SAMPLINGS) if a.sampling == "all" else [s.strip() for s in a.sampling.split(";")]
     run(a, lm, sides, tasks, samplings)
+
+
+def runs(lm: api.LM, method: measure.Method) -> bool:
+    """Whether a method can be had with this model and draft; says why not."""
+    try:
+        api.Engine(lm).submit("a", method=method.name, options=method.options, max_tokens=1)
+    except ValueError as e:
+        print(f"{method.label} is left out: {e}", file=sys.stderr)
+        return False
+    return True
 
 
 def chosen(text: str, lm: api.LM) -> list[measure.Method]:

@@ -21,17 +21,19 @@ from polydec.verifiers.match import Match
 CARD = Card(
     name="auto",
     title="Goodput",
-    summary="Feeds of all training-free candidates, and of the draft model's where there is one, those that are worth their "
-            "rows by the costs measured here, or none.",
+    summary="Of what the text and the model's own notes propose, feeds what is worth its rows by the costs measured here, or "
+            "nothing.",
     kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
     source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
     reduces_to="plain where every further row costs more than the token it may bring",
     parent="plain", home="everywhere: it is never to be slower than plain",
-    options={"depth": "most levels of a draft, 0 to 64", "nodes": "most nodes that are considered, 0 to 1024"},
+    options={"depth": "most levels of a draft, 0 to 64", "nodes": "most tokens of a draft, 0 to 1024",
+             "ask": "ask the draft model too, where there is one and it pays"},
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, depth: int = 12, nodes: int = 32) -> Speculative:
+def build(target: Target, *, draft: Target | None = None, costs: Costs, depth: int = 12, nodes: int = 32,
+          ask: bool = False) -> Speculative:
     free = Grafted((Lookup(8, 1), Suffix(floor=0.05), Recycling()))
-    paid = None if draft is None else FromModel(Shaped(draft, Greedy()), Chain(), 128)
+    paid = FromModel(Shaped(draft, Greedy()), Chain(), 128) if ask and draft is not None else None
     return Speculative(target, Thrift(free, paid, costs), Match(), Fixed(depth, nodes))
