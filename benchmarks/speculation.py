@@ -285,9 +285,9 @@ def _behind(method: str, cells: Sequence[Mapping[str, Any]], plain: Mapping[Any,
         return each + f"| | | | | | {same}/{len(cells)} | {statistics.fmean(c['distinct'] for c in cells):.2f} |"
     depth = [sum(c["accepted_at"][d] for c in cells) / tried if (tried := sum(c["tried_at"][d] for c in cells)) else None
              for d in range(4)]
-    expected = [c["expected"] for c in cells if c.get("expected")]
+    expected = sum(c["expected"] * c["passes"] for c in cells if c.get("expected")) / passes
     target, draft = total("target_seconds") / seconds, total("draft_seconds") / seconds
-    return (each + f"| {total('generated') / passes:.2f} | {statistics.fmean(expected) if expected else float('nan'):.2f} "
+    return (each + f"| {total('generated') / passes:.2f} | {expected or float('nan'):.2f} "
             f"| {total('target_rows') / max(total('target_passes'), 1):.2f} | "
             + ", ".join("-" if x is None else f"{x:.2f}" for x in depth)
             + f" | {target:.0%}, {draft:.0%}, {max(0.0, 1 - target - draft):.0%} | {same}/{len(cells)} "

@@ -20,6 +20,8 @@ EXPLORE = 16
 """A class of steps in which asking did not pay is asked again every so many steps."""
 RATE = 0.1
 """How fast the gain of asking follows what was seen."""
+MARGIN = 1.5
+"""How much more than its row a node must be worth: chances err, and all time that is not a pass is uncounted."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 
@@ -141,7 +143,7 @@ class ThriftGuess:
         best, most, sum_, base = 0, 0.0, 0.0, self.how.costs.share(size, peers, at)
         for k, i in enumerate(some[:max(nodes + 1 - size, 0)], 1):
             sum_ += belief(value[i]) * worth
-            gain = sum_ + base - self.how.costs.share(size + k, peers, at)
+            gain = sum_ - MARGIN * (self.how.costs.share(size + k, peers, at) - base)
             if gain > most:
                 best, most = k, gain
             elif value[i] * worth < 1e-3 * base:

@@ -19,21 +19,22 @@ from polydec.trees.chain import Chain
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="auto",
-    title="Goodput",
-    summary="Of what the text and the model's own notes propose, feeds what is worth its rows by the costs measured here, or "
-            "nothing.",
+    name="auto", title="Goodput",
+    summary="Of what cheap drafters propose, feeds what is worth its rows by the costs measured here, or nothing.",
     kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
     source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
     reduces_to="plain where every further row costs more than the token it may bring",
     parent="plain", home="everywhere: it is never to be slower than plain",
     options={"depth": "most levels of a draft, 0 to 64", "nodes": "most tokens of a draft, 0 to 1024",
-             "ask": "ask the draft model too, where there is one and it pays"},
+             "wide": "weigh prompt lookup and Token Recycling too; none: where four rows cost less than 1.5 passes",
+             "ask": "ask the draft model too, where there is one and it pays; none: where rows cost as little"},
 )
 
 
 def build(target: Target, *, draft: Target | None = None, costs: Costs, depth: int = 12, nodes: int = 32,
-          ask: bool = False) -> Speculative:
-    free = Grafted((Lookup(8, 1), Suffix(floor=0.05), Recycling()))
-    paid = FromModel(Shaped(draft, Greedy()), Chain(), 128) if ask and draft is not None else None
+          wide: bool | None = None, ask: bool | None = None) -> Speculative:
+    cheap, copy = costs.share(4) < 1.5 * costs.share(1), Suffix(floor=0.05)
+    free = Grafted((Lookup(8, 1), copy, Recycling())) if (cheap if wide is None else wide) else copy
+    asked = draft if (cheap if ask is None else ask) else None
+    paid = None if asked is None else FromModel(Shaped(asked, Greedy()), Chain(), 128)
     return Speculative(target, Thrift(free, paid, costs), Match(), Fixed(depth, nodes))
