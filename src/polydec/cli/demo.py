@@ -12,7 +12,7 @@ from polydec import api
 from polydec.bench import machine, measure
 from polydec.cli import prompts
 
-METHODS = ("plain", "prompt-lookup", "token-recycling", "draft-model")
+METHODS = ("plain", "auto", "suffix-automaton", "prompt-lookup", "token-recycling", "draft-model")
 
 
 def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo:smollm2",

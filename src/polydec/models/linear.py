@@ -14,11 +14,12 @@ What differs between kernels is how the weights are held and in what precision t
 A row of the oneDNN kernels does not depend on how many rows are in the call: only one to three rows alone are summed in
 another order, so that calls are padded to four.
 
-"auto" measures the first three on the model's own shapes, at the rows of a plain pass, of one with a draft and of a batch
-(1, 8 and 32, weighed alike), and keeps the choice, by machine and shapes, in $XDG_CACHE_HOME/polydec/kernels.json: a choice
-made anew each time could change a text at a near-tie. Its law is that of weights rounded to float16, or of weights and
+What `--dtype torch` asks for, and `--dtype auto` where the compiled step cannot serve, is "auto" here: it measures the first
+three on the model's own shapes, at the rows of a plain pass, of one with a draft and of a batch (1, 8 and 32, weighed
+alike), and keeps the choice, by machine and shapes, in $XDG_CACHE_HOME/polydec/kernels.json: a choice made anew each time
+could change a text at a near-tie. Its law is that of weights rounded to float16, or of weights and
 activations rounded to bfloat16, where one of these wins. Who decodes one request at a time may find float16 faster where
-auto takes bfloat16: 70 against 50 plain tokens a second for smollm2 on two Zen 4 cores.
+it takes bfloat16: 70 against 50 plain tokens a second for smollm2 on two Zen 4 cores.
 """
 from __future__ import annotations
 
