@@ -2,8 +2,9 @@
 
 Every workload × sampling × method; a task is one prompt (or `--batch` of them together), methods take turns on each task, so
 that ratios are of pairs that ran side by side. Prompts are those whose SHA-1 mod 10 is 7 or more; state starts empty.
-Seconds count decoding only, without the first pass; tokens after EOS do not exist. The split is of these seconds: passes
-of the target, passes of draft models, and the rest (Python, verification, sampling).
+Seconds count decoding only, from the moment when every request of a batch has its first tokens; tokens after EOS do not
+exist. The split is of these seconds: passes of the target, passes of draft models, and the rest (Python, verification,
+sampling).
 
     python benchmarks/speculation.py --each 2 --methods auto,prompt-lookup --out results/run.jsonl
     python benchmarks/speculation.py --table results/run.jsonl
@@ -29,7 +30,7 @@ import numpy as np
 from polydec import api, registry
 from polydec.bench import machine, measure, profile
 from polydec.cli.prompts import Row, read
-from polydec.core.trace import Verified
+from polydec.core.trace import Edited, Verified
 from polydec.train.data import data_root, held_out, read_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -99,12 +100,14 @@ class Ours:
     def __call__(self, rows: Sequence[Row], sampling: Mapping[str, float], tokens: int, seed: int) -> dict[str, Any]:
         for c in self.clocks:
             c.passes.clear()
-        tried, got = defaultdict[int, int](int), defaultdict[int, int](int)
+        tried, got, written = defaultdict[int, int](int), defaultdict[int, int](int), list[tuple[float, int]]()
 
         def on(event: Any) -> None:
             if isinstance(event, Verified):
                 for d in range(len(event.path)):
                     got[d] += 1
+            elif isinstance(event, Edited):
+                written.append((time.perf_counter(), len(event.pieces)))
         engine = api.Engine(self.lm)
         tickets = [engine.submit(r.prompt, method=self.method.name, options=self.method.options, raw=r.raw, seed=seed,
                                  sampling=self.lm.sampling(**sampling), max_tokens=tokens, on=on) for r in rows]
@@ -114,10 +117,11 @@ class Ours:
         for s in stats:
             for d, n in enumerate(s.tried_at):
                 tried[d] += n
-        first = min(w.first for t in tickets for w in t.watches)
+        first = max(w.first for t in tickets for w in t.watches)
+        last, later = max(t for t, _ in written), sum(n for t, n in written if t > first + 5e-4)
         target, passes, fed = self.clocks[0].since(first)
         draft, asked, draft_fed = self.clocks[1].since(first) if len(self.clocks) > 1 else (0.0, 0, 0)
-        return {"tokens": run.tokens, "seconds": run.seconds, "whole_seconds": run.whole_seconds, "generated": run.generated,
+        return {"tokens": later, "seconds": last - first, "whole_seconds": run.whole_seconds, "generated": run.generated,
                 "passes": run.passes, "positions": run.positions, "target_seconds": target, "draft_seconds": draft,
                 "target_passes": passes, "target_rows": fed, "draft_passes": asked, "draft_rows": draft_fed,
                 "drafted": sum(s.drafted for s in stats), "accepted": run.accepted, "drafts": run.drafts,
