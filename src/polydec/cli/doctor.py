@@ -82,7 +82,7 @@ def show(report: dict[str, Any]) -> None:
     out.print(f"            {report['cores']} cores for this process, load {report['load']:.2f} of them, "
               f"{report['memory_gb'] or '?'} GB, GPU: {report['gpu'] or 'none'}")
     out.print("native step " + (f"runs: {', '.join(native['instruction_sets'])} (the first is used)" if native["runs"] else
-                                f"does not run: {native['why_not']}; the torch path serves"))
+                                f"{native['why_not'].removeprefix('the native step ')}; the torch path serves"))
     for e in report["zoo"]:
         out.print(f"{'model' if e is report['zoo'][0] else '':11} {e['name']:20} "
                   + (f"here, {e['size']}" if e["here"] else f"missing{': ' + e['get'] if e['get'] else ''}"))
