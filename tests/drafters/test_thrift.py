@@ -113,7 +113,7 @@ def test_drawn_nodes_of_the_source_are_never_cut():
             return self
         async def propose(self, root, position, budget, rng):
             return Draft.chain(root, (0, 1), (row, row))
-    guess = Thrift(Drawn(), None, DEAR).open((0, 1), toy(1).open((0, 1)))
+    guess = Thrift(Drawn(), None, Costs((1.0, 1.5), 0.0)).open((0, 1), toy(1).open((0, 1)))
     from polydec.core.rng import Rng
     from polydec.core.types import Budget
     draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]

@@ -113,10 +113,14 @@ class ThriftGuess:
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         book, peers = self.ledger, self.session.peers
         worth = book.ms / book.tokens             # ms that an accepted token saves
-        draft = await self.free.propose(root, position, budget, rng)
-        keep = self._best(draft, worth, peers, position, budget.nodes)
         book.chain.clear()
         book.alone = None
+        one, two = (self.how.costs.share(k, peers, position) for k in (1, 2))
+        if worth < MARGIN * (two - one):          # even what is certain would not pay (in a large batch, say)
+            book.tree, book.cost = None, one
+            return Draft.chain(root)
+        draft = await self.free.propose(root, position, budget, rng)
+        keep = self._best(draft, worth, peers, position, budget.nodes)
         if self.paid is not None and budget.depth > 0 and self._ask(draft):
             draft, keep = await self._with_paid(self.paid, draft, keep, root, position, budget, rng)
         draft = self._told(draft, keep)
