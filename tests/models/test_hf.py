@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from polydec.core.costs import Costs
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Vocab, Want
@@ -158,7 +159,8 @@ def test_greedy_text_is_that_of_generate(pair):
     from polydec.targets.shaped import Shaped
     target = Shaped(lm_of(net), Greedy())
     request = Request(tuple(ids), max_tokens=24)
-    for decoder in (plain.build(target), token_recycling.build(target, k=3, nodes=6, depth=3)):
+    recycling = token_recycling.build(target, costs=Costs(), kept={}, k=3, nodes=6, depth=3, thrift=False)
+    for decoder in (plain.build(target), recycling):
         assert list(run([decoder.run(request)])[0].token_ids) == want[0, 8:].tolist()
 
 

@@ -81,7 +81,7 @@ class Stats:
     accepted_at: tuple[int, ...] = ()
     tried_at: tuple[int, ...] = ()
     first: int = 0
-    expected: float | None = 0.0
+    expected: float | None = field(default=0.0, compare=False)
 
     @property
     def mean_acceptance_length(self) -> float:

@@ -58,7 +58,7 @@ class Vocab:
     size: int
     eos: frozenset[int]
     tokenizer: str = ""
-    words: Words | None = field(default=None, repr=False)
+    words: Words | None = field(default=None, repr=False, compare=False)
 
     def same(self, other: Vocab) -> bool:
         """Whether tokens of `other` mean what they mean here, as far as is known."""
