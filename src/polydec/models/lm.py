@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 from weakref import WeakSet
 
 import torch
@@ -309,12 +309,9 @@ def _later(a: Answer, row: int, head: Any) -> Answer:
 
 
 @dataclass(frozen=True)
-class PartSession:
-    """The first layers of a whole session (early exit): what they have computed of a draft stands, and the whole goes on
-    from there when it scores a draft that extends it. Whatever is committed, rewound or closed is so in the whole session;
-    committed entries that only these layers have seen pass the others when a deeper score needs them."""
+class _Within:
+    """Some layers of a whole session: whatever is rewound here is so in the whole one, and closing is left to it."""
     whole: LMSession
-    depth: int
 
     @property
     def peers(self) -> int:
@@ -323,16 +320,10 @@ class PartSession:
     async def prefill(self, want: Want) -> LogitScores:
         return await self.whole.prefill(want)
 
-    async def score(self, draft: Draft, want: Want) -> LogitScores:
-        return await self.whole.score_to(self.depth, draft, want)
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self.whole.commit(tokens)
-
     def rewind(self, n: int) -> None:
         self.whole.rewind(n)
 
-    def fork(self) -> PartSession:
+    def fork(self) -> Self:
         return replace(self, whole=self.whole.fork())
 
     def part(self, layers: Sequence[int]) -> PartSession | SkipSession:
@@ -343,34 +334,28 @@ class PartSession:
 
 
 @dataclass(frozen=True)
-class SkipSession:
+class PartSession(_Within):
+    """The first layers of a whole session (early exit): what they have computed of a draft stands, and the whole goes on
+    from there when it scores a draft that extends it. Committed entries that only these layers have seen pass the others
+    when a deeper score needs them."""
+    depth: int
+
+    async def score(self, draft: Draft, want: Want) -> LogitScores:
+        return await self.whole.score_to(self.depth, draft, want)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self.whole.commit(tokens)
+
+
+@dataclass(frozen=True)
+class SkipSession(_Within):
     """Some layers of a whole session (layer skip): committed entries are the whole's, staged ones hold what these layers
     made of them, and the whole feeds them anew. What is committed here, not in the whole, stays as these layers had it; if
     the whole scores after that, it feeds it again."""
-    whole: LMSession
     layers: tuple[int, ...]
-
-    @property
-    def peers(self) -> int:
-        return self.whole.peers
-
-    async def prefill(self, want: Want) -> LogitScores:
-        return await self.whole.prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
         return await self.whole.score_under(self.layers, draft, want)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.whole.commit_under(tokens)
-
-    def rewind(self, n: int) -> None:
-        self.whole.rewind(n)
-
-    def fork(self) -> SkipSession:
-        return replace(self, whole=self.whole.fork())
-
-    def part(self, layers: Sequence[int]) -> PartSession | SkipSession:
-        return self.whole.part(layers)
-
-    def close(self) -> None:
-        pass
