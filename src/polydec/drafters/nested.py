@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp
 
 from polydec.core.protocols import Drafter, Guess, Scores, Session, Target, Verifier
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.models.draws import sure
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _grown(chain: Draft, scores: Scores, node: int, token: int, graded: bool) ->
     """The chain with a token that the small model wrote after this node, and its probability."""
     tip = len(chain) - 1
     if scores.certain(node) is not None:
-        q = exp(scores.base.logp(node, (token,))[0]) if graded else 1.0
+        q = sure(scores, node, token, graded)
         return chain.grown(token, tip, Draw.CERTAIN, None, q), q
     law_V = scores.row(node)
     q = float(law_V[token].exp())

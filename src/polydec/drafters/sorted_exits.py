@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
-from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.models.draws import categorical, drawn
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,10 @@ class SortedGuess:
             scores, sure = await self._law(draft)
             if sure < self.how.stop:
                 break
-            token, law_V, draw, p = scores.certain(depth - 1), None, Draw.CERTAIN, sure
-            if token is None:
-                law_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
-                p_V = probs(law_V)
-                token = rng.at("draft", position, depth).categorical(p_V)
-                p = float(p_V[token])
-            draft = draft.grown(token, depth - 1, draw, law_V, p)
-            if not budget.go_on(depth, p):
+            token, draw, law_V, q = drawn(scores, depth - 1, categorical(rng.at("draft", position, depth)))
+            q = sure if law_V is None else q
+            draft = draft.grown(token, depth - 1, draw, law_V, q)
+            if not budget.go_on(depth, q):
                 break
         return draft
 

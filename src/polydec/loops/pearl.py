@@ -8,12 +8,12 @@ from torch import Tensor
 
 from polydec.core.decode import count, logprobs
 from polydec.core.effects import gather
-from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session, Target, Verifier
 from polydec.core.request import Output, Request, Result, Stats, TokenLogprob
 from polydec.core.rng import Rng
 from polydec.core.trace import Edited, Finished, Observer, Opened, Proposed, Verified, ignore
-from polydec.core.types import Draft, Draw, Edit, Exactness, Reads, Want
+from polydec.core.types import Draft, Edit, Exactness, Reads, Want
+from polydec.models.draws import categorical, drawn
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,8 @@ class Pearl:
         """The line with `more` tokens of the draft behind it, fewer where one is an end."""
         for k in range(more):
             scores, tip = await session.score(line, Want()), len(line) - 1
-            token, law_V, p, draw = scores.certain(tip), None, 1.0, Draw.CERTAIN
-            if token is None:
-                law_V, draw = scores.row(tip), Draw.INDEPENDENT
-                p_V = probs(law_V)
-                token = rng.at("draft", n, k).categorical(p_V)
-                p = float(p_V[token])
-            line = line.grown(token, tip, draw, law_V, p)
+            token, draw, law_V, q = drawn(scores, tip, categorical(rng.at("draft", n, k)))
+            line = line.grown(token, tip, draw, law_V, q)
             if token in ends:
                 break
         return line

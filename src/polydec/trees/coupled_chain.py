@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw
-from polydec.trees._grade import sure, wanted
+from polydec.core.types import Budget, Draft
+from polydec.models.draws import Pick
+from polydec.trees._line import line
 
 
 @dataclass(frozen=True)
@@ -19,17 +20,6 @@ class CoupledChain:
     Source: Daliri, Musco, Suresh (2024).
     """
     async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        draft = Draft.chain(root)
-        for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            scores = await session.score(draft, wanted(budget))
-            token, law_V, draw = scores.certain(depth - 1), None, Draw.CERTAIN
-            if token is not None:
-                p = sure(scores, depth - 1, token, budget)
-            else:
-                law_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
-                token = rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
-                p = float(law_V[token].exp())
-            draft = draft.grown(token, depth - 1, draw, law_V, p)
-            if not budget.go_on(depth, p):
-                break
-        return draft
+        def pick(depth: int) -> Pick:
+            return lambda law_V: rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
+        return await line(session, root, budget, pick)

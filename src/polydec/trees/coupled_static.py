@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw
-from polydec.trees._grade import sure, wanted
+from polydec.models.draws import sure
+from polydec.trees._line import wanted
 from polydec.trees.static import check_levels
 
 
@@ -42,7 +43,7 @@ class CoupledStatic:
                     noise = noise or rng.at("token", position + depth - 1).noise(len(law_V))
                     tokens = noise.topk(law_V, width)
                 for token in tokens[:max(room, 0)]:
-                    p = sure(scores, node, token, budget) if law_V is None else float(law_V[token].exp())
+                    p = sure(scores, node, token, budget.graded) if law_V is None else float(law_V[token].exp())
                     if budget.go_on(depth, p):
                         below.append(len(draft))
                     draft = draft.grown(token, node, draw, law_V, p)

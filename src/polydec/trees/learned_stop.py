@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from polydec.core.law import probs
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw
+from polydec.core.types import Budget, Draft
+from polydec.models.draws import categorical, drawn
 from polydec.models.stop_head import StopHead
-from polydec.trees._grade import sure, wanted
+from polydec.trees._line import wanted
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,10 @@ class LearnedStop:
             if depth > 1 and hidden_NH is not None:
                 chances[-1] = self.head.chance(hidden_NH[depth - 1])
                 all_ *= chances[-1]
-            token, law_V, draw = scores.certain(depth - 1), None, Draw.CERTAIN
-            if token is not None:
-                p = sure(scores, depth - 1, token, budget)
-            else:
-                law_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
-                p_V = probs(law_V)
-                token = rng.at("draft", position, depth).categorical(p_V)
-                p = float(p_V[token])
-            draft = draft.grown(token, depth - 1, draw, law_V, p)
-            chances.append(p)
-            if not budget.go_on(depth, p) or (depth >= self.least and 1.0 - all_ > self.threshold):
+            pick = categorical(rng.at("draft", position, depth))
+            token, draw, law_V, q = drawn(scores, depth - 1, pick, budget.graded)
+            draft = draft.grown(token, depth - 1, draw, law_V, q)
+            chances.append(q)
+            if not budget.go_on(depth, q) or (depth >= self.least and 1.0 - all_ > self.threshold):
                 break
         return replace(draft, chance=tuple(chances))

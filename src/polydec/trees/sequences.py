@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polydec.core.law import probs
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw
-from polydec.trees._grade import sure, wanted
+from polydec.core.types import Budget, Draft
+from polydec.models.draws import categorical, drawn
+from polydec.trees._line import wanted
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,12 @@ class Sequences:
             for i, node in at.items():
                 if len(draft) > budget.nodes:
                     break
-                only, law_V, draw = scores.certain(node), None, Draw.CERTAIN
-                if only is not None:
-                    token, q = only, sure(scores, node, only, budget)
-                else:
-                    law_V, draw = scores.row(node), Draw.INDEPENDENT
-                    p_V = probs(law_V)
-                    token = rng.at("draft", position, i, depth).categorical(p_V)
-                    q = float(p_V[token])
+                pick = categorical(rng.at("draft", position, i, depth))
+                token, draw, law_V, q = drawn(scores, node, pick, budget.graded)
                 child = first.setdefault((node, token), len(draft))
                 if budget.go_on(depth, q):
                     below[i] = child
-                if child == len(draft) or only is None:
+                if child == len(draft) or law_V is not None:
                     draft = draft.grown(token, node, draw, law_V, q)
             at = below
         return draft

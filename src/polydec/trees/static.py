@@ -7,7 +7,8 @@ from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw
-from polydec.trees._grade import sure, wanted
+from polydec.models.draws import sure
+from polydec.trees._line import wanted
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Static:
                 else:
                     tokens, draw = here.without_replacement(p_V, k), Draw.WITHOUT
             for token in tokens[:max(room, 0)]:
-                p = sure(scores, node, token, budget) if p_V is None else float(p_V[token])
+                p = sure(scores, node, token, budget.graded) if p_V is None else float(p_V[token])
                 if budget.go_on(depth, p):
                     below.append(len(draft))
                 draft = draft.grown(token, node, draw, law_V, p)

@@ -10,7 +10,8 @@ from polydec.core.law import probs
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw
-from polydec.trees._grade import sure, wanted
+from polydec.models.draws import sure
+from polydec.trees._line import wanted
 from polydec.trees.greedy_growth import check_width
 
 
@@ -79,7 +80,7 @@ class StochasticBeam:
                 weights = torch.tensor([a.mass * a.left for a in there], dtype=torch.float64)
                 parent = there[here.at("parent").categorical(weights)]
             if parent.only is not None:
-                token, q, share, parent.left = parent.only, sure(scores, parent.node, parent.only, budget), 1.0, 0.0
+                token, q, share, parent.left = parent.only, sure(scores, parent.node, parent.only, budget.graded), 1.0, 0.0
             else:
                 token = here.categorical(parent.left_V)
                 q = share = float(parent.q_V[token])

@@ -1,0 +1,26 @@
+"""What trees ask of the draft, and the tree that is one path."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polydec.core.protocols import Session
+from polydec.core.types import Budget, Draft, Reads, Want
+from polydec.models.draws import Pick, drawn
+
+
+def wanted(budget: Budget) -> Want:
+    """What a tree must see of the draft's scores."""
+    return Want(base=Reads.ROW if budget.graded else Reads.NOTHING)
+
+
+async def line(session: Session, root: int, budget: Budget, pick: Callable[[int], Pick]) -> Draft:
+    """One path down to the budget's depth, or until its go_on says stop (the token that said so is kept); pick(depth)
+    draws the token of that depth."""
+    draft = Draft.chain(root)
+    for depth in range(1, min(budget.depth, budget.nodes) + 1):
+        scores = await session.score(draft, wanted(budget))
+        token, draw, law_V, q = drawn(scores, depth - 1, pick(depth), budget.graded)
+        draft = draft.grown(token, depth - 1, draw, law_V, q)
+        if not budget.go_on(depth, q):
+            break
+    return draft
