@@ -79,6 +79,8 @@ class SortedGuess:
         """The exit's scores, and how sure it is of the token after the draft's last."""
         bars = (*self.how.thresholds, 0.0)
         for exit, bar in zip(self.how.exits, bars, strict=True):
+            if bar > 1.0:                         # never sure enough: its head has nothing to say
+                continue
             scores = await self.session.part(range(exit)).score(draft, Want(base=Reads.ROW))
             sure = exp(scores.base.topk(len(draft) - 1, 1)[1][0])
             if sure >= bar:
