@@ -1,8 +1,9 @@
 """What the passes of a run cost by the measured tables of `polydec tune`: the same figure each time, where a clock is noisy.
 
 A run notes every pass of a network; what is kept of them is a histogram, a list of [rows, part, passes, contexts]. rows: of
-all sequences together, as they share the pass; part: of the network's layers, above 0 to 1; contexts: the sum over these
-passes of the tokens that stand behind their rows (the mean over the rows where sequences differ).
+all sequences together, as they share the pass; part: of the network, above 0 to 1, by the weights of the layers and the head
+that ran; contexts: the sum over these passes of the tokens that stand behind their rows (the mean over the rows where
+sequences differ). A head that is computed apart, as at an early exit, stands there too, as a part behind nothing.
 """
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import hashlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,49 +19,78 @@ import numpy as np
 
 from polydec.bench.profile import Profile
 from polydec.core.costs import Costs
+from polydec.core.types import Reads
 
 Histogram = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a network did from some moment on."""
+    """What a network did from some moment on: seconds, heads that were computed apart included; passes and their rows."""
     seconds: float
     passes: int
     rows: int
     by_rows: list[list[float]]
 
 
-class Clocked:
-    """Notes of each pass of a network when it ran, how long it took, its rows, layers and context."""
-    def __init__(self, network: Any) -> None:
-        self.network, self.calls, forward = network, list[tuple[float, float, list[tuple[int, int, Any]]]](), network.forward
+@dataclass(frozen=True)
+class Fed:
+    """Rows that went together through a part of a network, behind `context` tokens; head: through nothing but its head."""
+    rows: int
+    part: float
+    context: float
+    head: bool = False
 
-        def timed(queries: Any) -> Any:
+
+class Clocked:
+    """Notes of each pass of a network when it began, how long it took, and what was fed."""
+    def __init__(self, network: Any) -> None:
+        self.network, self.calls = network, list[tuple[float, float, list[Fed]]]()
+        self._head, forward, head = head_share(network), network.forward, network.head
+
+        def timed(call: Any, x: Any, fed: Callable[[Any], list[Fed]]) -> Any:
             start = time.perf_counter()
-            answers = forward(queries)
-            took = time.perf_counter() - start
-            self.calls.append((start, took, [(len(q), q.first, q.layers) for q in queries]))
-            return answers
-        network.forward = timed
+            answer = call(x)
+            self.calls.append((start, time.perf_counter() - start, fed(x)))
+            return answer
+        network.forward = lambda queries: timed(forward, queries, self._fed)
+        network.head = lambda hidden_RH: timed(head, hidden_RH, lambda h: [Fed(len(h), self._head, 0.0, True)])
+
+    def _fed(self, queries: Sequence[Any]) -> list[Fed]:
+        """Queries over other layers than their neighbours' make a pass of their own."""
+        out = list[Fed]()
+        for layers in dict.fromkeys(q.layers for q in queries):
+            mine = [q for q in queries if q.layers == layers]
+            rows, run = sum(len(q) for q in mine), 1.0 if layers is None else len(layers) / self.network.layers
+            head = any(len(q.rows) and max(q.want.law, q.want.base) > Reads.NOTHING for q in mine)
+            out.append(Fed(rows, run * (1.0 - self._head) + head * self._head,
+                           sum(len(q) * q.first for q in mine) / max(rows, 1)))
+        return out
 
     def since(self, moment: float) -> Done:
-        """What began then or later. Queries over other layers than their neighbours' make a pass of their own."""
+        """What began then or later."""
         calls, found = [c for c in self.calls if c[0] >= moment], defaultdict[tuple[int, float], list[float]](lambda: [0, 0.0])
-        for _, _, queries in calls:
-            for layers in dict.fromkeys(q[2] for q in queries):
-                mine = [q for q in queries if q[2] == layers]
-                rows, part = sum(q[0] for q in mine), 1.0 if layers is None else len(layers) / self.network.layers
-                entry = found[rows, round(part, 4)]
-                entry[0] += 1
-                entry[1] += sum(n * first for n, first, _ in mine) / max(rows, 1)
-        by_rows = [[rows, part, n, round(contexts, 1)] for (rows, part), (n, contexts) in sorted(found.items())]
-        return Done(sum(c[1] for c in calls), sum(int(e[2]) for e in by_rows), sum(int(e[0] * e[2]) for e in by_rows), by_rows)
+        for fed in (f for c in calls for f in c[2]):
+            entry = found[fed.rows, round(fed.part, 4)]
+            entry[0] += 1
+            entry[1] += fed.context
+        passes = [f for c in calls for f in c[2] if not f.head]
+        return Done(sum(c[1] for c in calls), len(passes), sum(f.rows for f in passes),
+                    [[rows, part, n, round(contexts, 1)] for (rows, part), (n, contexts) in sorted(found.items())])
+
+
+def head_share(network: Any) -> float:
+    """The head's part of a network's weights, embeddings left out, from 0 to 1; 0 where its sizes are not known."""
+    c = getattr(network, "config", None)
+    if not all(hasattr(c, name) for name in ("vocab", "width", "inner", "heads", "kv_heads", "layers")):
+        return 0.0
+    layer = c.width * (2 * c.width + 2 * c.width * c.kv_heads // c.heads) + 3 * c.width * c.inner
+    return c.vocab * c.width / (c.vocab * c.width + c.layers * layer)
 
 
 def replayed_ms(cell: Mapping[str, Any], profile: Profile) -> float | None:
     """Milliseconds of a cell's passes by the profile's tables, what Python adds to each pass included; a pass over a part of
-    the layers counts as that part of a pass. What drafters compute between passes, and heads at an early exit, cost nothing.
+    the network counts as that part of a pass. What drafters compute between passes costs nothing here.
 
     None where the cell has no passes noted (another engine's), or some of a model that the profile does not know.
     """

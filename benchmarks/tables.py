@@ -16,7 +16,8 @@ from polydec import registry
 from polydec.core.types import Exactness
 
 Cell = Mapping[str, Any]
-Task = tuple[str, Any]
+Task = tuple[str, Any, Any]
+"""A workload, a prompt (a batch of them) and the most tokens of its answer."""
 PerTask = Mapping[Task, tuple[float, float]]
 """Of each task its tokens and what they cost, in any unit of time."""
 
@@ -86,7 +87,7 @@ def costs(cells: Iterable[Cell], unit: str) -> dict[Task, tuple[float, float]]:
     """Tokens and `unit` ("seconds", "ms") of each task, all its repeats together; tasks that lack it are left out."""
     out, lacks = defaultdict[Task, list[float]](lambda: [0.0, 0.0]), set[Task]()
     for c in cells:
-        task = c["workload"], c.get("prompt", (c["task"], c["seed"]))
+        task = c["workload"], c.get("prompt", (c["task"], c["seed"])), c.get("max_tokens")
         if c.get(unit) is None:
             lacks.add(task)
             continue

@@ -11,6 +11,7 @@ import replay
 import tables
 
 from polydec.bench.profile import Profile
+from polydec.core.types import Want
 
 PROFILE = Profile(0, {1: 10.0, 2: 12.0, 4: 20.0}, 1000, {1: 11.0, 2: 14.0, 4: 24.0}, {1: 1.0, 2: 1.5}, 0.5, "today")
 
@@ -68,26 +69,44 @@ def test_a_profile_survives_its_line():
 
 
 class Query:
-    def __init__(self, rows, first, layers=None):
-        self.rows, self.first, self.layers = rows, first, layers
+    def __init__(self, rows, first, layers=None, asked=1):
+        self.fed, self.first, self.layers, self.rows, self.want = rows, first, layers, range(asked), Want()
 
     def __len__(self):
-        return self.rows
+        return self.fed
+
+
+def network(**config):
+    return SimpleNamespace(forward=lambda queries: ["answer"] * len(queries), head=lambda hidden: "law", layers=4,
+                           config=SimpleNamespace(**config))
 
 
 def test_passes_are_noted_merged_and_by_the_layers_that_ran():
-    network = SimpleNamespace(forward=lambda queries: ["answer"] * len(queries), layers=4)
-    clock = replay.Clocked(network)
-    assert network.forward([Query(100, 0)]) == ["answer"]
+    net = network()                                                  # its sizes are not known: the head counts nothing
+    clock = replay.Clocked(net)
+    assert net.forward([Query(100, 0)]) == ["answer"]
     later = clock.calls[-1][0] + clock.calls[-1][1]
-    network.forward([Query(1, 10), Query(3, 20)])                    # two sequences in one pass
-    network.forward([Query(1, 30)])
-    network.forward([Query(1, 40)])
-    network.forward([Query(2, 5, (0,)), Query(1, 7, (2, 3)), Query(2, 9, (0,))])
+    net.forward([Query(1, 10), Query(3, 20)])                        # two sequences in one pass
+    net.forward([Query(1, 30)])
+    net.forward([Query(1, 40)])
+    net.forward([Query(2, 5, (0,)), Query(1, 7, (2, 3)), Query(2, 9, (0,))])
     done = clock.since(later)
     assert done.by_rows == [[1, 0.5, 1, 7.0], [1, 1.0, 2, 70.0], [4, 0.25, 1, 7.0], [4, 1.0, 1, 17.5]]
     assert (done.passes, done.rows) == (5, 11)
     assert clock.since(0.0).rows == 111
+
+
+def test_a_head_is_its_part_of_a_pass_wherever_it_is_computed():
+    net = network(vocab=92, width=4, inner=5, heads=2, kv_heads=1, layers=4)        # a head of 368, layers of 108
+    clock = replay.Clocked(net)
+    assert replay.head_share(net) == pytest.approx(368 / 800)
+    net.forward([Query(1, 10)])
+    net.forward([Query(1, 10, (0, 1))])
+    net.forward([Query(2, 10, (2, 3), asked=0)])
+    assert net.head([[0.0], [0.0], [0.0]]) == "law"
+    done = clock.since(0.0)
+    assert done.by_rows == [[1, 0.73, 1, 10.0], [1, 1.0, 1, 10.0], [2, 0.27, 1, 10.0], [3, 0.46, 1, 0.0]]
+    assert (done.passes, done.rows) == (3, 4)
 
 
 # ---- tables ----
