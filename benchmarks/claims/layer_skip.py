@@ -37,9 +37,10 @@ def main() -> None:
     keep = found.keep
     even = kept_layers(L, L / len(keep) - 1e-9 if len(keep) < L else 1.0, even=True)
     texts, count, rows = [p for _, p in prompts(lm, args, False)], counted(lm.network), list[dict[str, Any]]()
+    ours, theirs = (",".join(str(i) for i in range(L) if i not in some) for some in (keep, even))
     methods: dict[str, tuple[str, dict[str, Any]]] = {
-        "plain": ("plain", {}), "searched": ("layer-skip", {"keep": keep}), "evenly spaced": ("layer-skip", {"keep": even}),
-        "searched, drafts of four": ("layer-skip", {"keep": keep, "depth": 4, "threshold": 0.0})}
+        "plain": ("plain", {}), "searched": ("layer-skip", {"skip": ours}), "evenly spaced": ("layer-skip", {"skip": theirs}),
+        "searched, drafts of four": ("layer-skip", {"skip": ours, "depth": 4, "threshold": 0.0})}
     base: list[tuple[int, int]] = []
     for label, (name, options) in methods.items():
         pairs, stats = list[tuple[int, int]](), []
@@ -51,13 +52,12 @@ def main() -> None:
             stats.append(r.stats)
         base = base or pairs
         tokens, passes = sum(t for t, _ in pairs), sum(s.passes for s in stats)
-        rows.append({"method": label, "layers": len(options.get("keep", range(L))),
+        rows.append({"method": label, "layers": L if name == "plain" else len(keep),
                      "layer passes a token": sum(c for _, c in pairs) / tokens,
                      "over plain": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, base)), "tokens per pass": tokens / passes,
                      "accepted": sum(s.accepted for s in stats) / max(1, sum(s.drafted for s in stats))})
     if args.time:
-        some = [Method(n, {k: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for k, v in o.items()})
-                for n, o in methods.values()]
+        some = [Method(n, {k: str(v) for k, v in o.items()}) for n, o in methods.values()]
         tasks = [Task("documents", (p,), raw=True) for p in texts]
         rows += table(lm, measure(lm, some, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=args.tokens,
                                   repeats=args.repeats), tasks)

@@ -16,7 +16,7 @@ from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.part import FromPart
 from polydec.drafters.sorted_exits import SortedExits
-from polydec.models.depth import kept_layers
+from polydec.models.depth import halves, kept_layers, left, named
 from polydec.models.lm import LM, LMSession
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed
@@ -26,7 +26,7 @@ from polydec.shapers.temperature import Temperature
 from polydec.targets.confident import Confident
 from polydec.targets.shaped import Shaped
 from polydec.targets.skipping import Skipping
-from polydec.testing.check_decoder import check_greedy, check_law
+from polydec.testing.check_decoder import check_decoder, check_greedy, check_law
 from polydec.testing.check_target import Checker, check_target
 from polydec.testing.toy import Table, toy
 from polydec.trees.chain import Chain
@@ -67,7 +67,7 @@ def deep(seed=1, size=5, done=9):
 @pytest.mark.parametrize("shaper", [Greedy(), Temperature(0.8)], ids=["greedy", "sampled"])
 def test_all_layers_draft_what_is_accepted(shaper):
     target = Shaped(deep(), shaper)
-    for name, options in (("early-exit", {"exit": 6}), ("layer-skip", {"keep": (0, 1, 2, 3, 4, 5), "threshold": 0.0}),
+    for name, options in (("early-exit", {"exit": 6}), ("layer-skip", {"skip": "", "threshold": 0.0}),
                           ("unified-layer-skipping-draft", {"speed": 1.0})):
         stats = answer(recipe(name, target, **options)).stats
         assert stats.accepted == stats.drafted > 0, name
@@ -110,6 +110,38 @@ def test_published_layers():
             assert max(gaps) - min(gaps) <= 1
     with pytest.raises(ValueError, match=r"speed is 0\.5"):
         kept_layers(8, 0.5)
+
+
+@pytest.mark.parametrize("skip", ["0a,1m", "1,2a", "0m,2m"])
+def test_halves_that_do_not_draft_keep_the_law(skip):
+    check_decoder(lambda t, d: recipe("layer-skip", t, skip=skip, threshold=0.0, depth=2), laws=3)
+    target = Shaped(deep(3), Greedy())
+    stats = answer(Speculative(target, FromPart(Chain(), *left(halves(skip, 6), 6)), Exact(), Fixed(3))).stats
+    assert stats.drafted >= stats.accepted > 0
+    fed = len(PROMPT) - 1 + stats.passes + stats.drafted
+    assert target.target.network.runs == fed * 6 + stats.drafted * (6 - len(halves(skip, 6)) / 2)
+
+
+def test_names_of_halves():
+    assert halves("3, 5a,7m", 8) == {6, 7, 10, 15} and halves("", 8) == set() and halves("2a,2m,0", 3) == halves("0,2", 3)
+    assert left(halves("3,5a,7m", 8), 8) == ((0, 1, 2, 4, 5, 6, 7), {10, 15}) and named(halves("7m,5a,3m,3a", 8)) == "3,5a,7m"
+    for bits in range(63):
+        out = frozenset(i for i in range(6) if bits >> i & 1)
+        assert halves(named(out), 3) == out
+        layers, without = left(out, 3)
+        assert {h for i in layers for h in (2 * i, 2 * i + 1)} - without == set(range(6)) - out
+    net = toy(1).network
+    for bad in ("3", "1,-1", "a", "1x", "2,9m", "0-2", "1a2"):
+        with pytest.raises(ValueError, match=rf"skip is '{bad}': it must name layers 0 to 2, such as 3 \(whole\)"):
+            recipe("layer-skip", LM(net, toy(1).vocab), skip=bad)
+    with pytest.raises(ValueError, match="at least one attention or MLP of the 3 layers must be left"):
+        recipe("layer-skip", LM(net, toy(1).vocab), skip="0,1,2")
+    with pytest.raises(ValueError, match="skip is 3: it must be a word or none"):
+        recipe("layer-skip", LM(net, toy(1).vocab), skip=3)
+    for bad in ({0, 1}, {6}, {-1}):
+        with pytest.raises(ValueError, match=r"without is .*: it must hold"):
+            FromPart(Chain(), (0, 2), frozenset(bad))
+    assert not net.runs
 
 
 @pytest.mark.parametrize("law", [lambda t: Skipping(t, (0, 2)), lambda t: Skipping(t, (0, 1, 2)), lambda t: Skipping(t, (1,)),

@@ -6,19 +6,42 @@ import torch
 from test_cache import network
 from test_session import go, lm, near, rows
 
+from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.models.cpu.library import available
+from polydec.models.depth import halves, left
 
 ROW, SILENT = Want(), Want(law=Reads.NOTHING)
 L = 4
 
 
-def native(**more):
+def run_of(skip):
+    return left(halves(skip, L), L)
+
+
+def native(idle=()):
     from native_checkpoints import config, weights
 
     from polydec.models.cpu.network import CpuStep
-    c = config(num_hidden_layers=L, vocab_size=50, **more)
-    return CpuStep.build(c, weights(c), threads=2)
+    c = config(num_hidden_layers=L, vocab_size=50)
+    return CpuStep.build(c, silenced(weights(c), idle), threads=2)
+
+
+def silenced(weights, idle):
+    """The weights of a network whose halves in `idle` add nothing."""
+    for h in idle:
+        weights[f"model.layers.{h // 2}.{('self_attn.o_proj', 'mlp.down_proj')[h % 2]}.weight"].zero_()
+    return weights
+
+
+def torch_net(dtype, idle=()):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from polydec.models.transformer import Transformer
+    torch.manual_seed(3)
+    config = LlamaConfig(vocab_size=50, hidden_size=32, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2,
+                         intermediate_size=48, max_position_embeddings=600, initializer_range=0.2)
+    return Transformer.build(config.to_dict(), silenced(LlamaForCausalLM(config).state_dict(), idle), dtype=dtype)
 
 
 @pytest.fixture(params=["float64", "float32", "native"])
@@ -34,7 +57,7 @@ def net(request, monkeypatch):
     made.runs, real = 0, made.forward
 
     def forward(queries):
-        made.runs += sum(len(q) * (L if q.layers is None else len(q.layers)) for q in queries)
+        made.runs += sum(len(q) * ((L if q.layers is None else len(q.layers)) - len(q.without) / 2) for q in queries)
         return real(queries)
     made.forward = forward
     return made
@@ -42,7 +65,7 @@ def net(request, monkeypatch):
 
 def fresh(net, text, part=None):
     session = lm(net=net).open(text[:1])
-    session = session if part is None else session.part(part)
+    session = session if part is None else session.part(*part) if isinstance(part, tuple) else session.part(part)
     return rows(go(session.score(Draft.chain(text[0], text[1:]), ROW)), len(text))
 
 
@@ -118,28 +141,28 @@ def test_trees_at_an_exit(net):
     near(go(session.score(Draft.chain(30), ROW)).row(0), fresh(net, text)[-1], net.tolerance)
 
 
-def without(net, text, layers, prompt):
-    """The law after a text whose first tokens all layers saw, and the others these layers only."""
+def without(net, text, skip, prompt):
+    """The law after a text whose first tokens all layers saw, and the others what `skip` leaves."""
     session = lm(net=net).open(text[:1])
     go(session.score(Draft.chain(text[0], text[1:prompt]), SILENT))
     session.commit(text[:prompt])
-    part = session.part(layers)
+    part = session.part(*run_of(skip))
     for x in text[prompt:]:
         row = go(part.score(Draft.chain(x), ROW)).row(0)
         part.commit([x])
     return row
 
 
-@pytest.mark.parametrize("layers", [(0, 3), (1, 2), (0, 2, 3)], ids=str)
-def test_skipped_layers(net, layers):
+@pytest.mark.parametrize("skip", ["1,2", "0,3", "1", "1a", "0m,3a", "0a,1m,2"])
+def test_skipped_layers(net, skip):
     text = [7, 3, 9, 20, 4]
     session = lm(net=net).open(text)
-    part = session.part(layers)
+    part = session.part(*run_of(skip))
     draft = Draft.chain(4, [6, 2])
     got = go(part.score(Draft.chain(4, [6]), ROW))
     got = go(part.score(draft, ROW))
     for i, x in enumerate(([], [6], [6, 2])):
-        near(got.row(i), without(net, [*text, *x], layers, 4), net.tolerance)
+        near(got.row(i), without(net, [*text, *x], skip, 4), net.tolerance)
     near(rows(go(session.score(draft, ROW)), 3), fresh(net, [*text, 6, 2])[-3:], net.tolerance)
     go(part.score(draft, ROW))
     session.commit((4, 6))                        # scored by the part alone: the whole feeds it again
@@ -148,7 +171,7 @@ def test_skipped_layers(net, layers):
     near(go(session.score(Draft.chain(13), ROW)).row(0), fresh(net, text)[-1], net.tolerance)
     go(part.score(Draft.chain(13, [1]), ROW))
     part.commit((13, 1))                          # 13 as the whole had it; kept so, and fed again where the whole wants it
-    near(go(part.score(Draft.chain(8), ROW)).row(0), without(net, [*text, 1, 8], layers, 7), net.tolerance)
+    near(go(part.score(Draft.chain(8), ROW)).row(0), without(net, [*text, 1, 8], skip, 7), net.tolerance)
     part.commit((8,))
     near(go(session.score(Draft.chain(2), ROW)).row(0), fresh(net, [*text, 1, 8, 2])[-1], net.tolerance)
     session.close()
@@ -170,7 +193,48 @@ def test_a_part_is_the_network_that_has_these_layers_only():
             head = f"model.layers.{of}."
             some |= {k.replace(head, f"model.layers.{to}."): v for k, v in weights.items() if k.startswith(head)}
         other = Transformer.build({**config.to_dict(), "num_hidden_layers": len(layers)}, some, dtype="float64")
-        near(fresh(whole, text, layers), fresh(other, text), 1e-10)
+        near(fresh(whole, text, (layers,)), fresh(other, text), 1e-10)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "native"])
+@pytest.mark.parametrize("skip", ["1a", "2m", "0a", "3m", "0m,1a,2,3a", "0a,1a,2a,3a", "0m,1m,2m,3m", "1,3"])
+def test_halves_that_do_not_run(kind, skip, monkeypatch):
+    """As a network in which they add nothing, alone and in a tree; an attention that does not run leaves the cache as it was,
+    and nobody reads it."""
+    if kind == "native":
+        if not available()[0]:
+            pytest.skip(available()[1])
+        monkeypatch.syspath_prepend("tests/native")
+    idle, text = halves(skip, L), [7, 3, 9, 20, 4]
+    whole, other = (native(h) if kind == "native" else torch_net(kind, h) for h in ((), idle))
+    tolerance = {"float64": 1e-12, "float32": 1e-5, "native": 0.0}[kind]
+    near(fresh(whole, text, run_of(skip)), fresh(other, text), tolerance)
+    assert not torch.allclose(fresh(whole, text), fresh(other, text), atol=1e-3)
+    ours, theirs = lm(net=whole).open(text[:1]), lm(net=other).open(text[:1])
+    ours._cache.kv.fill_(float("nan"))
+    part, tree = ours.part(*run_of(skip)), Draft.certain((7, 3, 9, 20, 4), (-1, 0, 0, 1, 1))
+    near(rows(go(part.score(tree, ROW)), 5), rows(go(theirs.score(tree, ROW)), 5), tolerance)
+    part.commit((7, 3, 4))
+    theirs.commit((7, 3, 4))
+    near(go(part.score(Draft.chain(8), ROW)).row(0), go(theirs.score(Draft.chain(8), ROW)).row(0), tolerance)
+    for i in range(L):
+        written = ours._cache.kv[i, :, :, :4]
+        assert (written.isnan() if 2 * i in idle else written.isfinite()).all()
+    assert torch.equal(rows(go(ours.score(tree, ROW)), 5), fresh_tree(whole, [7, 3, 4], tree)), "the whole reads its own only"
+
+
+def fresh_tree(net, text, tree):
+    session = lm(net=net).open([*text, tree.token[0]])
+    return rows(go(session.score(tree, ROW)), len(tree))
+
+
+def test_sessions_that_skip_different_halves_share_nothing(net):
+    """Scored at once, in one call of the network."""
+    def scores():
+        return [lm(net=net).open([3, 1]).part(*run_of(s)).score(Draft.chain(1, [4, 9]), ROW)
+                for s in ("1a", "1m", "", "1a", "0m,2", "1a,2m")]
+    for together, alone in zip(run(scores()), [go(s) for s in scores()], strict=True):
+        near(rows(together, 3), rows(alone, 3), net.tolerance)
 
 
 def test_exits_of_a_score_and_of_a_prompt(net):
@@ -207,3 +271,10 @@ def test_layers_that_are_not_there(layers):
     session = lm(net=network(num_hidden_layers=L)).open([1, 2])
     with pytest.raises(ValueError, match=r"layers is .*: they must be ascending"):
         session.part(layers)
+
+
+@pytest.mark.parametrize("bad", [{8}, {-1}, {2, 3}, {4}], ids=str)
+def test_halves_that_are_not_there(bad):
+    session = lm(net=network(num_hidden_layers=L)).open([1, 2])
+    with pytest.raises(ValueError, match=r"without is .*: it must hold 2 i \(attention\) or 2 i \+ 1 \(MLP\) of layers i"):
+        session.part((0, 1, 3), frozenset(bad))

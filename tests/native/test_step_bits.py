@@ -87,6 +87,33 @@ def test_trees_batches_and_layouts(kind, changes):
             assert same(torch.cat([a.logits_RV for a in net.forward(queries)]), torch.cat(expected)), trial
 
 
+def test_halves_that_do_not_run():
+    """Any set, threads and number of rows: the bits of a network in which these halves add nothing; what they would cache is
+    not written."""
+    c = config(num_hidden_layers=4)
+    w, ids = weights(c, seed=9), [i * 7 % 83 for i in range(150)]
+    for layers, without in (((0, 1, 2, 3), {2, 5}), ((0, 2, 3), {0, 7}), ((1,), {2}), ((0, 3), {1, 6}), ((1, 2), {3, 5}),
+                            ((0, 1, 2, 3), {0, 2, 4, 6})):
+        idle = {**w, **{f"model.layers.{i}.{name}.weight": torch.zeros_like(w[f"model.layers.{i}.{name}.weight"])
+                        for i in range(4) for h, name in enumerate(("self_attn.o_proj", "mlp.down_proj"))
+                        if i not in layers or 2 * i + h in without}}
+        truth, _ = chain(CpuStep.build(c, idle), ids)
+        for isa in sets():
+            for threads in (1, 2, 3):
+                net = CpuStep.build(c, w, threads=threads, isa=isa)
+                for step in (1, 3, 8, 150) if isa == sets()[0] else (150,):
+                    cache, out = net.new_cache(), []
+                    cache.kv.fill_(7.0)
+                    for i in range(0, 150, step):
+                        some = ids[i:i + step]
+                        out += net.forward([feed(net, cache, some, layers=layers, without=frozenset(without))])
+                        cache.commit(range(len(some)))
+                    assert same(torch.cat([a.logits_RV for a in out]), truth), (isa, threads, step)
+                    for i in range(4):
+                        kept = i not in layers or 2 * i in without
+                        assert bool((cache.kv[i, :, :, :150] == 7.0).all()) == kept
+
+
 def test_commit_equals_prefill():
     c = config("qwen3")
     net = CpuStep.build(c, weights(c), threads=2)

@@ -155,6 +155,11 @@ def test_refusals_are_sentences():
         logits(net, [83])
     with pytest.raises(ValueError, match="512"):
         logits(net, [1] * 513)
+    cache = net.new_cache()
+    cache.stage([-1])
+    for layers, without in (((1, 0), ()), ((2,), ()), ((0, 1), (2, 3))):
+        with pytest.raises(ValueError, match="layers outside the network"):
+            net.forward([Query(cache, 0, (1,), (0,), Want(), layers=layers, without=frozenset(without))])
 
 
 def test_a_forked_process_has_threads_of_its_own():

@@ -58,7 +58,7 @@ def search(target: Target, prompts: Sequence[Sequence[int]], *, tokens: int = 48
         watch(f"{n + 1} layers left out, the last one {out}: agreement {tried[out]:.3f}")
     times = list[tuple[int, float]]()
     for n in range(step, len(order) + 1, step) if step else ():
-        given = {**options, "keep": _without(L, order[:n])}
+        given = {**options, "skip": ",".join(str(i) for i, _ in order[:n])}
         times.append((n, _timed(target, "layer-skip", prompts, tokens, clock, given)[1]))
         watch(f"{n} layers left out: {1000 * times[-1][1]:.2f} ms a token, plain {1000 * plain:.2f}")
     best = min(times, key=lambda t: t[1], default=(len(order), float("nan")))

@@ -14,22 +14,27 @@ class FromPart:
     """Draws a tree from some of the target's layers, its final norm and head, over the target's own cache.
 
     layers: ascending indices. The first ones alone are an early exit: what they computed stands, and verification goes on
-    behind them, so that every layer runs once for a token that is kept. With others (layer skip) the keys and values behind
-    the first gap are wrong for the target, which computes all of its layers anew.
+    behind them, so that every layer runs once for a token that is kept. With others (layer skip), or `without` some of their
+    halves (2 i: the attention of layer i, which then caches nothing; 2 i + 1: its MLP), the keys and values behind the first
+    gap are wrong for the target, which computes all of its layers anew.
 
     Exact: law, under any exact verifier: every node carries the row that it was drawn from, shaped as the target's are.
-    Reduces to: drafts that are always accepted with all layers; `nothing` at depth 0.
+    Reduces to: drafts that are always accepted with all layers, none halved; `nothing` at depth 0.
     Source: Elhoushi et al., LayerSkip (2024), for exits; Zhang et al., "Draft & verify" (2023), for skips.
     """
     tree: Tree
     layers: tuple[int, ...] = (0,)
+    without: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
             raise ValueError(f"layers is {self.layers}: it must hold ascending indices, at least one")
+        if not {h // 2 for h in self.without} <= set(self.layers) or any(h ^ 1 in self.without for h in self.without):
+            raise ValueError(f"without is {sorted(self.without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i "
+                             f"in {self.layers}, not both of one")
 
     def open(self, prompt: Sequence[int], session: Session) -> PartGuess:
-        return PartGuess(self.tree, session.part(self.layers))
+        return PartGuess(self.tree, session.part(self.layers, self.without))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,9 @@
-"""Which layers a shallow copy of a network keeps."""
+"""Which layers, and which halves of them, a shallow copy of a network keeps."""
 from __future__ import annotations
+
+from collections.abc import Set
+
+from polydec.models.query import Run
 
 
 def kept_layers(layers: int, speed: float, *, even: bool = False) -> tuple[int, ...]:
@@ -19,3 +23,32 @@ def kept_layers(layers: int, speed: float, *, even: bool = False) -> tuple[int, 
     step = layers // (count - 1)
     middle = [i for i in range(1, layers - 1) if i % step == 0][:count - 2]
     return (0, *middle, layers - 1)
+
+
+def halves(skip: str, layers: int) -> frozenset[int]:
+    """The halves that `skip` names, such as "3,5a,7m": layer 3 whole, the attention of 5, the MLP of 7; "": none. 2 i is
+    the attention of layer i, 2 i + 1 its MLP. Raises ValueError where a name is of another form, a layer is not below
+    `layers`, or nothing would be left."""
+    out = set[int]()
+    for name in filter(None, (s.strip() for s in skip.split(","))):
+        number = name[:-1] if name[-1] in "am" else name
+        if not number.isdecimal() or int(number) >= layers:
+            raise ValueError(f"skip is {skip!r}: it must name layers 0 to {layers - 1}, such as 3 (whole), 3a (its attention) "
+                             "or 3m (its MLP), with commas between them")
+        at = 2 * int(number)
+        out |= {at, at + 1} if name == number else {at + "am".index(name[-1])}
+    if len(out) == 2 * layers:
+        raise ValueError(f"skip is {skip!r}: at least one attention or MLP of the {layers} layers must be left")
+    return frozenset(out)
+
+
+def named(out: Set[int]) -> str:
+    """What `halves` reads as these."""
+    whole = {h // 2 for h in out if h ^ 1 in out}
+    return ",".join(f"{h // 2}" if h // 2 in whole else f"{h // 2}{'am'[h % 2]}"
+                    for h in sorted(out) if h // 2 not in whole or h % 2 == 0)
+
+
+def left(out: Set[int], layers: int) -> Run:
+    """What runs of so many layers without these halves."""
+    return tuple(i for i in range(layers) if not {2 * i, 2 * i + 1} <= out), frozenset(h for h in out if h ^ 1 not in out)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polydec.core.effects import Forward
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.models.query import Answer, Network, Query
+from polydec.models.query import Answer, Network, Query, Run
 from polydec.models.scores import LogitScores, exits_of, rows_of
 
 __all__ = ["LM", "Answer", "LMSession", "LogitScores", "Network", "PartSession", "Query", "SkipSession"]
@@ -84,8 +84,8 @@ class LMSession:
         self._staged: list[Entry] = []
         self._lag: list[Entry] = []               # the last committed entries of the cache: not through every layer yet
         self._answers: dict[Any, list[Answer]] = {}       # of the staged nodes, by depth (or by the layers that ran)
-        self._skips: tuple[int, ...] | None = None        # the layers under which the staged nodes ran, where not the first
-        self._skipped: tuple[int, tuple[int, ...]] | None = None      # committed entries from here on ran under these only
+        self._skips: Run | None = None            # the layers under which the staged nodes ran, where not the first
+        self._skipped: tuple[int, Run] | None = None      # committed entries from here on ran under these only
         self._paths: dict[tuple[int, ...], Any] = {}      # without a tree mask: the caches that hold root and path
 
     @property
@@ -126,25 +126,25 @@ class LMSession:
         self._answers.setdefault(depth, []).extend(await self._advance(depth, want))
         return self._scores(depth, want)
 
-    async def score_under(self, layers: tuple[int, ...], draft: Draft, want: Want) -> LogitScores:
+    async def score_under(self, run: Run, draft: Draft, want: Want) -> LogitScores:
         """The laws of the network that has these layers only, over the whole one's cache; nodes that the whole has scored
         stand as they are."""
-        if self._skipped is not None and (self._skipped[1] != layers or len(self._text) > self._cache.length):
+        if self._skipped is not None and (self._skipped[1] != run or len(self._text) > self._cache.length):
             self._forget(self._skipped[0])
         whole = self._skips is None and all(e.depth == self._all for e in self._staged)
-        if self._tree is None or not (whole or self._skips == layers) or not draft.extends(self._tree):
+        if self._tree is None or not (whole or self._skips == run) or not draft.extends(self._tree):
             self._drop()
             self._take()
             await self._advance(self._all, _SILENT)
         known = len(self._staged)
-        answers = self._answers.setdefault(layers, list(self._answers.get(self._all, ())))
+        answers = self._answers.setdefault(run, list(self._answers.get(self._all, ())))
         first = self._cache.stage(draft.parent[known:])
-        self._tree, self._skips = draft, layers
+        self._tree, self._skips = draft, run
         if new := draft.token[known:]:
-            answers.append(await self._run(Query(self._cache, first, new, range(len(new)), want, layers=layers)))
+            answers.append(await self._run(Query(self._cache, first, new, range(len(new)), want, None, *run)))
             exits = answers[-1].exits or {}
             self._staged += [Entry(x, self._all, None, {d: t[i] for d, t in exits.items()}) for i, x in enumerate(new)]
-        return self._scores(layers, want)
+        return self._scores(run, want)
 
     async def _advance(self, depth: int, want: Want) -> list[Answer]:
         """Take every entry to this depth; answers for the staged ones among those that were not there."""
@@ -288,13 +288,17 @@ class LMSession:
         twin._skips, twin._skipped = self._skips, self._skipped
         return twin
 
-    def part(self, layers: Sequence[int]) -> PartSession | SkipSession:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> PartSession | SkipSession:
         if not self._lm.layers:
             raise ValueError("layers cannot run alone in this model: its adapter runs the whole network only")
         some = tuple(layers)
         if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= self._all:
             raise ValueError(f"layers is {layers}: they must be ascending and lie in 0 to {self._all - 1}")
-        return PartSession(self, len(some)) if some[-1] == len(some) - 1 else SkipSession(self, some)
+        if not {h // 2 for h in without} <= set(some) or any(h ^ 1 in without for h in without):
+            raise ValueError(f"without is {sorted(without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i that "
+                             "run, not both of one")
+        first = some[-1] == len(some) - 1 and not without
+        return PartSession(self, len(some)) if first else SkipSession(self, (some, without))
 
     def close(self) -> None:
         self._lm.live.discard(self)
@@ -326,8 +330,8 @@ class _Within:
     def fork(self) -> Self:
         return replace(self, whole=self.whole.fork())
 
-    def part(self, layers: Sequence[int]) -> PartSession | SkipSession:
-        return self.whole.part(layers)
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> PartSession | SkipSession:
+        return self.whole.part(layers, without)
 
     def close(self) -> None:
         pass
@@ -349,13 +353,13 @@ class PartSession(_Within):
 
 @dataclass(frozen=True)
 class SkipSession(_Within):
-    """Some layers of a whole session (layer skip): committed entries are the whole's, staged ones hold what these layers
-    made of them, and the whole feeds them anew. What is committed here, not in the whole, stays as these layers had it; if
-    the whole scores after that, it feeds it again."""
-    layers: tuple[int, ...]
+    """Some layers of a whole session, or halves of them (layer skip): committed entries are the whole's, staged ones hold
+    what these layers made of them (nothing where their attention does not run), and the whole feeds them anew. What is
+    committed here, not in the whole, stays as these layers had it; if the whole scores after that, it feeds it again."""
+    run: Run
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
-        return await self.whole.score_under(self.layers, draft, want)
+        return await self.whole.score_under(self.run, draft, want)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.whole.commit_under(tokens)

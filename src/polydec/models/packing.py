@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from polydec.models import masks
-from polydec.models.lm import Query
+from polydec.models.query import Query, Run, groups
 
 LONG = 32                                         # rows from which attention over blocks beats plain products
 
@@ -113,6 +113,7 @@ class Packed:
     queries: Sequence[Query]
     index: Sequence[int]
     layers: tuple[int, ...]
+    without: frozenset[int]
     positions: list[int]
     begins: list[int]
     rows: list[int]
@@ -121,11 +122,9 @@ class Packed:
         return len(self.positions)
 
 
-def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[Run, list[int]]]:
     """Indices of the queries that go into one pass together: the same layers, `limit` tokens at most (or one query)."""
-    by, every = dict[tuple[int, ...], list[int]](), tuple(range(layers))
-    for i, q in enumerate(queries):
-        by.setdefault(every if q.layers is None else q.layers, []).append(i)
+    by = groups(queries, tuple(range(layers)))
     for run, members in by.items():
         group, size = list[int](), 0
         for i in members:
@@ -137,7 +136,7 @@ def passes(queries: Sequence[Query], layers: int, limit: int) -> Iterator[tuple[
         yield run, group
 
 
-def pack(queries: Sequence[Query], index: Sequence[int], layers: tuple[int, ...]) -> Packed:
+def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
     """Lay these queries out flat."""
     positions, begins, rows = list[int](), list[int](), list[int]()
     for i in index:
@@ -152,7 +151,7 @@ def pack(queries: Sequence[Query], index: Sequence[int], layers: tuple[int, ...]
             positions += at[skip:skip + m]
         begins.append(row)
         rows += [row + r for r in q.rows]
-    return Packed([queries[i] for i in index], index, layers, positions, begins, rows)
+    return Packed([queries[i] for i in index], index, *run, positions, begins, rows)
 
 
 def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool) -> Attention:

@@ -16,8 +16,9 @@ class Query:
 
     A slot below cache.length sees every slot up to itself; a staged one sees the committed slots, its ancestors and
     itself, and stands at position cache.length + its depth. `rows` (ascending indices into the M) are answered. With
-    `layers` (ascending indices), only these run and are written; one that is left out is the identity. Where earlier layers
-    ran in another pass, `embed` is what enters the first of these.
+    `layers` (ascending indices), only these run and are written; one that is left out is the identity. Of these, halves in
+    `without` are left out as well (2 i: the attention of layer i, which then writes nothing; 2 i + 1: its MLP), never both.
+    Where earlier layers ran in another pass, `embed` is what enters the first of these.
     """
     cache: Any
     first: int
@@ -26,9 +27,22 @@ class Query:
     want: Want
     embed: Tensor | None = None
     layers: tuple[int, ...] | None = None
+    without: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.token) if self.embed is None else len(self.embed)
+
+
+Run = tuple[tuple[int, ...], frozenset[int]]
+"""The layers that run, and those of their halves that do not."""
+
+
+def groups(queries: Sequence[Query], every: tuple[int, ...]) -> dict[Run, list[int]]:
+    """Indices of the queries by what they run."""
+    by = dict[Run, list[int]]()
+    for i, q in enumerate(queries):
+        by.setdefault((every if q.layers is None else q.layers, q.without), []).append(i)
+    return by
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""The Llama skeleton, lean: causal or bidirectional, any range of layers, token trees over forkable caches.
+"""The Llama skeleton, lean: causal or bidirectional, any layers or halves of them, token trees over forkable caches.
 
 Norm weights are folded into the linear layers that follow them, q/k/v and gate/up are fused, the two halves of each
 rotated pair lie side by side, so that rotary embedding is one complex product. The residual stream is float32 on every
@@ -256,15 +256,17 @@ class Transformer:
         taps = {d for q in p.queries for d in q.want.exits}
         for at, i in enumerate(p.layers):
             layer = self._layers[i]
-            flat.copy_(layer.qkv(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)))
-            if layer.qk_norm is not None:
-                size = norm(qk, dim=-1, keepdim=True)
-                qk.div_(torch.hypot(size, torch.full_like(size, self._head_floor))).mul_(layer.qk_norm)
-            pairs.mul_(turn)
-            attend(at)
-            x.add_(layer.out(mixed))
-            gate, up = layer.gate_up(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)).split(inner, -1)
-            x.add_(layer.down(silu(gate).mul_(up)))
+            if 2 * i not in p.without:
+                flat.copy_(layer.qkv(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)))
+                if layer.qk_norm is not None:
+                    size = norm(qk, dim=-1, keepdim=True)
+                    qk.div_(torch.hypot(size, torch.full_like(size, self._head_floor))).mul_(layer.qk_norm)
+                pairs.mul_(turn)
+                attend(at)
+                x.add_(layer.out(mixed))
+            if 2 * i + 1 not in p.without:
+                gate, up = layer.gate_up(divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)).split(inner, -1)
+                x.add_(layer.down(silu(gate).mul_(up)))
             if i + 1 in taps:
                 exits[i + 1] = x[torch.tensor(p.rows, device=self._device)]
         return full

@@ -88,7 +88,7 @@ class ConfidentSession:
     def fork(self) -> ConfidentSession:
         return ConfidentSession(self._how, self._inner.fork(), self._done)
 
-    def part(self, layers: Sequence[int]) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
         raise ValueError("layers of a model that exits early cannot be chosen again")
 
     def close(self) -> None:

@@ -148,8 +148,8 @@ class ShapedSession:
     def fork(self) -> ShapedSession:
         return ShapedSession(self._shapers, self._inner.fork(), Trail(self._trail.tip))
 
-    def part(self, layers: Sequence[int]) -> ShapedSession:
-        return ShapedSession(self._shapers, self._inner.part(layers), self._trail)
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> ShapedSession:
+        return ShapedSession(self._shapers, self._inner.part(layers, without), self._trail)
 
     def close(self) -> None:
         self._inner.close()

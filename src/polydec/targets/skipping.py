@@ -87,7 +87,7 @@ class SkippingSession:
         twin._length, twin._unread, twin._scored = self._length, list(self._unread), self._scored
         return twin
 
-    def part(self, layers: Sequence[int]) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
         raise ValueError("layers of a model that skips layers cannot be chosen again")
 
     def close(self) -> None:

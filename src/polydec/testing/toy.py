@@ -78,8 +78,8 @@ class Table:
 
     It has `layers` layers. A state is (token, the one before it, which layers ran, what was wrong), and each entry notes
     for every layer what it wrote there: -1 nothing, 0 what a whole pass writes, else a number that names the fault; faults
-    spread to what attends to them. Depths that leave layers out, and faulty caches, have laws of their own near the whole
-    one's.
+    spread to what attends to them. Depths that leave layers or halves of them out, and faulty caches, have laws of their own
+    near the whole one's.
     """
     layers, context, partial, rollback = 3, 1 << 20, True, True
 
@@ -99,7 +99,7 @@ class Table:
     def _answer(self, q: Query) -> Answer:
         cache, states, exits = q.cache, list[State](), dict[int, list[State]]()
         layers = tuple(range(self.layers)) if q.layers is None else q.layers
-        self.runs += len(q) * len(layers)
+        self.runs += len(q) * (len(layers) - len(q.without) / 2)
         given = [(x, self.size, 0, 0) for x in q.token] if q.embed is None else [
             (int(a), int(b), int(c), int(d)) for a, b, c, d in q.embed.tolist()]
         for slot, state in enumerate(given, q.first):
@@ -115,7 +115,7 @@ class Table:
                 assert own is not None and own[0] == (*above[0], state[0]), "a state was fed to the slot of another text"
                 wrote = list(own[1])
             for i in layers:
-                state = self._layer(i, state, above, wrote)
+                state = self._layer(i, state, above, wrote, q.without)
                 if i + 1 in q.want.exits:
                     exits.setdefault(i + 1, []).append(state)
             cache.text[slot] = ((*above[0], state[0]), tuple(wrote))
@@ -126,14 +126,20 @@ class Table:
         return Answer(None if silent else self.head(self._tensor(rows)), self._tensor(rows) if q.want.hidden else None,
                       exits=some or None)
 
-    def _layer(self, i: int, state: State, above: tuple[tuple[int, ...], tuple[int, ...]], wrote: list[int]) -> State:
+    def _layer(self, i: int, state: State, above: tuple[tuple[int, ...], tuple[int, ...]], wrote: list[int],
+               without: frozenset[int]) -> State:
         token, _, ran, wrong = state
         text, below = above
+        before = text[-1] if text else self.size
+        if 2 * i in without:                      # reads nothing and writes nothing
+            return token, before, ran, 1 + (17 * wrong + 2 * i) % 96
         assert below[i] >= 0, f"layer {i} of an entry was read before it ran"
         bad = 0 if ran == (1 << i) - 1 and not wrong else 1 + (7 * ran + 3 * wrong) % 95
         wrote[i] = 1 + (5 * below[i] + 11 * bad) % 96 if below[i] or bad else 0
         wrong = 1 + (13 * wrong + wrote[i]) % 96 if wrote[i] else wrong
-        return token, text[-1] if text else self.size, ran | 1 << i, wrong
+        if 2 * i + 1 in without:
+            return token, before, ran, 1 + (19 * wrong + 2 * i + 1) % 96
+        return token, before, ran | 1 << i, wrong
 
     def _tensor(self, states: Sequence[State]) -> torch.Tensor:
         return torch.tensor(states, dtype=torch.float64).reshape(len(states), 4)

@@ -28,7 +28,7 @@ class CacheOf(C.Structure):
 
 class Batch(C.Structure):
     _fields_ = [*_all(_I, "rows sequences layers tails outputs"),
-                *_all(_P, "cache layer exit token sequence position slot seen prefix tail_start tail embed output_row "
+                *_all(_P, "cache layer exit half token sequence position slot seen prefix tail_start tail embed output_row "
                           "logits_row logits argmax hidden exits")]
 
 

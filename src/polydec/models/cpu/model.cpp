@@ -149,9 +149,12 @@ void Model::deal(const Job& j) {
   size_t n = 0;
   auto add = [&](const Mats& a) { for (int t = 0; t < threads; ++t) share[n++].set(a.first(t, threads), a.first(t + 1, threads)); };
   for (int at = 0; at < b.layers; ++at) {
-    add(mats(b.layer[at], 0));
-    for (int t = 0; t < threads; ++t) share[n++].set(units * t / threads, units * (t + 1) / threads);
-    for (int which = 1; which < 4; ++which) add(mats(b.layer[at], which));
+    if (b.half[at] & 1) {
+      add(mats(b.layer[at], 0));
+      for (int t = 0; t < threads; ++t) share[n++].set(units * t / threads, units * (t + 1) / threads);
+      add(mats(b.layer[at], 1));
+    }
+    if (b.half[at] & 2) for (int which = 2; which < 4; ++which) add(mats(b.layer[at], which));
   }
   add({{&top()}, 1, 1});
 }
@@ -208,35 +211,39 @@ void Model::work(const Job& j, int t) {
   for (int at = 0; at < b.layers; ++at) {
     const int l = b.layer[at];
     const Layer& y = layer[size_t(l)];
-    const Mat* const to_qkv[] = {&y.q, &y.k, &y.v, nullptr};
-    Act a = prepare(j, t, m, D, x.p, nullptr, y.norm1, to_qkv);
-    lap(t, REST);
-    linear(j, t, turn, mats(l, 0), a, &y.o, [&](int i, int n, const float* v, const float*) {
-      memcpy(qkv.p + size_t(i) * size_t(QKV) + n, v, LANES * 4);
-    }, [&](int p0, int p1) { settle(j, l, p0 * LANES / c.head, p1 * LANES / c.head); });
-    j.pool.barrier();
-    lap(t, LINEAR);
-    const float* mixed = attend(j, t, turn, l);
-    lap(t, ATTENTION);
-    const Mat* const to_o[] = {&y.o, nullptr};
-    a = prepare(j, t, m, Q, mixed, nullptr, nullptr, to_o);
-    lap(t, REST);
-    linear(j, t, turn, mats(l, 1), a, &y.gate, add, nothing);
-    j.pool.barrier();
-    lap(t, LINEAR);
-    const Mat* const to_gate[] = {&y.gate, &y.up, nullptr};
-    a = prepare(j, t, m, D, x.p, nullptr, y.norm2, to_gate);
-    lap(t, REST);
-    linear(j, t, turn, mats(l, 2), a, &y.down, [&](int i, int n, const float* g, const float* u) {
-      k->gate(g, u, hid.p + size_t(i) * size_t(I) + n);
-    }, nothing);
-    j.pool.barrier();
-    lap(t, LINEAR);
-    const Mat* const to_down[] = {&y.down, nullptr};
-    a = prepare(j, t, m, I, hid.p, nullptr, nullptr, to_down);
-    lap(t, REST);
-    linear(j, t, turn, mats(l, 3), a, at + 1 < b.layers ? &layer[size_t(b.layer[at + 1])].q : &top(), add, nothing);
-    j.pool.barrier();
+    if (b.half[at] & 1) {
+      const Mat* const to_qkv[] = {&y.q, &y.k, &y.v, nullptr};
+      Act a = prepare(j, t, m, D, x.p, nullptr, y.norm1, to_qkv);
+      lap(t, REST);
+      linear(j, t, turn, mats(l, 0), a, &y.o, [&](int i, int n, const float* v, const float*) {
+        memcpy(qkv.p + size_t(i) * size_t(QKV) + n, v, LANES * 4);
+      }, [&](int p0, int p1) { settle(j, l, p0 * LANES / c.head, p1 * LANES / c.head); });
+      j.pool.barrier();
+      lap(t, LINEAR);
+      const float* mixed = attend(j, t, turn, l);
+      lap(t, ATTENTION);
+      const Mat* const to_o[] = {&y.o, nullptr};
+      a = prepare(j, t, m, Q, mixed, nullptr, nullptr, to_o);
+      lap(t, REST);
+      linear(j, t, turn, mats(l, 1), a, b.half[at] & 2 ? &y.gate : next(b, at + 1), add, nothing);
+      j.pool.barrier();
+      lap(t, LINEAR);
+    }
+    if (b.half[at] & 2) {
+      const Mat* const to_gate[] = {&y.gate, &y.up, nullptr};
+      Act a = prepare(j, t, m, D, x.p, nullptr, y.norm2, to_gate);
+      lap(t, REST);
+      linear(j, t, turn, mats(l, 2), a, &y.down, [&](int i, int n, const float* g, const float* u) {
+        k->gate(g, u, hid.p + size_t(i) * size_t(I) + n);
+      }, nothing);
+      j.pool.barrier();
+      lap(t, LINEAR);
+      const Mat* const to_down[] = {&y.down, nullptr};
+      a = prepare(j, t, m, I, hid.p, nullptr, nullptr, to_down);
+      lap(t, REST);
+      linear(j, t, turn, mats(l, 3), a, next(b, at + 1), add, nothing);
+      j.pool.barrier();
+    }
     if (b.exit[at] >= 0)
       for (int i = t; i < b.outputs; i += threads)
         memcpy(b.exits + (size_t(b.exit[at]) * size_t(b.outputs) + size_t(i)) * size_t(D), x.p + size_t(b.output_row[i]) * size_t(D), size_t(D) * 4);
@@ -250,7 +257,7 @@ int Model::check(const StepBatch& b, int& longest) const {
   if (b.rows < 1 || b.outputs < 0 || b.outputs > b.rows || b.sequences < 1 || b.tails < 0) return 6;
   if (b.layers < 0 || b.layers > c.layers) return 7;
   for (int at = 0; at < b.layers; ++at)
-    if (b.layer[at] < (at ? b.layer[at - 1] + 1 : 0) || b.layer[at] >= c.layers || (b.exit[at] >= 0 && !b.exits)) return 7;
+    if (b.layer[at] < (at ? b.layer[at - 1] + 1 : 0) || b.layer[at] >= c.layers || (b.exit[at] >= 0 && !b.exits) || b.half[at] < 1 || b.half[at] > 3) return 7;
   if (!top().data || !last_norm || cosine.empty() || top().n != c.outputs) return 5;
   for (const Layer& y : layer) {
     for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) if (!a->data) return 5;

@@ -121,6 +121,9 @@ private:
   void lap(int t, Clock clock) { if (!t) { const double n = now(); spent[clock] += n - mark; mark = n; } }
   Mats mats(int l, int which) const;   // 0: queries, keys, values; 1: out; 2: gate and up; 3: down
   const Mat& top() const { return head.data ? head : embed; }
+  const Mat* next(const StepBatch& b, int at) const {   // the first matrix from the at-th layer on
+    return at >= b.layers ? &top() : b.half[at] & 1 ? &layer[size_t(b.layer[at])].q : &layer[size_t(b.layer[at])].gate;
+  }
   Act prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers);
   template <class Fn, class Done>
   void linear(const Job& j, int t, int& turn, const Mats& mats, const Act& in, const Mat* then, Fn&& out, Done&& done);

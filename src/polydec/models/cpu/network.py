@@ -17,8 +17,8 @@ from polydec.models.cache import Cache
 from polydec.models.cpu.library import Batch, CacheOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
-from polydec.models.lm import Answer, Query
 from polydec.models.pages import advise
+from polydec.models.query import Answer, Query, groups
 from polydec.models.rope import Rope
 from polydec.models.transformer import Config
 
@@ -42,7 +42,7 @@ class CpuStep:
         self.config, self.layers, self.context, self.size, self.threads = c, c.layers, rope.context, c.vocab, threads
         self._rope, self._head, self._outputs = rope, head, outputs
         self._every, self._no_exit = tuple(range(c.layers)), (-1,) * c.layers
-        self._run_all = array("i", [*self._every, *self._no_exit])
+        self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
         self._turned = 0
         self._tokens: Tensor | None = None
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
@@ -124,17 +124,14 @@ class CpuStep:
 
     def forward(self, queries: Sequence[Query]) -> list[Answer]:
         """Answers in order. Queries over the same layers run in one step."""
-        every, groups = self._every, dict[tuple[int, ...], list[int]]()
         if all(q.layers is None for q in queries):
-            return self._step(queries, every)
-        for i, q in enumerate(queries):
-            groups.setdefault(every if q.layers is None else q.layers, []).append(i)
+            return self._step(queries, self._every)
         answers: dict[int, Answer] = {}
-        for layers, index in groups.items():
-            answers.update(zip(index, self._step([queries[i] for i in index], layers)))
+        for run, index in groups(queries, self._every).items():
+            answers.update(zip(index, self._step([queries[i] for i in index], *run)))
         return [answers[i] for i in range(len(queries))]
 
-    def _step(self, queries: Sequence[Query], layers: tuple[int, ...]) -> list[Answer]:
+    def _step(self, queries: Sequence[Query], layers: tuple[int, ...], without: frozenset[int] = frozenset()) -> list[Answer]:
         token, sequence, position, slot, seen, prefix = (list[int]() for _ in range(6))
         start, tail, out, wants = list[int](), list[int](), list[int](), list[Reads]()
         embeds: list[tuple[int, Tensor]] = []
@@ -168,8 +165,9 @@ class CpuStep:
                            *(range(R) if k == R else self._places(queries, full)), *([0] * R if some else ()), *tail, 0])
         base = ints.buffer_info()[0]
         outs, tails, step = base + 28 * m, base + 28 * m + (12 if some else 8) * R, 4 * m
-        layer = self._run_all if layers is self._every and not depths else array("i", [*layers, *exit_at[:len(layers)], 0])
-        which = layer.buffer_info()[0]
+        layer = self._run_all if layers is self._every and not depths and not without else array("i", [
+            *layers, *exit_at[:len(layers)], *[3 - (2 * i in without) - 2 * (2 * i + 1 in without) for i in layers], 0])
+        which, count = layer.buffer_info()[0], 4 * len(layers)
         exits = torch.empty(len(depths), R, W) if depths else None
         embed = None
         if embeds:
@@ -178,7 +176,7 @@ class CpuStep:
                 embed[row:row + len(e)] = e
         logits = advise(torch.empty(k, self._outputs)) if k else None
         hidden = torch.empty(R, W) if any(w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries)) else None
-        b = Batch(m, len(queries), len(layers), len(tail), R, C.addressof(caches), which, which + 4 * len(layers),
+        b = Batch(m, len(queries), len(layers), len(tail), R, C.addressof(caches), which, which + count, which + 2 * count,
                   base, base + step, base + 2 * step, base + 3 * step, base + 4 * step, base + 5 * step, base + 6 * step, tails,
                   None if embed is None else embed.data_ptr(), outs, outs + 4 * R,
                   None if logits is None else logits.data_ptr(), outs + 8 * R if some else None,

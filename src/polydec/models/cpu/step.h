@@ -15,12 +15,14 @@ struct StepCache { float* kv; int64_t capacity; };
 
 // Row i stands at position[i] of cache[sequence[i]], is written to slot[i] and sees `seen[i]` entries in order of position:
 // the first prefix[i] lie in slots 0, 1, ..., the others in the slots tail[tail_start[i]], ... . Its input is the
-// embedding of token[i], or row i of `embed` where token[i] is -1. The layers layer[0], layer[1], ... run, in ascending order.
+// embedding of token[i], or row i of `embed` where token[i] is -1. The layers layer[0], layer[1], ... run, in ascending order; one
+// whose attention does not run writes nothing to the cache.
 struct StepBatch {
   int32_t rows, sequences, layers, tails, outputs;
   const StepCache* cache;
   const int32_t *layer;
   const int32_t *exit;         // [layers]: where in `exits` the answered rows go after each layer, or -1
+  const int32_t *half;         // [layers]: 1: its attention runs, 2: its MLP, 3: both
   const int32_t *token, *sequence, *position, *slot, *seen, *prefix, *tail_start, *tail;
   const float* embed;
   const int32_t* output_row;   // [outputs], rows that are answered
