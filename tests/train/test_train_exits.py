@@ -9,7 +9,7 @@ from polydec.models.checkpoint import load
 from polydec.train.exits import Depths, resized
 from polydec.train.lm import learn, learn_depths, train_lm
 from polydec.train.network import Llama, Shape
-from polydec.train.sorted import SortedSpec, exits_of, train_sorted
+from polydec.train.sorted import SortedSpec, exits_of, narrow, train_sorted
 
 DEEP = Shape(50, width=16, layers=6, heads=2, kv_heads=1, inner=32, context=64)
 BATCH = torch.arange(40).reshape(2, 20) % 50
@@ -51,6 +51,40 @@ def test_dropout_grows_with_depth_and_keeps_the_first_layer():
     assert calls[0] == 600
 
 
+def chain_rows(seed, rows=24, length=24, size=12):
+    """Texts of a random chain whose next token depends on the last one."""
+    dice = torch.Generator().manual_seed(5)
+    law = torch.softmax(2 * torch.randn(size, size, generator=dice), -1)
+    dice.manual_seed(seed)
+    token = [torch.randint(size, (rows,), generator=dice)]
+    for _ in range(length - 1):
+        token.append(torch.multinomial(law[token[-1]], 1, generator=dice)[:, 0])
+    return torch.stack(token, 1)
+
+
+def taught(layers, exits, steps=45):
+    """A network taught at these depths, and its loss at each depth on other texts."""
+    class S:
+        seed, depths = 0, Depths(exits=exits)
+
+    net = Llama(Shape(12, width=16, layers=layers, heads=2, kv_heads=1, inner=32, context=64), seed=2)
+    adam = torch.optim.AdamW(net.parameters(), 0.02, weight_decay=0.0)
+    for step in range(steps):
+        adam.zero_grad()
+        learn_depths(net, None, chain_rows(step), False, S, step).backward()
+        adam.step()
+    with torch.no_grad():
+        return {d: float(learn(resized(net, d), None, chain_rows(999, 200), False)) for d in range(1, layers + 1)}
+
+
+def test_each_exit_is_nearly_as_good_as_a_network_of_its_depth():
+    """And without the sorted loss it is not."""
+    nested, deep = taught(4, (2, 3, 4)), taught(4, (4,))
+    for depth in (2, 3, 4):
+        assert nested[depth] < 1.04 * taught(depth, (depth,))[depth], depth
+    assert deep[2] > 1.05 * nested[2]
+
+
 @pytest.mark.parametrize("layers", [6, 7, 9, 12])
 def test_more_layers_begin_as_identities(layers):
     net = Llama(DEEP, seed=1)
@@ -76,3 +110,29 @@ def test_train_from_a_start_with_early_exits_and_a_sorted_draft_of_it(root, tmp_
                                    held_kb=4.0, bf16=False))
     assert made["exits"] == [1, 2] and exits_of(6) == (3, 4, 6)
     assert load(str(tmp_path / "s")).lm.layers == 2
+
+
+def test_a_narrow_draft_and_one_of_a_single_depth(root, tmp_path):  # noqa: F811
+    train_lm(spec(root, tmp_path / "a"))
+
+    def made(name, **more):
+        return train_sorted(SortedSpec(str(tmp_path / name), str(tmp_path / "a"), str(root), steps=3, train_mb=(0.05,) * 3,
+                                       held_kb=4.0, bf16=False, **more))
+    assert made("n", layers=4, width=8)["exits"] == [2, 3, 4] and made("d", layers=3, exits=(3,))["exits"] == [3]
+    for name, layers, width in (("n", 4, 8), ("d", 3, 16)):
+        draft = load(str(tmp_path / name))
+        assert (draft.lm.layers, draft.lm.network.config.width) == (layers, width)
+        assert draft.lm.vocab.same(load(str(tmp_path / "a")).lm.vocab)
+    with pytest.raises(ValueError, match=r"exits is \(1, 2\): the last one must be 3"):
+        made("x", layers=3, exits=(1, 2))
+    with pytest.raises(ValueError, match="width is 12: it must be 0 or a multiple of 8, the target's head size"):
+        made("x", width=12)
+    for given, says in (({"layers": 1}, "layers is 1: it must be 0 or lie in 2 to 256"), ({"width": -8}, "width is -8")):
+        with pytest.raises(ValueError, match=says):
+            made("x", **given)
+
+
+@pytest.mark.parametrize("width, heads, kv, inner", [(96, 3, 1, 288), (64, 2, 1, 192), (192, 6, 2, 576), (160, 5, 1, 480)])
+def test_a_narrow_shape(width, heads, kv, inner):
+    shape = narrow(Shape(4096), width)
+    assert (shape.width, shape.heads, shape.kv_heads, shape.inner, shape.head) == (width, heads, kv, inner, 32)

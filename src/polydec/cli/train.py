@@ -76,6 +76,24 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
 
 
+@app.command()
+def ngrams(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+           target: Annotated[str, typer.Option(help="the model whose text to count: a name like --model's")] = "zoo:smollm2",
+           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
+           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 300,
+           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 160,
+           order: Annotated[int, typer.Option(help="tokens of the longest context, 1 to 8")] = 4,
+           top: Annotated[int, typer.Option(help="next tokens kept of each context, 1 to 16")] = 3,
+           least: Annotated[int, typer.Option(help="in how many answers a context must stand")] = 2,
+           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Count what a target writes, as a draft that costs no pass; prints what was measured as one JSON object."""
+    from polydec.train.ngrams import NGramSpec, train_ngrams
+    print(json.dumps(train_ngrams(NGramSpec(str(out), target, None if data is None else str(data),
+                                            None if text is None else str(text), each, max_tokens, order, top, least,
+                                            seed=seed))))
+
+
 @app.command("stop-head")
 def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
               target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:smollm2",
@@ -104,10 +122,17 @@ def nested(out: Annotated[Path, typer.Option(help="directory to write")],
            target: Annotated[str, typer.Option(help="directory or zoo:NAME that the draft begins with")] = "zoo:tiny",
            data: Annotated[Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")] = None,
            layers: Annotated[int, typer.Option(help="of the draft (0: half the target's)")] = 0,
+           width: Annotated[int, typer.Option(help="of the draft (0: the target's, begun with its first layers)")] = 0,
+           exits: Annotated[str, typer.Option(help="depths that serve (default: half, three quarters, all)")] = "",
            distil: Annotated[bool, typer.Option(help="learn the target's laws, not the text's tokens")] = True,
            steps: Annotated[int, typer.Option(help="optimiser steps")] = 400,
            seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
     """Train one draft that serves at half, three quarters and all of its layers (S2D)."""
     from polydec.train.sorted import SortedSpec, train_sorted
-    result = train_sorted(SortedSpec(str(out), target, None if data is None else str(data), layers, distil, steps, seed=seed))
+    try:
+        depths = tuple(int(x) for x in exits.split(",") if x)
+    except ValueError:
+        raise ValueError(f"exits is {exits!r}: it must be depths, such as 2,4,6") from None
+    result = train_sorted(SortedSpec(str(out), target, None if data is None else str(data), layers, width, depths, distil,
+                                     steps, seed=seed))
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
