@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from exits import counted, greedy, hits, prompts, replay
+from exits import counted, greedy, hits, prompts, replay, sizes
 from seen import arguments, interval, model, report, shaped
 
 from polydec import registry
@@ -56,9 +56,8 @@ def main() -> None:
     parser.add_argument("--time", action="store_true", help="tokens per second of plain, DEL and all fixed pairs")
     args = parser.parse_args()
     lm = model(args)
-    net, c, rows = lm.network, lm.network.config, []
-    layer = (2 * c.heads + 2 * c.kv_heads) * (c.width // c.heads) * c.width + 3 * c.inner * c.width
-    price = c.vocab * c.width / layer if args.head < 0 else args.head
+    net, rows, (layer, top) = lm.network, [], sizes(lm.network)
+    price = top / layer if args.head < 0 else args.head
     given = {tune: [(p, (t := greedy(lm, p[1], args), hits(lm, p[1], t, args.penalty))) for p in prompts(lm, args, tune)]
              for tune in (False, True)}
     count = counted(net)

@@ -60,6 +60,12 @@ def counted(network: Any) -> Counter:
     return c
 
 
+def sizes(network: Any) -> tuple[int, int]:
+    """Parameters of a layer, and of the head."""
+    c = network.config
+    return (2 * c.heads + 2 * c.kv_heads) * (c.width // c.heads) * c.width + 3 * c.inner * c.width, c.vocab * c.width
+
+
 def greedy(lm: LM, prompt: Sequence[int], args: argparse.Namespace) -> tuple[int, ...]:
     decoder, _ = registry.build("plain", shaped(lm, 0.0, repetition_penalty=args.penalty))
     return run([decoder.run(Request(tuple(prompt), max_tokens=args.tokens, ignore_eos=True))])[0].token_ids
