@@ -13,6 +13,7 @@ import numpy as np
 import replay
 
 from polydec import registry
+from polydec.core.costs import Costs
 from polydec.core.types import Exactness
 
 Cell = Mapping[str, Any]
@@ -42,7 +43,7 @@ def key(c: Cell) -> tuple[Any, ...]:
 
 
 def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """The cells of all files, each once, with `ms` (None where it cannot be replayed).
+    """The cells of all files, each once, with `ms` and the `costs` behind it (None where it cannot be replayed).
 
     Where a task was run in several files, seconds of the later ones are scaled by what plain took there, so that all ratios
     are of what ran side by side. A task is replayed by one profile for all methods: the one that auto used, else plain.
@@ -65,7 +66,7 @@ def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
             used[*group(c), *pair(c)] = profiles.get(c.get("profile", ""))
     for c in cells.values():
         by = used.get((*group(c), *pair(c)))
-        c["ms"] = None if by is None else replay.replayed_ms(c, by)
+        c["costs"], c["ms"] = (None, None) if by is None else (by.costs, replay.replayed_ms(c, by))
     return list(cells.values())
 
 
@@ -217,20 +218,31 @@ def markdown(cells: Sequence[Cell]) -> str:
         if (model, kernel) != last:
             same = [c for c in cells if group(c)[:2] == (model, kernel)]
             out += [f"{model}, {kernel}; {'; '.join(dict.fromkeys(c['machine'] for c in same))}.", "",
-                    *sorted({f"`{c['command']}`" for c in same}), ""]
+                    *sorted({f"`{c['command']}`" for c in same}), "",
+                   *(_priced(known) for known in dict.fromkeys(c["costs"] for c in same if c["costs"])), ""]
             last = model, kernel
         of = by("method", mine)
         seconds, ms = ({m: costs(of[m], unit) for m in of} for unit in ("seconds", "ms"))
         speed = {m: ratio(seconds[m], seconds["plain"]) for m in of}
         order = sorted(of, key=lambda m: -(speed[m].value if speed[m] else 0.0))
         starred = any(approximate(cs[0]) for cs in of.values())
-        out += [f"### {sampling}, batch {batch}", "", f"{len(seconds['plain'])} tasks. Tokens a second over plain's on the "
-                "same tasks, by the clock: over all with the 95 % bootstrap interval over tasks, then of each workload."
+        out += [f"### {sampling}, batch {batch}", "", f"Tasks: {len(seconds['plain'])}"
+                + (f", each of {batch} prompts at once" if batch > 1 else "") + ". Tokens a second over plain's on the same "
+                "tasks, by the clock: over all with the 95 % bootstrap interval over tasks, then of each workload."
                 + (" \\*: approximate, the text may not be the target's." if starred else ""), ""]
         out += [*_speeds(of, order, speed, seconds), *_behind(of, order, ms)]
         found = categories(mine) if "auto" in of else []
         out += _by_category(found, f"{sampling}, batch {batch}") if found else []
     return "\n".join(out)
+
+
+def _priced(known: Costs) -> str:
+    rows = [m for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if m <= len(known.rows_ms)]
+    return (f"Measured beforehand: a pass of {', '.join(map(str, rows))} rows takes "
+            f"{', '.join(f'{known.rows_ms[m - 1]:.2f}' for m in rows)} ms with what Python adds"
+            + (f", and 1,000 tokens of context {', '.join(f'{known.more_ms[m - 1]:.2f}' for m in rows)} ms more"
+               if known.more_ms else "")
+            + (f"; a token of the draft model {known.draft_ms:.2f} ms" if known.draft_ms else "") + ".")
 
 
 def _name(of: Mapping[str, Sequence[Cell]], method: str) -> str:
