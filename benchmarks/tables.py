@@ -268,8 +268,8 @@ def _behind(of: Mapping[str, Sequence[Cell]], order: Sequence[str], ms: Mapping[
     out = ["Replayed: the same passes at the cost that was measured beforehand (`polydec tune`), over plain's; then over the "
            "seconds that the clock gave, 1 where the costs explain all of them.", "",
            "| method | tokens/s | replayed over plain | replayed over measured | tokens a pass | expected | rows a pass | "
-           "acceptance by depth 1, 2, 3, 4 | target, draft, rest | equal to plain | distinct 4-grams |",
-           "|---|--:|--:|--:|--:|--:|--:|---|---|--:|--:|"]
+           "acceptance by depth 1, 2, 3, 4 | time in target, draft, rest | ms a pass of target, draft; rest a pass | "
+           "equal to plain | distinct 4-grams |", "|---|--:|--:|--:|--:|--:|--:|---|---|---|--:|--:|"]
     for m in order:
         cells = of[m]
         told = [c for c in cells if c["ms"] is not None and c["seconds"] > 0]
@@ -287,15 +287,18 @@ def _passes(cells: Sequence[Cell]) -> str:
         return sum(c.get(name) or 0.0 for c in cells)
     seconds, passes = max(total("seconds"), 1e-9), total("passes")
     if not passes:
-        return "- | - | - | - | -"
+        return "- | - | - | - | - | -"
     depth = [sum(c["accepted_at"][d] for c in cells) / tried if (tried := sum(c["tried_at"][d] for c in cells)) else None
              for d in range(4)]
     expected = sum(c["expected"] * c["passes"] for c in cells if c.get("expected")) / passes
-    target, draft = total("target_seconds") / seconds, total("draft_seconds") / seconds
+    spent = [total("target_seconds"), total("draft_seconds")]
+    spent.append(max(0.0, seconds - sum(spent)))
+    ran = [total("target_passes"), total("draft_passes")]
     return (f"{total('generated') / passes:.2f} | " + (f"{expected:.2f}" if expected else "-")
             + f" | {total('target_rows') / max(total('target_passes'), 1):.2f} | "
             + ", ".join("-" if x is None else f"{x:.2f}" for x in depth)
-            + f" | {target:.0%}, {draft:.0%}, {max(0.0, 1 - target - draft):.0%}")
+            + " | " + ", ".join(f"{x / seconds:.0%}" for x in spent)
+            + " | " + ", ".join(f"{1e3 * x / n:.2f}" if n else "-" for x, n in zip(spent, [*ran, sum(ran)])))
 
 
 def _by_category(found: Sequence[Category], title: str) -> list[str]:

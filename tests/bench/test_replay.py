@@ -191,7 +191,7 @@ def test_other_engines_and_old_cells_are_shown_but_not_replayed(tmp_path):
     cells = read(tmp_path, cell("plain", 105.0), cell("auto", 105.0), theirs)
     text = tables.markdown(cells)
     assert "| llama.cpp lookup | 0.25 (one task) | 0.25 |" in text
-    assert "| llama.cpp lookup | 2.5 | - | - | - | - | - | - | - | 1/1 | 1.00 |" in text
+    assert "| llama.cpp lookup | 2.5 | - | - | - | - | - | - | - | - | 1/1 | 1.00 |" in text
     assert tables.categories(cells)[0].best is None
 
 
@@ -199,6 +199,7 @@ def test_replayed_over_measured_is_of_the_seconds(tmp_path):
     text = tables.markdown(read(tmp_path, cell("plain", 105.0, seconds=0.21), cell("auto", 105.0, seconds=0.105)))
     row = {line.split(" | ")[0]: line.split(" | ")[2:4] for line in text.splitlines() if line.startswith("| ")}
     assert row["| plain"] == ["1.00", "0.50"] and row["| auto"] == ["1.00", "1.00"]
+    assert "| 80%, 0%, 20% | 8.40, -, 2.10 |" in text and "| 80%, 0%, 20% | 16.80, -, 4.20 |" in text
 
 
 def test_repeats_are_one_task_and_nothing_written_is_no_speed(tmp_path):
