@@ -65,7 +65,7 @@ def test_a_perfect_draft_takes_one_pass_for_depth_plus_one_tokens():
     assert out.token_ids == text and out.finish_reason == "length"
     s = out.stats
     assert (s.passes, s.drafts, s.drafted, s.accepted, s.first) == (4, 4, 16, 16, 5)
-    assert s.accepted_at == s.tried_at == (4, 4, 4, 4) and s.mean_acceptance_length == 5.0
+    assert s.accepted_at == s.tried_at == (4, 4, 4, 4) and 1 + s.accepted / s.drafts == 5.0
     assert [e.accepted for e in events if isinstance(e, Edited)] == [4, 4, 4, 4]
     assert seen[-1] == "closed"
 

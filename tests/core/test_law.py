@@ -30,11 +30,6 @@ def test_without():
     assert law.without(torch.tensor([0.0, 1.0]), 1).tolist() == [0.0, 0.0]
 
 
-def test_total_variation():
-    assert abs(law.total_variation(P, Q) - 0.4) < 1e-12
-    assert abs(1 - law.total_variation(P, Q) - float(torch.minimum(P, Q).sum())) < 1e-12
-
-
 def test_or_end():
     w = torch.tensor([1.0, 2.0, 3.0])
 

@@ -1,7 +1,7 @@
 """Requests and the ends of answers."""
 import pytest
 
-from polydec.core.request import Output, Request, Stats
+from polydec.core.request import Output, Request
 
 
 @pytest.mark.parametrize("fields, message", [
@@ -75,9 +75,3 @@ def test_what_is_held_back_comes_at_the_end():
     out = output(writer=lambda: Letters("cd"))
     assert out.append([0, 2, 9]) == ("a", "", "c")
     assert out.text == "ac"
-
-
-def test_rates():
-    s = Stats(passes=4, drafts=3, drafted=9, accepted=6)
-    assert s.mean_acceptance_length == 3.0 and s.draft_acceptance_rate == pytest.approx(2 / 3)
-    assert Stats().mean_acceptance_length == 1.0 and Stats().draft_acceptance_rate is None

@@ -226,7 +226,7 @@ def test_shadow_counts_are_those_of_truncated_passes():
         seen = [says(PROMPT[:k], e) == says(PROMPT[:k], 6) for k in (2, 3, 4)]
         expected[e] = (float(sum(seen)), 3.0 - sum(seen))
     assert {e: (c.hits, c.misses) for e, c in guess.counts.items()} == expected
-    draft = run([guess.propose(PROMPT[-1], 5, Fixed(4).budget(None), Rng.of(0))])[0]
+    draft = run([guess.propose(PROMPT[-1], 5, Fixed(4).start(), Rng.of(0))])[0]
     scores = run([session.score(draft, replace(guess.want, law=Reads.ROW))])[0]
     verdict = Match().verify(draft, scores, None, 5)
     guess.learn(draft, scores, verdict)

@@ -4,9 +4,9 @@ import torch
 
 from polydec import registry
 from polydec.bench.overlap import pearl_speedup, speedup, tokens_per_round
-from polydec.core.law import total_variation
 from polydec.core.request import Request
 from polydec.core.scheduler import run
+from polydec.testing.enumerate import total_variation
 from polydec.testing.toy import toy
 
 P, Q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.3, 0.4, 0.3])

@@ -9,7 +9,6 @@ import torch
 from polydec import registry
 from polydec.cli.main import app
 from polydec.core.decode import Speculative
-from polydec.core.law import total_variation
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
@@ -20,6 +19,7 @@ from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_law
+from polydec.testing.enumerate import total_variation
 from polydec.testing.examples import head
 from polydec.testing.toy import toy
 from polydec.train import stop_head as training

@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from polydec.core.decode import Speculative
-from polydec.core.law import total_variation
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
@@ -13,7 +12,7 @@ from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.recycling import Recycling
 from polydec.policies.fixed import Fixed
-from polydec.testing.enumerate import executions
+from polydec.testing.enumerate import executions, total_variation
 from polydec.testing.toy import toy
 from polydec.trees.chain import Chain
 from polydec.trees.coupled_chain import CoupledChain
@@ -63,7 +62,7 @@ def test_a_draft_that_is_the_target_is_always_accepted():
 def one_round(tree, verifier, target, draft):
     """The probability that a first candidate is accepted."""
     async def go(rng):
-        guess = await tree.grow(draft.open((0, 1)), 1, 2, Fixed(1, 9).budget(None), rng)
+        guess = await tree.grow(draft.open((0, 1)), 1, 2, Fixed(1, 9).start(), rng)
         scores = await target.open((0, 1)).score(guess, Want())
         return len(verifier.verify(guess, scores, rng, 2).path)
 

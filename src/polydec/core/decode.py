@@ -38,6 +38,7 @@ async def decode(target: Target, drafter: Drafter, verifier: Verifier, policy: P
     rng = rng or Rng.of(request.seed, request.choice)
     out, stats, choice, prompt = Output(request, target.vocab.eos), Stats(), request.choice, request.prompt
     notes: list[TokenLogprob] | None = None if request.logprobs is None else []
+    told, idle = Proposed in getattr(on, "kinds", (Proposed,)), 0     # idle: passes without a draft, not yet in `stats`
     session, guess = target.open(prompt), None
     try:
         guess = drafter.open(prompt, session)
@@ -46,24 +47,30 @@ async def decode(target: Target, drafter: Drafter, verifier: Verifier, policy: P
         want = replace(guess.want, law=Reads.ROW, prompt=False, base=guess.want.base if notes is None else Reads.ROW)
         state, root = policy.start(), prompt[-1]
         while True:
-            n = len(prompt) + len(out.tokens)
-            budget = policy.budget(state)
-            draft = await guess.propose(root, n, replace(budget, depth=min(budget.depth, out.room - 1)), rng)
-            draft = draft.fit(out.room - 1, out.ends)
-            on(Proposed(choice, n, draft.token, draft.parent))
+            n, room, budget = len(prompt) + len(out.tokens), out.room - 1, policy.budget(state)
+            if budget.depth > room:
+                budget = replace(budget, depth=room)
+            draft = (await guess.propose(root, n, budget, rng)).fit(room, out.ends)
+            if told:
+                on(Proposed(choice, n, draft.token, draft.parent))
             scores = await session.score(draft, want)
             verdict = verifier.verify(draft, scores, rng, n)
-            on(Verified(choice, n, verdict.path, verdict.bonus))
+            if told:
+                on(Verified(choice, n, verdict.path, verdict.bonus))
             path = [draft.token[i] for i in verdict.path]
             new = path if path and path[-1] in out.ends else [*path, verdict.bonus]
             pieces = out.append(new)
             new = new[:len(pieces)]
-            stats = count(stats, draft, verdict, len(new))
+            if len(draft.token) > 1 or not stats.passes:
+                stats = count(stats, draft, verdict, len(new))
+            else:
+                idle += 1
             if notes is not None:
                 notes += logprobs(scores, (0, *verdict.path), new, request.logprobs or 0)
             on(Edited(choice, Edit(write=tuple(enumerate(new, n))), pieces, min(len(path), len(new))))
             if out.finish_reason is not None:
                 on(Finished(choice, out.finish_reason))
+                stats = replace(stats, passes=stats.passes + idle)
                 return Result(tuple(out.tokens), out.text, out.finish_reason, None if notes is None else tuple(notes), stats)
             session.commit((root, *path))
             guess.learn(draft, scores, verdict)

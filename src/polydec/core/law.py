@@ -51,8 +51,3 @@ def without(p_V: Tensor, token: int) -> Tensor:
     out[token] = 0.0
     total = float(out.sum())
     return out / total if total > 0.0 else out
-
-
-def total_variation(p_V: Tensor, q_V: Tensor) -> float:
-    """Half the summed distance; 1 - this is the acceptance probability of one draw from q against p."""
-    return float((p_V.double() - q_V.double()).abs().sum()) / 2

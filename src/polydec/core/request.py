@@ -83,14 +83,6 @@ class Stats:
     first: int = 0
     expected: float | None = field(default=0.0, compare=False)
 
-    @property
-    def mean_acceptance_length(self) -> float:
-        return 1.0 + self.accepted / self.drafts if self.drafts else 1.0
-
-    @property
-    def draft_acceptance_rate(self) -> float | None:
-        return self.accepted / self.drafted if self.drafted else None
-
 
 @dataclass(frozen=True)
 class Result:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from polydec.core.effects import Coro, Forward, Join
@@ -14,11 +14,12 @@ from polydec.core.protocols import Model
 
 @dataclass
 class Usage:
-    """What one request took of one model: passes that held a query of it, positions fed, and its share of the seconds
-    (by positions)."""
+    """What one request took of one model: passes that held a query of it (the last of them, by the scheduler's count),
+    positions fed, and its share of the seconds (by positions)."""
     passes: int = 0
     positions: int = 0
     seconds: float = 0.0
+    last: int = field(default=0, compare=False)
 
 
 class Task:
@@ -46,14 +47,16 @@ class Task:
 
 
 Group = list[tuple[Task, Forward]]
-Answers = tuple[list[tuple[tuple[Task, Forward], Any]] | Exception, float]
+Answers = tuple[Sequence[Any] | Exception, float]
 """What a pass gave, or why it failed; and its seconds."""
 
 
 def _forward(model: Model, group: Group) -> Answers:
     start = time.perf_counter()
     try:
-        answers = list(zip(group, model.forward([f.query for _, f in group]), strict=True))
+        answers = model.forward([f.query for _, f in group])
+        if len(answers) != len(group):
+            raise ValueError(f"the model gave {len(answers)} answers to {len(group)} queries")
     except Exception as error:
         return error, 0.0
     return answers, time.perf_counter() - start
@@ -73,7 +76,7 @@ class Scheduler:
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
         self._skipped: dict[Model, int] = {}
-        self._patience = patience
+        self._patience, self._passes = patience, 0
 
     def submit(self, coro: Coro) -> Task:
         task = Task(coro)
@@ -88,10 +91,7 @@ class Scheduler:
         """Advance every coroutine to its next pass and run the passes that are due; False when nothing is left."""
         while self._ready:
             self._resume(*self._ready.popleft())
-        for model in list(self._waiting):
-            self._waiting[model] = [item for item in self._waiting[model] if not item[0].done]
-            if not self._waiting[model]:
-                del self._waiting[model]
+        self._waiting = {m: live for m, group in self._waiting.items() if (live := [i for i in group if not i[0].done])}
         if self._pool is not None:
             return self._overlap(self._pool)
         if not self._waiting:
@@ -100,7 +100,8 @@ class Scheduler:
         for model in list(self._waiting):
             skipped = self._skipped.pop(model, 0)
             if model is cheapest or skipped >= self._patience:
-                self._run(model, self._waiting.pop(model))
+                group = self._waiting.pop(model)
+                self._take(model, group, _forward(model, group))
             else:
                 self._skipped[model] = skipped + 1
         return True
@@ -114,22 +115,22 @@ class Scheduler:
             self._take(*self._running.pop(future), future.result())
         return bool(self._ready or self._running)
 
-    def _run(self, model: Model, group: Group) -> None:
-        self._take(model, group, _forward(model, group))
-
     def _take(self, model: Model, group: Group, result: Answers) -> None:
         given, seconds = result
         if isinstance(given, Exception):          # every request of this pass fails; the others go on
             self._ready.extend((t, None, given) for t, _ in group)
             return
-        fed = sum(f.size for _, f in group)
-        for i, (task, f) in enumerate(group):
-            use = task.usage.setdefault(model, Usage())
-            first = not any(t.usage is task.usage for t, _ in group[:i])  # siblings of one request share one pass
-            use.passes += first
+        self._passes += 1
+        each = seconds / sum([f.size for _, f in group])
+        for (task, f), answer in zip(group, given):
+            use = task.usage.get(model)
+            if use is None:
+                use = task.usage[model] = Usage()
+            if use.last != self._passes:          # siblings of one request share one pass
+                use.passes, use.last = use.passes + 1, self._passes
             use.positions += f.size
-            use.seconds += seconds * f.size / fed
-        self._ready.extend((t, a, None) for (t, _), a in given)
+            use.seconds += each * f.size
+            self._ready.append((task, answer, None))
 
     def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:
         if task.done:

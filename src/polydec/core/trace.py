@@ -50,6 +50,7 @@ class Finished:
 
 Event = Opened | Proposed | Verified | Edited | Finished
 Observer = Callable[[Event], None]
+"""One that has `kinds` need not be told of other events."""
 _KINDS: dict[str, type[Event]] = {c.__name__: c for c in (Opened, Proposed, Verified, Edited, Finished)}
 
 

@@ -35,6 +35,9 @@ class Draw(Enum):
     WITHOUT = "without replacement"
 
 
+_ROOT = (-1,), (Draw.CERTAIN,), (None,)         # parent, draw and law of a root
+
+
 class Words(Protocol):
     """What ids mean as text."""
     @property
@@ -100,6 +103,8 @@ class Draft:
     @staticmethod
     def chain(root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None) -> Draft:
         """One path; `law[i]` is the row that `tokens[i]` was drawn from, None: proposed with certainty."""
+        if not tokens:
+            return Draft((root,), *_ROOT)
         n, parent = len(tokens), tuple(range(-1, len(tokens)))
         if law is None:
             return Draft.certain((root, *tokens), parent)
@@ -149,7 +154,10 @@ class Draft:
 
     def child(self, node: int, token: int) -> int | None:
         """The first child of `node` that has this token."""
-        return next((c for c in self.children[node] if self.token[c] == token), None)
+        for i in range(node + 1, len(self.token)):
+            if self.token[i] == token and self.parent[i] == node and not (self.probe and self.probe[i]):
+                return i
+        return None
 
     def follow(self, pick: Callable[[int, int], int]) -> Verdict:
         """Walk down from the root: pick(node, its depth) is the token after a node; stop where no child has it."""
@@ -182,6 +190,8 @@ class Draft:
         This is the one place where drafts are cut. It looks at ancestors only, never at a node's own token, so what is
         kept of a drawn tree is still drawn as its laws say.
         """
+        if len(self.token) <= depth + 1 and eos.isdisjoint(self.token):
+            return self
         keep, kept, probe = list[int](), {-1}, self.probe or (False,) * len(self.token)
         for i, p in enumerate(self.parent):
             if p in kept and self.depth[i] <= depth and not (p > 0 and self.token[p] in eos and not probe[i]):

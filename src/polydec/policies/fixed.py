@@ -22,11 +22,11 @@ class Fixed:
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
             raise ValueError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 
-    def start(self) -> None:
-        return None
-
-    def budget(self, state: None) -> Budget:
+    def start(self) -> Budget:
         return Budget(self.depth, self.depth if self.nodes is None else self.nodes)
 
-    def observe(self, state: None, draft: Draft, verdict: Verdict) -> None:
-        return None
+    def budget(self, state: Budget) -> Budget:
+        return state
+
+    def observe(self, state: Budget, draft: Draft, verdict: Verdict) -> Budget:
+        return state

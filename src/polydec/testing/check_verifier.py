@@ -77,7 +77,7 @@ def _path(verifier: Verifier) -> None:
     for seed in range(40):
         size = 3 + seed % 2
         target, sources = toy(seed, size, eos=-1), list(CANDIDATES.values())[seed % len(CANDIDATES)]
-        rng, budget = StrictRng.of(seed), Fixed(8, 64).budget(None)
+        rng, budget = StrictRng.of(seed), Fixed(8, 64).start()
         guess = Siblings(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
 
         async def round_(guess: Any = guess, target: Any = target, budget: Any = budget, rng: Any = rng) -> Any:

@@ -135,3 +135,8 @@ def target_law(target: Target, prompt: Sequence[int], length: int, shapers: Sequ
 def distance(a: Law, b: Law) -> float:
     """Total variation of two laws over texts."""
     return sum(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys()) / 2
+
+
+def total_variation(p_V: Tensor, q_V: Tensor) -> float:
+    """Half the summed distance; 1 - this is the acceptance probability of one draw from q against p."""
+    return float((p_V.double() - q_V.double()).abs().sum()) / 2
