@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -14,7 +14,7 @@ from polydec import registry
 from polydec.core.costs import Costs
 from polydec.core.request import Request, Result, TokenLogprob
 from polydec.core.scheduler import Scheduler, Task, Usage
-from polydec.core.trace import Edited, Event, Finished, Observer, Opened, ignore
+from polydec.core.trace import Edited, Event, Observer, Opened, ignore
 from polydec.models import checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.shapers.sampling import Sampling, build_shapers
@@ -29,7 +29,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class LM:
-    """A loaded model, and the draft that goes with it (None: methods that need one say so)."""
+    """A loaded model, and the draft and the n-gram table that go with it (None: methods that need one say so)."""
     checkpoint: Checkpoint
     draft: Checkpoint | None = None
 
@@ -150,20 +150,24 @@ class _Watch:
     opened: float = 0.0
     first: float = 0.0
     last: float = 0.0
-    pieces: list[Piece] = field(default_factory=list[Piece])
-    reason: str | None = None
+    edits: list[Edited] = field(default_factory=list[Edited])
+
+    def __post_init__(self) -> None:
+        self.kinds = (Opened, Edited) if self.on is ignore else getattr(self.on, "kinds", get_args(Event))
 
     def __call__(self, event: Event) -> None:
         now = time.perf_counter()
-        if isinstance(event, Opened):
+        if isinstance(event, Edited):
+            self.first, self.last = (self.first if self.edits else now), now
+            self.edits.append(event)
+        elif isinstance(event, Opened):
             self.opened = self.first = self.last = now
-        elif isinstance(event, Edited):
-            self.first, self.last = (self.first if self.pieces else now), now
-            self.pieces += [Piece(t, token, i < event.accepted, event.choice)
-                            for i, (t, (_, token)) in enumerate(zip(event.pieces, event.edit.write, strict=True))]
-        elif isinstance(event, Finished):
-            self.reason = event.finish_reason
         self.on(event)
+
+    def pieces(self, after: int = 0) -> list[Piece]:
+        """What was written, from an edit on."""
+        return [Piece(t, token, i < e.accepted, e.choice) for e in self.edits[after:]
+                for i, (t, (_, token)) in enumerate(zip(e.pieces, e.edit.write, strict=True))]
 
 
 @dataclass
@@ -188,7 +192,7 @@ class Ticket:
                 raise t.error
         results: list[Result | None] = [t.result for t in self.tasks]
         choices = tuple(Choice(r.text, r.token_ids, r.finish_reason, r.logprobs) if r is not None else
-                        Choice("".join(p.text for p in w.pieces), tuple(p.token for p in w.pieces), "abort")
+                        Choice("".join(p.text for p in w.pieces()), tuple(p.token for p in w.pieces()), "abort")
                         for r, w in zip(results, self.watches, strict=True))
         n = sum(len(c.token_ids) for c in choices)
         usage = {"prompt_tokens": len(self.prompt), "completion_tokens": n}
@@ -296,8 +300,9 @@ class Engine:
 
     def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
         """Tick until these are done. The first error is raised after all have ended."""
-        while not all(t.done for t in tickets) and self.step():
-            pass
+        for task in [task for t in tickets for task in t.tasks]:
+            while not task.done and self.step():
+                pass
         return [t.completion() for t in tickets]
 
 
@@ -320,11 +325,11 @@ def follow(engine: Engine, ticket: Ticket) -> Iterator[Piece]:
     try:
         while not ticket.done and engine.step():
             for i, w in enumerate(ticket.watches):
-                while seen[i] < len(w.pieces):
-                    yield w.pieces[seen[i]]
+                while seen[i] < len(w.edits):
                     seen[i] += 1
+                    yield from w.pieces(seen[i] - 1)
     finally:
         engine.cancel(ticket)
     for i, w in enumerate(ticket.watches):
-        yield from w.pieces[seen[i]:]
+        yield from w.pieces(seen[i])
     ticket.completion()
