@@ -314,9 +314,7 @@ class ForkShares(LookupGuess):
 @dataclass(frozen=True)
 class Forgetful(Lookup):
     def open(self, prompt, session):
-        guess = ForkShares(self, [], {})
-        guess.extend(prompt)
-        return guess
+        return ForkShares(self, super().open(prompt, session).seen)
 
 
 class Deep(Nothing):

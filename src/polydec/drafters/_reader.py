@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Self
 
 from polydec.core.protocols import Session, Target
 from polydec.core.types import Reads, Vocab, Want, Words
@@ -14,6 +15,14 @@ def words_of(vocab: Vocab, who: str) -> Words:
     if vocab.words is None:
         raise ValueError(f"{who} has no tokenizer: a draft of another tokenizer is given the text")
     return vocab.words
+
+
+def check(draft: Target, vocab: Vocab, context: int) -> None:
+    """Raise ValueError unless the draft's vocabulary and the target's, `vocab`, have words, and context lies in 16 to 65536."""
+    words_of(vocab, "the target")
+    words_of(draft.vocab, "the draft")
+    if not 16 <= context <= 65536:
+        raise ValueError(f"context is {context}: it must lie in 16 to 65536")
 
 
 @dataclass
@@ -27,6 +36,11 @@ class Reader:
     start: int = 0
     session: Session | None = None
     fed: list[int] = field(default_factory=list[int])
+
+    @classmethod
+    def of(cls, draft: Target, vocab: Vocab, context: int, prompt: Sequence[int]) -> Self:
+        """At the end of a prompt of the target, whose vocabulary is `vocab`."""
+        return cls(draft, words_of(vocab, "the target"), context, list(prompt))
 
     async def catch_up(self) -> tuple[Session, int] | None:
         """The session at the end of the text, and the draft's pending root; None where the text ends inside a character,

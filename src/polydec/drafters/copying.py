@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.drafters._windows import Windows
 
 LENGTHS = (2, 3, 4, 5)
 """Match lengths that are tried where the length is chosen on the way."""
@@ -48,46 +49,28 @@ class Copying:
 
     def open(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
         lengths = LENGTHS if self.adapt else (self.gamma,)
-        guess = CopyingGuess(self, [], {n: {} for n in lengths}, dict.fromkeys(lengths, START))
-        guess.extend(prompt)
-        return guess
+        seen = Windows(lengths, self.first)
+        seen.extend(prompt)
+        return CopyingGuess(self, seen, dict.fromkeys(lengths, START))
 
 
 @dataclass(frozen=True)
 class CopyingGuess:
-    """text: everything so far, the pending root included; after: by match length, of each window that something follows,
-    where that is; rate: by match length, how often the token there came."""
+    """seen: everything so far, the pending root included; rate: by match length, how often the token there came."""
     how: Copying
-    text: list[int]
-    after: dict[int, dict[tuple[int, ...], int]]
+    seen: Windows
     rate: dict[int, float]
 
     @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Each new token gives the windows that end right before it a continuation."""
-        for token in tokens:
-            end = len(self.text)
-            for n, after in self.after.items():
-                if n <= end:
-                    window = tuple(self.text[end - n:])
-                    if not self.how.first or window not in after:
-                        after[window] = end
-            self.text.append(token)
-
-    def matches(self) -> dict[int, int]:
-        """By match length, where the copy begins."""
-        found = {n: after.get(tuple(self.text[-n:])) for n, after in self.after.items()}
-        return {n: start for n, start in found.items() if start is not None}
-
     def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
         """(match length, tokens) that promise most for their cost."""
         best, choice = 1.0, (0, 0)
         for n, start in matches.items():
             expected = power = 1.0
-            for tokens in range(1, min(most, len(self.text) - start) + 1):
+            for tokens in range(1, min(most, len(self.seen.text) - start) + 1):
                 power *= self.rate[n]
                 expected += power
                 worth = expected / (1.0 + self.how.cost * tokens)
@@ -96,23 +79,23 @@ class CopyingGuess:
         return choice
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        matches, most = self.matches(), min(self.how.block, budget.depth, budget.nodes)
+        matches, most = dict(self.seen.matches()), min(self.how.block, budget.depth, budget.nodes)
         if not matches:
             return Draft.chain(root)
         n, tokens = self._choose(matches, most) if self.how.adapt else (self.how.gamma, most)
         if not tokens:
             return Draft.chain(root)
-        copied = self.text[matches[n]:matches[n] + tokens]
+        copied = self.seen.text[matches[n]:matches[n] + tokens]
         return Draft.certain((root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied)))
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
-            for n, start in self.matches().items():
-                self.rate[n] += PACE * ((self.text[start] == x) - self.rate[n])
-            self.extend((x,))
+            for n, start in self.seen.matches():
+                self.rate[n] += PACE * ((self.seen.text[start] == x) - self.rate[n])
+            self.seen.extend((x,))
 
     def fork(self) -> CopyingGuess:
-        return CopyingGuess(self.how, list(self.text), {n: dict(d) for n, d in self.after.items()}, dict(self.rate))
+        return CopyingGuess(self.how, self.seen.fork(), dict(self.rate))
 
     def close(self) -> None:
         pass

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Drafter, Guess, Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Verdict, Want
+from polydec.drafters._several import tell, wanted
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,7 @@ class FirstOfGuess:
 
     @property
     def want(self) -> Want:
-        wants = [g.want for g in self.guesses]
-        return Want(max(w.law for w in wants), max(w.base for w in wants), any(w.hidden for w in wants),
-                    any(w.prompt for w in wants), tuple(sorted({e for w in wants for e in w.exits})))
+        return wanted(self.guesses)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         for guess in self.guesses:
@@ -48,9 +47,7 @@ class FirstOfGuess:
         return Draft.chain(root)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for guess in self.guesses:
-            if not verdict.prompt or guess.want.prompt:
-                guess.learn(draft, scores, verdict)
+        tell(self.guesses, draft, scores, verdict)
 
     def fork(self) -> FirstOfGuess:
         return FirstOfGuess(tuple(g.fork() for g in self.guesses))

@@ -9,6 +9,7 @@ from torch import Tensor
 from polydec.core.protocols import Drafter, Guess, Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Verdict, Want
+from polydec.drafters._several import tell, wanted
 
 BUCKETS = 16
 """Chances are told apart to 1 / BUCKETS."""
@@ -26,8 +27,8 @@ class Grafted:
     chance (accepted + trust · c) / (tried + trust), counted over the nodes of that source with about the same c whose
     parent was accepted, whether they were kept or not. A node that several sources propose has the best of their chances, c,
     and beside siblings of which the best has r the odds c / (1 - c) become (1 - r) c / (1 - c): a source that says something
-    else is evidence against it. (On about 20 greedy answers of SmolLM2-135M-Instruct that takes the log loss from 0.387 to 0.350.)
-    These are the draft's `chance`.
+    else is evidence against it. (On about 20 greedy answers of SmolLM2-135M-Instruct that takes the log loss from 0.387 to
+    0.350.) These are the draft's `chance`.
 
     Drawn nodes are never cut or mixed: the first source that drew any (or has probes) comes in whole, before everything
     else, and other sources' drawn nodes and probes are left out with what is below them. The first drafter draws with the
@@ -130,9 +131,7 @@ class GraftedGuess:
 
     @property
     def want(self) -> Want:
-        wants = [g.want for g in self.guesses]
-        return Want(max(w.law for w in wants), max(w.base for w in wants), any(w.hidden for w in wants),
-                    any(w.prompt for w in wants), tuple(sorted({e for w in wants for e in w.exits})))
+        return wanted(self.guesses)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         drafts = [await g.propose(root, position, budget, rng.at("source", k) if k else rng)
@@ -165,9 +164,7 @@ class GraftedGuess:
                     break
                 node = merged.kids[node][x]
         self.last.clear()
-        for guess in self.guesses:
-            if not verdict.prompt or guess.want.prompt:
-                guess.learn(draft, scores, verdict)
+        tell(self.guesses, draft, scores, verdict)
 
     def _count(self, cell: int, right: bool) -> None:
         self.tried[cell] += 1.0

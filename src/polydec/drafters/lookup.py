@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.drafters._windows import Windows
 
 PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
 """How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on
@@ -42,18 +43,17 @@ class Lookup:
             raise ValueError(f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16")
 
     def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
-        guess = LookupGuess(self, [], {})
-        guess.extend(prompt)
-        return guess
+        seen = Windows(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
+        seen.extend(prompt)
+        return LookupGuess(self, seen)
 
 
 @dataclass(frozen=True)
 class LookupGuess:
-    """text: everything so far, the pending root included; after: of each n-gram that something follows, where that is;
-    right and tried: of matches by length, how often the token after them came back."""
+    """seen: everything so far, the pending root included; right and tried: of matches by length, how often the token after
+    them came back."""
     how: Lookup
-    text: list[int]
-    after: dict[tuple[int, ...], int]
+    seen: Windows
     right: list[int] = field(default_factory=lambda: [0] * 17)
     tried: list[int] = field(default_factory=lambda: [0] * 17)
 
@@ -61,26 +61,9 @@ class LookupGuess:
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Each new token gives the n-grams that end right before it a continuation."""
-        for token in tokens:
-            end = len(self.text)
-            for n in range(self.how.min_ngram, min(self.how.max_ngram, end) + 1):
-                key = tuple(self.text[end - n:])
-                if self.how.first:
-                    self.after.setdefault(key, end)
-                else:
-                    self.after[key] = end
-            self.text.append(token)
-
     def match(self) -> tuple[int, int]:
         """(n, where it goes on) of the longest n-gram at the end that stood before; (0, 0) for none."""
-        end = len(self.text)
-        for n in range(min(self.how.max_ngram, end - 1), self.how.min_ngram - 1, -1):
-            start = self.after.get(tuple(self.text[end - n:]))
-            if start is not None:
-                return n, start
-        return 0, 0
+        return next(self.seen.matches(), (0, 0))
 
     def chance(self, n: int) -> float:
         """How often a match of this length is right."""
@@ -88,14 +71,14 @@ class LookupGuess:
         return (self.right[n] + TRUST * PRIOR[min(n, len(PRIOR)) - 1]) / (self.tried[n] + TRUST)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        end, most = len(self.text), min(budget.depth, budget.nodes)
+        text, most = self.seen.text, min(budget.depth, budget.nodes)
         n, start = self.match()
         if not n:
             return Draft.chain(root)
         length = min(most, self.how.growth * n) if self.how.growth else most
-        copied = self.text[start:start + length]
+        copied = text[start:start + length]
         if self.how.loop:
-            copied = [self.text[start + i % (end - start)] for i in range(length)]
+            copied = [text[start + i % (len(text) - start)] for i in range(length)]
         chance = (1.0, *[self.chance(n + i) for i in range(len(copied))])
         return Draft.certain((root, *copied), range(-1, len(copied)), chance)
 
@@ -104,11 +87,11 @@ class LookupGuess:
             n, start = self.match()
             if n:
                 self.tried[n] += 1
-                self.right[n] += self.text[start] == x
-            self.extend((x,))
+                self.right[n] += self.seen.text[start] == x
+            self.seen.extend((x,))
 
     def fork(self) -> LookupGuess:
-        return LookupGuess(self.how, list(self.text), dict(self.after), list(self.right), list(self.tried))
+        return LookupGuess(self.how, self.seen.fork(), list(self.right), list(self.tried))
 
     def close(self) -> None:
         pass

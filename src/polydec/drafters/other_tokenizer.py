@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
-from polydec.drafters._reader import Reader, translate, words_of
+from polydec.drafters._reader import Reader, check, translate, words_of
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,10 @@ class OtherTokenizer:
     context: int = 512
 
     def __post_init__(self) -> None:
-        words_of(self.vocab, "the target")
-        words_of(self.draft.vocab, "the draft")
-        if not 16 <= self.context <= 65536:
-            raise ValueError(f"context is {self.context}: it must lie in 16 to 65536")
+        check(self.draft, self.vocab, self.context)
 
     def open(self, prompt: Sequence[int], session: Session) -> OtherTokenizerGuess:
-        reader = Reader(self.draft, words_of(self.vocab, "the target"), self.context, list(prompt))
-        return OtherTokenizerGuess(self, reader)
+        return OtherTokenizerGuess(self, Reader.of(self.draft, self.vocab, self.context, prompt))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from polydec.core.law import NEG_INF, normalise, probs
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
-from polydec.drafters._reader import Reader, twins, words_of
+from polydec.drafters._reader import Reader, check, twins
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,11 @@ class SharedTokens:
     context: int = 512
 
     def __post_init__(self) -> None:
-        words_of(self.vocab, "the target")
-        words_of(self.draft.vocab, "the draft")
-        if not 16 <= self.context <= 65536:
-            raise ValueError(f"context is {self.context}: it must lie in 16 to 65536")
+        check(self.draft, self.vocab, self.context)
 
     def open(self, prompt: Sequence[int], session: Session) -> SharedTokensGuess:
         twin = twins(self.draft.vocab, self.vocab)
-        reader = Reader(self.draft, words_of(self.vocab, "the target"), self.context, list(prompt))
+        reader = Reader.of(self.draft, self.vocab, self.context, prompt)
         return SharedTokensGuess(reader, twin, {b: a for a, b in twin.items()}, self.vocab.size)
 
 

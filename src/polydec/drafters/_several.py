@@ -1,0 +1,21 @@
+"""What a drafter that holds several others asks for them and tells them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polydec.core.protocols import Guess, Scores
+from polydec.core.types import Draft, Verdict, Want
+
+
+def wanted(guesses: Sequence[Guess]) -> Want:
+    """What some of them want; at least one is needed."""
+    wants = [g.want for g in guesses]
+    return Want(max(w.law for w in wants), max(w.base for w in wants), any(w.hidden for w in wants),
+                any(w.prompt for w in wants), tuple(sorted({e for w in wants for e in w.exits})))
+
+
+def tell(guesses: Sequence[Guess], draft: Draft, scores: Scores, verdict: Verdict) -> None:
+    """All learn from a pass; from the prompt those that want its rows."""
+    for guess in guesses:
+        if not verdict.prompt or guess.want.prompt:
+            guess.learn(draft, scores, verdict)

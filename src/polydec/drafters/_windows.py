@@ -1,0 +1,39 @@
+"""Where the last few tokens of a text stood before."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A text that grows, and where it goes on after each window of its tokens that something follows.
+
+    lengths: of the windows; first: a window that comes again keeps its first place, else it takes the last one.
+    """
+    lengths: tuple[int, ...]
+    first: bool
+    text: list[int] = field(default_factory=list[int])
+    after: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Each new token is what follows the windows that end right before it."""
+        for token in tokens:
+            end = len(self.text)
+            for n in self.lengths:
+                if n <= end:
+                    window = tuple(self.text[end - n:])
+                    if not self.first or window not in self.after:
+                        self.after[window] = end
+            self.text.append(token)
+
+    def matches(self) -> Iterator[tuple[int, int]]:
+        """(length, where the text goes on) of the windows at its end that stood before, in the order of `lengths`."""
+        for n in self.lengths:
+            if n < len(self.text):
+                start = self.after.get(tuple(self.text[-n:]))
+                if start is not None:
+                    yield n, start
+
+    def fork(self) -> Windows:
+        return Windows(self.lengths, self.first, list(self.text), dict(self.after))
