@@ -24,7 +24,7 @@ CARD = Card(
         "iterations": "searches a pass, 0 to 1024 (0: the likeliest sequences, best first; published: 150)",
         "length": "tokens of a search, 1 to 16",
         "rate": "what a trigram of the output gains, 0 to 1 (0: no adaptation)",
-        "window": "how far back trigrams gain at each pass, 0: new ones once (published: 16)",
+        "window": "how far back trigrams gain at each pass, 0 to 1024 (0: new ones once; published: 16)",
         "decay": "what other followers of the pair keep of their weight, above 0 to 1",
         "longest_first": "leave out the longest sequences where nodes are short, as published",
         "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",

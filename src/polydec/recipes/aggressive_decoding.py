@@ -22,7 +22,7 @@ CARD = Card(
     parent="plain", home="grammar correction and code edits",
     options={
         "start": "where the source begins in the prompt, in tokens (negative: from its end)",
-        "stop": "where it ends, none: with the prompt",
+        "stop": "where it ends (negative: from the prompt's end), none: with the prompt",
         "near": "after a departure, look near the place that was left (ours), else for what is unambiguous (as published)",
         "eager": "begin with the source's first token: for a span that is just the text to be rewritten",
         "block": "most tokens of a copy, 1 to 64",
@@ -33,5 +33,7 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target | None = None, costs: Costs, start: int = 0, stop: int | None = None,
           near: bool = True, eager: bool = False, block: int = 10, thrift: bool = True) -> Speculative:
+    if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
+        raise ValueError(f"stop is {stop}: it must lie behind start, which is {start}")
     drafter = Source(start, stop, near, eager, block)
     return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))

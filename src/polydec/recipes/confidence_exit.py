@@ -16,7 +16,7 @@ CARD = Card(
     summary="Each token leaves the network at the first exit whose best two tokens lie far enough apart.",
     kind="draft-and-verify", family="ar", guarantee=Exactness.APPROXIMATE,
     source="Schuster et al., Confident adaptive language modeling, 2022",
-    reduces_to="plain at threshold above 1",
+    reduces_to="plain at threshold above 1.2",
     parent="plain", home="models trained with an early-exit loss, where a near text is good enough",
     needs=("layers",),
     options={"threshold": "least gap between the two likeliest tokens, 0 and more",
@@ -27,5 +27,7 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target | None = None, threshold: float = 0.9, every: int = 2,
           decay: float | None = None) -> Speculative:
+    if every < 1:
+        raise ValueError(f"every is {every}: it must be at least 1")
     law = Confident(target, (*range(every, target.layers, every), target.layers), threshold, decay)
     return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

@@ -20,7 +20,7 @@ CARD = Card(
     reduces_to="plain with block 0; prompt-lookup with one length of match, without loop",
     parent="plain", home="later turns of a chat that repeat what was said",
     options={
-        "gamma": "tokens that must match, 1 to 16",
+        "gamma": "tokens that must match, 1 to 16 (with adapt: 2 to 5 are tried instead)",
         "block": "tokens copied, 0 to 64",
         "first": "copy from the earliest occurrence instead of the latest",
         "adapt": "choose the lengths of match and copy by what was right so far",

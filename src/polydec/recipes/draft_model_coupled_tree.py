@@ -20,7 +20,8 @@ CARD = Card(
     reduces_to="draft-model-coupled where every level has one child",
     parent="draft-model-coupled", home="sampling where a text must be reproducible under any draft",
     needs=("draft",),
-    options={"levels": "children of each node, level by level, such as 2,1,1", "nodes": "most tokens of a tree, 0 to 1024"},
+    options={"levels": "children of each node, level by level, 1 to 16 of 1 to 16, such as 2,1,1",
+             "nodes": "most tokens of a tree, 0 to 1024"},
 )
 
 

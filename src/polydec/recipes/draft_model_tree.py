@@ -19,7 +19,7 @@ CARD = Card(
     reduces_to="draft-model where every level has one child",
     parent="draft-model", home="sampling, with a target whose passes over several tokens cost little more than one",
     needs=("draft",),
-    options={"levels": "children of each node, level by level, such as 2,1,1",
+    options={"levels": "children of each node, level by level, 1 to 16 of 1 to 16, such as 2,1,1",
              "nodes": "most tokens of a tree, 0 to 1024",
              "replace": "draw siblings independently instead of without replacement"},
 )

@@ -20,8 +20,8 @@ CARD = Card(
     parent="early-exit", home="models trained with an early-exit loss, on mixed tasks",
     needs=("layers",),
     options={"every": "exits after every so many layers, 1 to the model's less one", "depth": "longest draft, 0 to 64",
-             "omega": "discount of earlier rounds, 0 to 1", "prompt": "last prompt positions that count, 0 and more",
-             "head": "what the head costs, in layers", "by_length": "draft as long as pays best (else up to depth)",
+             "omega": "discount of earlier rounds, 0 to 1", "prompt": "last prompt positions that count, 0 to 4096",
+             "head": "what the head costs, in layers, 0 and more", "by_length": "draft as long as pays best (else up to depth)",
              "by_confidence": "stop below a token that is rather a miss"},
 )
 

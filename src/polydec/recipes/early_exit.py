@@ -24,5 +24,7 @@ CARD = Card(
 
 
 def build(target: Target, *, draft: Target | None = None, exit: int | None = None, depth: int = 6) -> Speculative:
+    if exit is not None and not 1 <= exit <= target.layers:
+        raise ValueError(f"exit is {exit}: it must lie in 1 to {target.layers}, the model's layers")
     layers = tuple(range(max(1, target.layers // 4) if exit is None else exit))
     return Speculative(target, FromPart(Chain(), layers), Exact(), Fixed(depth))

@@ -20,13 +20,16 @@ CARD = Card(
     parent="draft-model", home="one draft for several targets",
     needs=("draft", "draft's layers"),
     options={"tau_1": "probability from which half the draft's layers suffice, 0 and more (above 1: never)",
-             "tau_2": "the same of three quarters", "stop": "drafting ends below this probability, 0 to 1",
+             "tau_2": "the same of three quarters, 0 and more", "stop": "drafting ends below this probability, 0 to 1",
              "depth": "longest draft, 0 to 64"},
 )
 
 
 def build(target: Target, *, draft: Target, tau_1: float = 0.9, tau_2: float = 0.8, stop: float = 0.3,
           depth: int = 5) -> Speculative:
+    for name, tau in (("tau_1", tau_1), ("tau_2", tau_2)):
+        if not tau >= 0.0:
+            raise ValueError(f"{name} is {tau}: it must be at least 0")
     last = draft.layers
     drafter = SortedExits.of(draft, (last // 2, 3 * last // 4, last), (tau_1, tau_2), stop)
     return Speculative(target, drafter, Exact(), Fixed(depth))

@@ -23,7 +23,7 @@ CARD = Card(
     options={
         "head": "directory of the head; polydec train stop-head makes it",
         "threshold": "chance that some token is rejected above which the draft ends, 0 to 1",
-        "least": "tokens that are drafted in any case, 1 to 64",
+        "least": "tokens that are drafted in any case, 1 to depth",
         "depth": "longest draft, 0 to 64",
     },
 )
@@ -31,4 +31,6 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target, head: str | None = None, threshold: float = 0.7, least: int = 1,
           depth: int = 8) -> Speculative:
+    if depth >= 0 and not 1 <= least <= max(depth, 1):
+        raise ValueError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
     return Speculative(target, FromModel(draft, LearnedStop(stop_head.load(head), threshold, least)), Exact(), Fixed(depth))

@@ -20,7 +20,7 @@ CARD = Card(
     reduces_to="plain while no n-gram comes back",
     parent="token-recycling", home="several sampled answers to one question that share their rows",
     options={
-        "shape": "child counts of the tree's nodes, breadth first, such as 3,2,1",
+        "shape": "child counts of the tree's nodes, 0 to 64 each, breadth first, such as 3,2,1",
         "longest": "longest n-gram that is looked up, 1 to 16",
         "shortest": "shortest n-gram that is looked up, 1 to longest (published: 2)",
         "keep": "tokens kept of an averaged row, 1 to 64",

@@ -24,7 +24,7 @@ CARD = Card(
         "k": "candidates remembered after each token, 1 to 64",
         "nodes": "tokens of a draft tree, 1 to 256", "depth": "its levels, 0 to 64",
         "recycle_prefill": "learn from the prompt's rows too (they are computed for it)",
-        "shape": "child counts of the tree's nodes, breadth first, such as 3,2,1, in place of nodes; none: by rates",
+        "shape": "child counts of the nodes, 0 to 64 each, breadth first, such as 3,2,1, in place of nodes; none: by rates",
         "hot": "keep the table for later requests of the engine: drafts then show what other requests wrote",
         "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
     },
