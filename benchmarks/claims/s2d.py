@@ -34,8 +34,8 @@ from polydec.train.exits import resized
 from polydec.train.lm import LMSpec, encode, find_tokenizer, load_directory
 from polydec.train.sorted import SortedSpec, exits_of, train_sorted
 
-BARS = (0.0, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.1)
-STOPS, LENGTHS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65), (1, 2, 3, 4, 6, 8)
+BARS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.1)
+STOPS, LENGTHS = (0.0, 0.1, 0.2, 0.3, 0.45), (1, 2, 3, 4, 6)
 
 
 @dataclass(frozen=True)
@@ -182,11 +182,12 @@ def compare(args: argparse.Namespace, paths: Mapping[str, Path]) -> list[dict[st
 
     rule, spent, got = dict[Key, Rule](), dict[Key, float](), dict[Key, list[Sum]]()
     for t in range(2):
+        mine = texts(t, True)
         for name, law in drafts.items():
-            totals = [sum(each, Sum()) for each in zip(*(walk(law, rules[name], *x) for x in texts(t, True)), strict=True)]
+            totals = [sum(each, Sum()) for each in zip(*(walk(law, rules[name], *x) for x in mine), strict=True)]
             for key in product((True, False), (t,), [m for m, d in methods.items() if d == name]):
-                mine = [i for i, r in enumerate(rules[name]) if key[2] in ("S2D", name, f"exit {always(r)} of it")]
-                best = min(mine, key=lambda i: cost(key, totals[i]) / totals[i].tokens)
+                some = [i for i, r in enumerate(rules[name]) if key[2] in ("S2D", name, f"exit {always(r)} of it")]
+                best = min(some, key=lambda i: cost(key, totals[i]) / totals[i].tokens)
                 rule[key], spent[key] = rules[name][best], cost(key, totals[best]) / totals[best].tokens
         mine = texts(t, False)
         for name, law in drafts.items():
@@ -225,7 +226,7 @@ def over(ours: Sequence[Key], theirs: Sequence[Key], got: Mapping[Key, list[Sum]
 
 def main() -> None:
     parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=30, tokens=64, begin=96, drafts="runs/s2d", second="",
-                       layers=6, width=96, steps=240, tuning=12, held_kb=40, penalty=1.0)
+                       layers=6, width=96, steps=240, tuning=12, held_kb=20, penalty=1.0)
     args = parser.parse_args()
     if not args.second:
         parser.error("--second is empty: it must be a directory of a model with the tokenizer of --model")
