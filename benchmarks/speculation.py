@@ -179,12 +179,12 @@ def chosen(text: str, lm: api.LM) -> list[measure.Method]:
     the target's law."""
     out = list[measure.Method]()
     for item in text.split(","):
-        name, *pairs = item.strip().split(":")
-        if name in ("all", "lossless"):
+        if (group := item.strip()) in ("all", "lossless"):
             out += [measure.Method(n, {}) for n, m in sorted(registry.recipes().items())
                     if not m.CARD.needs_training and (lm.draft or "draft" not in m.CARD.needs)
-                    and (name == "all" or m.CARD.guarantee is Exactness.LAW)]
+                    and (group == "all" or m.CARD.guarantee is Exactness.LAW)]
             continue
+        name, *pairs = item.strip().split(":")
         registry.get(name)
         out.append(measure.Method(name, dict(x.split("=", 1) for x in pairs)))
     return [m for m in {m.label: m for m in out}.values() if m.name != "plain"]

@@ -1,4 +1,5 @@
-"""benchmarks/replay.py and benchmarks/tables.py: what passes cost by measured tables, and what the tables make of cells."""
+"""The benchmark of speculation: what passes cost by measured tables, what the tables make of cells, and runs that go on."""
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import replay
+import speculation
 import tables
 
 from polydec.bench.profile import Profile
@@ -208,3 +210,53 @@ def test_repeats_are_one_task_and_nothing_written_is_no_speed(tmp_path):
     silent = [cell(m, 0.0, tokens=0, seconds=0.0, target_by_rows=[]) for m in ("plain", "auto")]
     assert tables.categories(read(tmp_path, *silent))[0].clock is None
     assert "| auto | - | - |" in tables.markdown(read(tmp_path, *silent))
+
+
+# ---- runs ----
+
+def test_groups_of_methods():
+    alone = [m.label for m in speculation.chosen("auto,lossless,prompt-lookup:depth=3", SimpleNamespace(draft=None))]
+    assert alone[0] == "auto" and alone.count("auto") == 1 and alone[-1] == "prompt-lookup depth=3"
+    assert "token-recycling" in alone and not {"plain", "draft-model", "unified-layer-skipping"} & set(alone)
+    everything = {m.label for m in speculation.chosen("all", SimpleNamespace(draft=object()))}
+    assert {"draft-model", "unified-layer-skipping"} <= everything and "specdec-plus-plus" not in everything
+    with pytest.raises(ValueError, match="lossles"):
+        speculation.chosen("lossles", SimpleNamespace(draft=None))
+
+
+class Side:
+    def __init__(self, label, left):
+        self.label, self.left = label, left
+
+    def __call__(self, rows, sampling, tokens, seed):
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise KeyboardInterrupt
+        return {"tokens": tokens, "seconds": 1.0}
+
+
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path):
+    out, left = tmp_path / "run.jsonl", [2 + 3]                      # two to warm up, then three cells
+    a = argparse.Namespace(out=out, batch=1, tokens=8, repeat=2, seed=0)
+    lm = SimpleNamespace(network=SimpleNamespace(threads=1), checkpoint=SimpleNamespace(kernel="k"), name="m")
+    tasks = [[speculation.Row("one", "qa")], [speculation.Row("two", "qa")]]
+    sides = [Side("plain", left), Side("auto", left)]
+    with pytest.raises(KeyboardInterrupt):
+        speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
+    assert len(out.read_text().splitlines()) == 1 + 3
+    left[0] = 2 + 5
+    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
+    assert left[0] == 0
+    head, *cells = (json.loads(line) for line in out.read_text().splitlines())
+    assert replay.from_line(head) == PROFILE and all(c["profile"] == head["profile"] for c in cells)
+    assert len({tables.key(c) for c in cells}) == len(cells) == 8
+    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])        # nothing is left to do, nothing is run
+    a.tokens, left[0] = 9, 2 + 8                                     # longer answers are other cells
+    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
+    assert len(out.read_text().splitlines()) == 1 + 16
+
+
+def test_the_time_left_is_of_each_method_as_it_went():
+    assert speculation._left({}, ["auto"]) == ""
+    assert speculation._left({"auto": [1.0, 3.0], "plain": [6.0]}, ["auto", "auto", "stand"]) == "8 s left, "
+    assert speculation._left({"auto": [60.0]}, ["auto", "auto"]) == "2 min left, "
