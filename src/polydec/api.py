@@ -17,6 +17,8 @@ from polydec.core.scheduler import Scheduler, Task, Usage
 from polydec.core.trace import Edited, Event, Observer, Opened, ignore
 from polydec.models import checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
+from polydec.models.ngrams import NGrams
+from polydec.models.ngrams import load as load_ngrams
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
 
@@ -32,6 +34,7 @@ class LM:
     """A loaded model, and the draft and the n-gram table that go with it (None: methods that need one say so)."""
     checkpoint: Checkpoint
     draft: Checkpoint | None = None
+    ngrams: NGrams | None = None
 
     @property
     def name(self) -> str:
@@ -79,17 +82,22 @@ class LM:
 
 
 def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
-         threads: int | None = None, quantize: str | None = None) -> LM:
+         threads: int | None = None, quantize: str | None = None, ngrams: str | None = "default") -> LM:
     """A model by Hub id, directory, GGUF file or `zoo:NAME`. `draft`: another such name, "default" for the model's own
-    embedded one where that exists, None for none. Raises ValueError with one sentence where it cannot be had."""
+    embedded one where that exists, None for none; `ngrams` likewise: a table that `polydec train ngrams` made of the
+    model's text. Raises ValueError with one sentence where something cannot be had."""
     model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize)
     if draft == "default":
         draft = zoo.default_draft(name)
     small = None if draft is None else checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
+    table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
+    counted = None if table is None else load_ngrams(table)
+    if counted is not None:
+        model.lm.vocab.require_same(counted.vocab, "the n-gram table")
     if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way
         native = not model.why and (small is None or not small.why)
         torch.set_num_threads(1 if native else threads or TORCH_THREADS)
-    return LM(model, small)
+    return LM(model, small, counted)
 
 
 @dataclass(frozen=True)
@@ -281,7 +289,7 @@ class Engine:
                 small = Shaped(draft.lm, *free) if free else draft.lm
             costs = self.model.costs if registry.wants_costs(method) else None
             decoder, chosen = registry.build(method, target, small, dict(options or {}), costs,
-                                             self._kept.setdefault(method, {}))
+                                             self._kept.setdefault(method, {}), self.model.ngrams)
             guarantee = decoder.exactness.value
             watch = _Watch(on)
             watches.append(watch)

@@ -14,13 +14,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
+from polydec.models.ngrams import NGrams
 
 ROLES = {"drafters": "open", "trees": "grow", "verifiers": "verify", "policies": "budget", "shapers": "shape"}
 """Role folders, and the method by which a class in one is known to be a mechanism."""
 
-GIVEN = ("target", "draft", "costs", "kept")
-"""Parameters of `build` that the engine fills (`kept`: what a method leaves there for its later requests); the others are
-the method's options."""
+GIVEN = ("target", "draft", "ngrams", "costs", "kept")
+"""Parameters of `build` that the engine fills (`ngrams`: the table of the target's own text, or None; `kept`: what a method
+leaves there for its later requests); the others are the method's options."""
 
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _SPOKEN = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
@@ -105,9 +106,10 @@ def options(name: str) -> tuple[Option, ...]:
 
 
 def build(name: str, target: Target, draft: Target | None = None, given: Mapping[str, Any] | None = None,
-          costs: Costs | None = None, kept: dict[str, Any] | None = None) -> tuple[Speculative, dict[str, Any]]:
+          costs: Costs | None = None, kept: dict[str, Any] | None = None,
+          ngrams: NGrams | None = None) -> tuple[Speculative, dict[str, Any]]:
     """The recipe's decoder, and all its options with the values they have. Raises ValueError for an unknown option, a
-    value of the wrong type or out of range, or a draft that is missing."""
+    value of the wrong type or out of range, or a draft or a table that is missing."""
     module, known = get(name), {o.name: o for o in options(name)}
     for option in given or {}:
         if option not in known:
@@ -119,14 +121,20 @@ def build(name: str, target: Target, draft: Target | None = None, given: Mapping
                              + ", ".join(n for n, m in recipes().items() if not m.CARD.needs))
         if module.CARD.same_tokenizer:
             target.vocab.require_same(draft.vocab, "the draft")
+    if "ngrams" in module.CARD.needs:
+        if ngrams is None:
+            raise ValueError(f"method {name} needs an n-gram table: name one (--ngrams); `polydec train ngrams` makes one")
+        target.vocab.require_same(ngrams.vocab, "the n-gram table")
     if "layers" in module.CARD.needs and not target.layers:
         raise ValueError(f"method {name} needs a model whose layers can run alone: this one runs as a whole only")
     if "draft's layers" in module.CARD.needs and draft is not None and not draft.layers:
         raise ValueError(f"method {name} needs a draft whose layers can run alone: this one runs as a whole only")
     if "draft" not in module.CARD.needs and draft is not None and not target.vocab.same(draft.vocab):
         draft = None                              # it is there for another method
+    if ngrams is not None and not target.vocab.same(ngrams.vocab):
+        ngrams = None
     values = {o.name: o.convert(given[o.name]) if given and o.name in given else o.default for o in known.values()}
-    engine = {"costs": costs or Costs(), "kept": {} if kept is None else kept}
+    engine = {"costs": costs or Costs(), "kept": {} if kept is None else kept, "ngrams": ngrams}
     wanted = {k: v for k, v in engine.items() if k in inspect.signature(module.build).parameters}
     return module.build(target, draft=draft, **wanted, **values), values
 

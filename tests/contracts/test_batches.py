@@ -12,7 +12,7 @@ from polydec.core.scheduler import run
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
-from polydec.testing.examples import options
+from polydec.testing.examples import decoder
 from polydec.testing.toy import toy
 
 PROMPTS = ((0, 1, 0, 2, 0, 1), (3,), (4, 4, 1), (2, 1, 3, 0, 5, 1, 3, 0))
@@ -21,8 +21,7 @@ PROMPTS = ((0, 1, 0, 2, 0, 1), (3,), (4, 4, 1), (2, 1, 3, 0, 5, 1, 3, 0))
 def mixed(law, small, names, seed, most=24):
     jobs = []
     for i, name in enumerate(names):
-        decoder = registry.build(name, law, small, options(name))[0]
-        jobs.append((decoder, Request(PROMPTS[(seed + i) % 4], most - i, seed=seed, choice=i)))
+        jobs.append((decoder(name, law, small), Request(PROMPTS[(seed + i) % 4], most - i, seed=seed, choice=i)))
     alone = [run([d.run(r)])[0].token_ids for d, r in jobs]
     together = [r.token_ids for r in run([d.run(r) for d, r in jobs])]
     return alone, together

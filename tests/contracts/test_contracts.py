@@ -9,7 +9,7 @@ from polydec.testing.check_drafter import check_drafter, check_policy
 from polydec.testing.check_target import check_shaped, check_target
 from polydec.testing.check_tree import check_tree
 from polydec.testing.check_verifier import check_verifier
-from polydec.testing.examples import SHAPERS, bend, example, options
+from polydec.testing.examples import SHAPERS, bend, decoder, example
 from polydec.testing.toy import toy
 from polydec.trees.static import Static
 
@@ -46,13 +46,13 @@ def test_policy(name):
 
 @pytest.mark.parametrize("name", registry.recipes())
 def test_recipe(name):
-    check_decoder(lambda target, draft: registry.build(name, target, draft, options(name))[0], laws=4, length=2)
+    check_decoder(lambda target, draft: decoder(name, target, draft), laws=4, length=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.recipes())
 def test_recipe_over_all_laws(name):
-    check_law(lambda target, draft: registry.build(name, target, draft, options(name))[0], laws=12)
+    check_law(lambda target, draft: decoder(name, target, draft), laws=12)
 
 
 @pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "path by path"])

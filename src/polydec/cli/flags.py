@@ -22,6 +22,8 @@ class Flags:
     model: Annotated[str, Option(help="Hub id, directory, GGUF file or zoo:NAME", rich_help_panel=MODEL)] = "zoo:smollm2"
     draft: Annotated[str, Option(help="draft model: a name like --model's, `default` or `none`",
                                  rich_help_panel=MODEL)] = "default"
+    ngrams: Annotated[str, Option(help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
+                                  rich_help_panel=MODEL)] = "default"
     method: Annotated[str, Option(help="decoding method: see `polydec methods`", rich_help_panel=MODEL)] = "plain"
     set_: Annotated[list[str] | None, Option("--set", help="option of the method, k=v (repeatable)",
                                              rich_help_panel=MODEL)] = None
@@ -59,7 +61,7 @@ class Flags:
             raise ValueError(f"threads is {self.threads}: it must be at least 1")
         draft = None if self.draft == "none" else self.draft
         return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads,
-                        quantize=self.quantize)
+                        quantize=self.quantize, ngrams=None if self.ngrams == "none" else self.ngrams)
 
     def options(self) -> dict[str, str]:
         """--set k=v, split."""

@@ -78,7 +78,7 @@ class SuffixGuess:
             if self.how.store is not None:
                 self.at[:] = self.how.store.seen.step(self.at[0], self.at[1], x)
 
-    def _match(self) -> tuple[Automaton, int, int]:
+    def match(self) -> tuple[Automaton, int, int]:
         state, length = self.seen.match
         if self.how.store is not None and self.at[1] > length:
             store = self.how.store.seen
@@ -90,7 +90,7 @@ class SuffixGuess:
         i, w = _index(length, count), self.how.trust
         return count / total * min((self.right[i] + w * PRIOR[i]) / (self.tried[i] + w), 1.0)
 
-    def _after(self, seen: Automaton, state: int, length: int) -> list[tuple[float, int, int]]:
+    def after(self, seen: Automaton, state: int, length: int) -> list[tuple[float, int, int]]:
         """(chance, token, next state) of the children of a match."""
         if length < self.how.min_match:
             return []
@@ -99,7 +99,7 @@ class SuffixGuess:
         return [(self.chance(length, n, total), x, seen.next[state][x]) for n, _, x in best[:self.how.width]]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        seen, state, length = self._match()
+        seen, state, length = self.match()
         token, parent, chance, depth = [root], [-1], [1.0], [0]
         heap: list[tuple[float, int, int, float, int, int, int]] = []     # -product, order, node above, chance, token, match
         order = 0
@@ -110,7 +110,7 @@ class SuffixGuess:
                 return
             if state == seen.tip:                 # the end of the text: go on from where its suffix stood before
                 state, length = seen.match
-            for p, x, there in self._after(seen, state, length):
+            for p, x, there in self.after(seen, state, length):
                 if product * p >= self.how.floor:
                     order += 1
                     heappush(heap, (-product * p, order, node, p, x, there, length + 1))
@@ -127,7 +127,7 @@ class SuffixGuess:
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
-            seen, state, length = self._match()
+            seen, state, length = self.match()
             if length and (best := seen.after(state)):
                 count, _, likeliest = best[0]
                 i = _index(length, count)

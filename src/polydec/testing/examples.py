@@ -7,17 +7,21 @@ from functools import cache
 from tempfile import mkdtemp
 from typing import Any, get_type_hints
 
+import numpy as np
 import torch
 
 from polydec import registry
 from polydec.core.costs import Costs
+from polydec.core.decode import Speculative
 from polydec.core.protocols import Drafter, Scores, Session, Shaper, Target, Tree, Verifier
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
+from polydec.drafters.suffix import Suffix
 from polydec.models.lm import LM
+from polydec.models.ngrams import LAST, NGrams, longer
 from polydec.models.stop_head import StopHead, fresh, save
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.presence import Presence
@@ -65,11 +69,29 @@ def options(name: str) -> dict[str, Any]:
     return out
 
 
+def ngrams(vocab: Vocab) -> NGrams:
+    """A table over a few tokens: what follows each, and what each pair of which the first is even."""
+    size, keys = vocab.size, dict[int, int]()
+    for b in range(size):
+        keys[one := longer(0, b)] = b
+        keys |= {longer(one, a): a + b for a in range(0, size, 2)}
+    key_M = np.array(sorted(keys), np.uint64)
+    follower_MK = np.array([[(keys[k] + 1) % size, (2 * keys[k]) % size] for k in sorted(keys)])
+    follower_MK[follower_MK[:, 0] == follower_MK[:, 1], 1] = LAST
+    return NGrams(2, vocab, key_M, follower_MK, np.broadcast_to([140, 80], follower_MK.shape))
+
+
+def decoder(name: str, target: Target, draft: Target | None = None) -> Speculative:
+    """A recipe with what it needs, its options at their defaults."""
+    return registry.build(name, target, draft, options(name), ngrams=ngrams(target.vocab))[0]
+
+
 def example(kind: type) -> Any:
     """An instance of a mechanism: its defaults, and a toy, a chain or simple drafters where it asks for such."""
     hints, fill = get_type_hints(kind), {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
                                          Drafter: lambda: Recycling(2, 6), Verifier: Match, StopHead: head,
-                                         Costs: Costs, Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
+                                         NGrams: lambda: ngrams(toy(1).vocab), Costs: Costs,
+                                         Suffix: Suffix, Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
                    if f.default is MISSING and f.default_factory is MISSING})

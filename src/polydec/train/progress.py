@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from polydec.train.loop import Report
 
@@ -33,3 +33,19 @@ def shown(title: str, steps: int, *, console: Console | None = None) -> Iterator
             bar.update(task, completed=r.step,
                        note=f"loss {r.loss:.3f} · {r.tokens_per_second:.0f} tokens/s · {clock(r.seconds_left)} left")
         yield move
+
+
+@contextmanager
+def counted(title: str, *, every: int = 50, console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function of (how many are done, of how many); a moving bar on a terminal, a line every so many elsewhere."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        def line(n: int, of: int) -> None:
+            if n % every == 0 or n == of:
+                console.print(f"{title}: {n}/{of}", highlight=False, soft_wrap=True)
+        yield line
+        return
+    columns = (TextColumn(title), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(title)
+        yield lambda n, of: bar.update(task, completed=n, total=of)

@@ -1,0 +1,80 @@
+"""What followed the last few tokens in other texts: n-grams of a table, the longest that is known."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.models.ngrams import NGrams
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Propose what a table says of the longest context that it knows, as a tree, likeliest paths first.
+
+    The chance of a node is the table's; nodes are taken in order of the product along their path until it falls below
+    `floor` or the budget is full.
+
+    table: counted in other texts of the same tokenizer; floor: 0 to 1; width: 1 to 16 children a node.
+
+    Exact: law, under any exact verifier: candidates are certain.
+    Reduces to: `nothing` with a table that knows no context, and with floor 1.
+    Source: Leviathan et al., "Fast inference from transformers via speculative decoding" (2023), bigram drafts; Ou et al.,
+    "Lossless acceleration of large language model via adaptive n-gram parallel decoding" (2024).
+    """
+    table: NGrams
+    floor: float = 0.05
+    width: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.floor <= 1.0:
+            raise ValueError(f"floor is {self.floor}: it must lie in 0 to 1")
+        if not 1 <= self.width <= 16:
+            raise ValueError(f"width is {self.width}: it must lie in 1 to 16")
+
+    def open(self, prompt: Sequence[int], session: Session) -> BackoffGuess:
+        return BackoffGuess(self, list(prompt[-self.table.order:]))
+
+
+@dataclass(frozen=True)
+class BackoffGuess:
+    """tail: the last tokens, the pending root included; nothing else is remembered."""
+    how: Backoff
+    tail: list[int]
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        floor, width, order = self.how.floor, self.how.width, self.how.table.order
+        token, parent, chance, tails = [root], [-1], [1.0], [self.tail]
+        heap: list[tuple[float, int, int, float, int]] = []       # -product, order, node above, chance, token
+        node, product, depth = 0, 1.0, [0]
+        while True:
+            if depth[node] < budget.depth:
+                for k, (p, x) in enumerate(self.how.table.after(tails[node])[:width]):
+                    if product * p >= floor:
+                        heappush(heap, (-product * p, len(token) * width + k, node, p, x))
+            if not heap or len(token) > budget.nodes:
+                return Draft.certain(token, parent, chance)
+            product, _, above, p, x = heappop(heap)
+            product, node = -product, len(token)
+            token.append(x)
+            parent.append(above)
+            chance.append(p)
+            depth.append(depth[above] + 1)
+            tails.append([*tails[above][1 - order:], x] if order > 1 else [x])
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.tail.extend((*[draft.token[i] for i in verdict.path], verdict.bonus))
+        del self.tail[:-self.how.table.order]
+
+    def fork(self) -> BackoffGuess:
+        return BackoffGuess(self.how, list(self.tail))
+
+    def close(self) -> None:
+        pass

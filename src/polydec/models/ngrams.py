@@ -1,0 +1,97 @@
+"""A table of what follows the last few tokens of a text, counted in a model's own answers: a draft that costs no pass."""
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from polydec.core.types import Vocab
+from polydec.models import zoo
+
+KIND, WEIGHTS, CONFIG = "polydec-ngrams", "ngrams.safetensors", "config.json"
+MIX, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+LAST = 0xFFFF
+"""Stands where a context has fewer followers than the table has columns; tokens are 16 bits wide."""
+
+
+def longer(key: int, token: int) -> int:
+    """The key of a context that has one more token before it; 0 is the key of none."""
+    key = (key ^ (token + 1)) * MIX & MASK
+    return key ^ key >> 29
+
+
+@dataclass(frozen=True, eq=False)
+class NGrams:
+    """order: tokens of the longest context, 1 to 8; vocab: size and tokenizer of the text.
+
+    key_M: a 64-bit key for each context, ascending (see `longer`; two contexts share one with probability M² / 2⁶⁵);
+    follower_MK: 16-bit ids of the likeliest next tokens, likeliest first, LAST where there are fewer; chance_MK: theirs,
+    in 255ths. Where a context is known, so is every shorter one that ends it.
+    """
+    order: int
+    vocab: Vocab
+    key_M: np.ndarray
+    follower_MK: np.ndarray
+    chance_MK: np.ndarray
+
+    @cached_property
+    def _at(self) -> dict[int, int]:
+        width = self.follower_MK.shape[1]
+        return dict(zip(self.key_M.tolist(), range(0, len(self.key_M) * width, width)))
+
+    @cached_property
+    def _flat(self) -> tuple[array[int], array[int]]:
+        return (array("H", self.follower_MK.astype(np.uint16).tobytes()), array("B", self.chance_MK.astype(np.uint8).tobytes()))
+
+    def after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
+        """(chance, token) of what follows these, by the longest context that is known; likeliest first."""
+        at, key, found = self._at, 0, -1
+        for i in range(1, min(self.order, len(tokens)) + 1):
+            key = (key ^ (tokens[-i] + 1)) * MIX & MASK           # `longer`, without the call: this runs for every token
+            key ^= key >> 29
+            place = at.get(key)
+            if place is None:
+                break
+            found = place
+        if found < 0:
+            return []
+        follower, chance = self._flat
+        return [(chance[i] / 255.0, follower[i]) for i in range(found, found + self.follower_MK.shape[1]) if follower[i] != LAST]
+
+
+def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
+    """Write ngrams.safetensors and config.json into the directory `path`; about: what else the config says."""
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    save_file({"key": table.key_M.astype(np.uint64), "follower": table.follower_MK.astype(np.uint16),
+               "chance": table.chance_MK.astype(np.uint8)}, path / WEIGHTS)
+    config = {"model_type": KIND, **about, "order": table.order, "vocab_size": table.vocab.size,
+              "tokenizer": table.vocab.tokenizer}
+    (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def load(name: str) -> NGrams:
+    """The table in a directory, or of a `zoo:NAME`. Raises ValueError where there is none, or it is damaged."""
+    path = zoo.resolve(name) if name.startswith("zoo:") else Path(name).expanduser()
+    if not (path / WEIGHTS).is_file() or not (path / CONFIG).is_file():
+        raise ValueError(f"ngrams is {name!r}: no {WEIGHTS} beside a {CONFIG} there (`polydec train ngrams` makes them)")
+    try:
+        config, t = json.loads((path / CONFIG).read_text("utf-8")), load_file(path / WEIGHTS)
+        table = NGrams(int(config["order"]), Vocab(int(config["vocab_size"]), frozenset(), str(config["tokenizer"])),
+                       t["key"], t["follower"], t["chance"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
+        raise ValueError(f"ngrams is {name!r}: what lies there cannot be read ({e})") from None
+    m, shape = len(table.key_M), table.follower_MK.shape
+    if not 1 <= table.order <= 8 or shape != table.chance_MK.shape or shape[:1] != (m,) or len(shape) != 2:
+        raise ValueError(f"ngrams is {name!r}: its tables of {m}, {shape} and {table.chance_MK.shape} do not belong together")
+    if m and (bad := int(table.follower_MK[table.follower_MK != LAST].max(initial=0))) >= table.vocab.size:
+        raise ValueError(f"ngrams is {name!r}: it holds token {bad}, the vocabulary {table.vocab.size} tokens")
+    return table

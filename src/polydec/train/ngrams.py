@@ -1,0 +1,178 @@
+"""`polydec train ngrams`: count what a target writes, as a draft that costs no pass."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polydec.core.types import Vocab
+from polydec.models import checkpoint
+from polydec.models.ngrams import LAST, MIX, NGrams, save
+from polydec.train import selfplay
+from polydec.train.data import data_root
+from polydec.train.network import replace
+from polydec.train.progress import counted
+from polydec.train.selfplay import Sample
+
+
+@dataclass(frozen=True)
+class NGramSpec:
+    """What `train_ngrams` makes.
+
+    out: the directory to write; target: a checkpoint by any name that `polydec.load` takes; data: where the prompts are
+    (None: POLYDEC_DATA, else ../shared/data); text: JSONL of samples (None: out/text.jsonl, written by the target first,
+    `each` prompts a kind, answers of at most `max_tokens`); order: tokens of the longest context, 1 to 8; top: followers
+    kept of each, 1 to 16; least: in how many answers a context must stand, 1 or more; discount: of every count, 0 to 1.
+    """
+    out: str
+    target: str = "zoo:smollm2"
+    data: str | None = None
+    text: str | None = None
+    each: int = 300
+    max_tokens: int = 160
+    order: int = 4
+    top: int = 3
+    least: int = 2
+    discount: float = 0.75
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("order", 1, 8), ("top", 1, 16), ("least", 1, 1 << 20), ("each", 1, 1 << 20),
+                                ("max_tokens", 1, 1 << 20), ("discount", 0, 1)):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {low} to {high}")
+
+
+def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
+    """Let the target write (unless there is a text), count, save; what was measured on held-out prompts (out/held.jsonl,
+    a tenth as many), also in out/training.json. Raises ValueError on a wrong spec, missing data or a vocabulary of more than
+    65,535 tokens."""
+    out, began = Path(spec.out), time.perf_counter()
+    path, held = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
+    point = checkpoint.load(spec.target)
+    if point.lm.vocab.size > LAST:
+        raise ValueError(f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}")
+    for file, each, apart in ((path, spec.each, False), (held, max(1, spec.each // 10), True)):
+        if spec.text is None:
+            with counted(f"writing {file.name}") as watch:
+                selfplay.write(file, point.lm, point.text, data_root(spec.data), each, max_tokens=spec.max_tokens,
+                               seed=spec.seed, held=apart, watch=watch)
+    samples = [s for s in selfplay.read(path) if s.output_ids]
+    if not samples:
+        raise ValueError(f"text is {str(path)!r}: no sample in it")
+    table = count(samples, spec, point.lm.vocab)
+    result: dict[str, Any] = {
+        "samples": len(samples), "tokens": sum(len(s.output_ids) for s in samples), "contexts": len(table.key_M),
+        "seconds": round(time.perf_counter() - began, 1)}
+    if held.exists():
+        result["held_out"] = judge(table, selfplay.read(held))
+    about = {"target": spec.target, "least": spec.least, "discount": spec.discount,
+             "samples": len(samples), "tokens": result["tokens"]}
+    save(out, table, about)
+    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    return result
+
+
+def count(samples: Sequence[Sample], spec: NGramSpec, vocab: Vocab) -> NGrams:
+    """Contexts, and the chances of what follows them: in how many answers each does, by interpolated absolute discounting
+    (Ney, Essen and Kneser, 1994). Repetitions within one answer count once, as do answers that are there twice, so that
+    loops do not."""
+    unique = list({(s.prompt_ids, s.output_ids): s for s in samples}.values())
+    next_N, answer_N, context_NO = _positions(unique, spec.order)
+    lower = _Level.none(next_N, answer_N)
+    kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    key_N, known_N = np.zeros(len(next_N), np.uint64), np.ones(len(next_N), bool)
+    for n in range(spec.order):
+        known_N &= context_NO[:, n] >= 0
+        before_N, key_N = key_N, _longer(key_N, context_NO[:, n])
+        lower = _Level.of(key_N[known_N], before_N[known_N], next_N[known_N], answer_N[known_N], lower, spec.discount)
+        kept.append(lower.best(spec.top, spec.least))
+    key_M, follower_MK, chance_MK = (np.concatenate(parts) for parts in zip(*kept))
+    order_M = key_M.argsort()
+    return NGrams(spec.order, vocab, key_M[order_M], follower_MK[order_M], chance_MK[order_M])
+
+
+def _positions(samples: Sequence[Sample], order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each token of an answer: itself, the answer's number, and the `order` tokens before it, nearest first (-1: none)."""
+    tokens, answers, contexts = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    for i, s in enumerate(samples):
+        ids = np.array([*[-1] * order, *s.prompt_ids[-order:], *s.output_ids])
+        at = np.arange(len(ids) - len(s.output_ids), len(ids))
+        tokens.append(ids[at])
+        answers.append(np.full(len(at), i))
+        contexts.append(ids[at[:, None] - np.arange(1, order + 1)])
+    return np.concatenate(tokens), np.concatenate(answers), np.concatenate(contexts)
+
+
+def _longer(key_N: np.ndarray, token_N: np.ndarray) -> np.ndarray:
+    """models.ngrams.longer of many."""
+    mixed = (key_N ^ (token_N + 1).astype(np.uint64)) * np.uint64(MIX)
+    return mixed ^ mixed >> np.uint64(29)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Pairs (context, next token) of one length: the pair's key (ascending), the context's, the token, its chance; and
+    contexts (ascending) with the number of answers they stand in."""
+    pair_P: np.ndarray
+    key_P: np.ndarray
+    token_P: np.ndarray
+    chance_P: np.ndarray
+    key_M: np.ndarray
+    answers_M: np.ndarray
+
+    @staticmethod
+    def none(next_N: np.ndarray, answer_N: np.ndarray) -> _Level:
+        """The level of the empty context."""
+        nothing = np.zeros(len(next_N), np.uint64)
+        uniform = _Level(*[np.zeros(0, np.uint64)] * 6)
+        return _Level.of(nothing, nothing, next_N, answer_N, uniform, 0.0)
+
+    @staticmethod
+    def of(key_N: np.ndarray, before_N: np.ndarray, next_N: np.ndarray, answer_N: np.ndarray, lower: _Level,
+           discount: float) -> _Level:
+        once_N = np.unique(np.stack([_longer(key_N, next_N), answer_N.astype(np.uint64)]), axis=1, return_index=True)[1]
+        pair_P, first_P, count_P = np.unique(_longer(key_N, next_N)[once_N], return_index=True, return_counts=True)
+        first_P = once_N[first_P]
+        key_P, token_P = key_N[first_P], next_N[first_P]
+        key_M, of_P = np.unique(key_P, return_inverse=True)
+        total_M, kinds_M = np.bincount(of_P, count_P), np.bincount(of_P)
+        chance_P = (count_P - discount) / total_M[of_P]
+        if len(lower.pair_P):
+            below_P = np.searchsorted(lower.pair_P, _longer(before_N[first_P], token_P))
+            chance_P += discount * kinds_M[of_P] / total_M[of_P] * lower.chance_P[below_P]
+        at_Q = np.unique(np.stack([key_N, answer_N.astype(np.uint64)]), axis=1)[0]
+        return _Level(pair_P, key_P, token_P, chance_P, key_M, np.bincount(np.searchsorted(key_M, at_Q), minlength=len(key_M)))
+
+    def best(self, top: int, least: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of contexts that stand in `least` answers: keys, the likeliest next tokens and their chances in 255ths."""
+        at_P = np.searchsorted(self.key_M, self.key_P)
+        order_P = np.lexsort((self.token_P, -self.chance_P, at_P))
+        at_P = at_P[order_P]
+        rank_P = np.arange(len(at_P)) - np.searchsorted(at_P, at_P)
+        some_P = rank_P < top
+        follower_MK, chance_MK = np.full((len(self.key_M), top), LAST, np.uint16), np.zeros((len(self.key_M), top), np.uint8)
+        follower_MK[at_P[some_P], rank_P[some_P]] = self.token_P[order_P][some_P]
+        chance_MK[at_P[some_P], rank_P[some_P]] = np.rint(255 * self.chance_P[order_P][some_P])
+        enough_M = self.answers_M >= least
+        return self.key_M[enough_M], follower_MK[enough_M], chance_MK[enough_M]
+
+
+def judge(table: NGrams, samples: Sequence[Sample]) -> dict[str, float]:
+    """On greedy answers without a penalty: the share of tokens that were the table's first choice, of those where that had
+    a chance of a half or more, and the share of these that came true."""
+    said = list[tuple[float, bool]]()
+    for s in samples:
+        if s.temperature == 0.0 and s.penalty == 1.0:
+            text = [*s.prompt_ids, *s.output_ids]
+            for i in range(len(s.prompt_ids), len(text)):
+                best = table.after(text[max(0, i - table.order):i])
+                said.append((best[0][0], best[0][1] == text[i]) if best else (0.0, False))
+    sure = [right for p, right in said if p >= 0.5]
+    return {"tokens": len(said), "right": round(sum(r for _, r in said) / max(len(said), 1), 4),
+            "sure": round(len(sure) / max(len(said), 1), 4), "sure_and_right": round(sum(sure) / max(len(sure), 1), 4)}
