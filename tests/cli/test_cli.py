@@ -77,6 +77,30 @@ def test_trace_replays(polydec, model, tmp_path):
     assert replay(prompt, [e.edit for e in events if isinstance(e, Edited)]) == json.loads(out)["token_ids"]
 
 
+def test_trace_says_what_an_approximation_promises(polydec, model, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    args = ("generate", "The old river", "--model", model, "--method", "unified-layer-skipping", "--max-tokens", "4", "--json",
+            "--trace", str(path))
+    _, out, _ = polydec(*args)
+    kept, opened = path.read_text(), json.loads(path.read_text().split("\n")[0])
+    assert opened["event"] == "Opened" and opened["method"] == json.loads(out)["method"]
+    assert opened["method"]["guarantee"] == "approximate"
+    assert polydec(*args, "--set", "speed=0")[0] == 2 and path.read_text() == kept
+    code, _, err = polydec(*args[:-1], str(tmp_path / "none" / "trace.jsonl"))
+    assert code == 2 and err.count("\n") == 1 and "cannot be written" in err
+
+
+def test_defaults_of_methods_can_be_given_back(polydec):
+    from polydec import registry
+    for name, option in (("rsd-c", "levels=2,1,1"), ("auto", "ask=none"), ("prompt-lookup", "thrift=true")):
+        out = polydec("methods", name)[1]
+        assert f"--set {option} " in out
+        known = {o.name: o for o in registry.options(name)}
+        key, _, value = option.partition("=")
+        assert known[key].convert(value) == known[key].default
+    assert "needs training: yes" in polydec("methods", "specdec-plus-plus")[1]
+
+
 def test_methods(polydec):
     code, out, _ = polydec("methods", "--json")
     rows = json.loads(out)

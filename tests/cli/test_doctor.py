@@ -74,6 +74,14 @@ def test_tune_refuses(command, seconds):
     assert "seconds" in command("tune", "--seconds", seconds, code=2).err
 
 
+def test_tune_says_first_where_nothing_can_be_kept(command, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(profile, "measure", None)             # not a pass is made
+    err = command("tune", "--model", "zoo:tiny", code=2).err
+    assert str(tmp_path / "file") in err and "XDG_CACHE_HOME" in err and err.count("\n") == 1
+
+
 def test_passes_feed_what_they_say():
     network = toy(0).network
     fed = []

@@ -5,7 +5,7 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.text import Text as Styled
 from polydec import api
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, shared
-from polydec.core.trace import Event, ignore, to_json
+from polydec.core.trace import Event, Opened, ignore, to_json
 
 
 @shared
@@ -29,16 +29,15 @@ def generate(flags: Flags,
     if not text.strip():
         raise ValueError("prompt is empty: give a text of at least one character")
     lm = flags.load()
-    with ExitStack() as files:
-        on = ignore
+    engine = api.Engine(lm)
+
+    def on(event: Event) -> None:                 # the request's method and guarantee stand beside its opening
+        sink.write(json.dumps(to_json(event) | ({"method": ticket.method} if isinstance(event, Opened) else {})) + "\n")
+
+    ticket = engine.submit(text, **flags.request(lm), on=ignore if flags.trace is None else on)
+    with ExitStack() as files:                    # opened now, so that a request that is refused empties no file
         if flags.trace is not None:
-            sink = files.enter_context(flags.trace.open("w", encoding="utf-8"))
-
-            def on(event: Event) -> None:
-                sink.write(json.dumps(to_json(event)) + "\n")
-
-        engine = api.Engine(lm)
-        ticket = engine.submit(text, **flags.request(lm), on=on)
+            sink = files.enter_context(trace(flags.trace))
         interrupted = run(engine, ticket, quiet=flags.json_)
     answer = ticket.completion()
     if flags.json_:
@@ -47,6 +46,14 @@ def generate(flags: Flags,
         report(answer)
     if interrupted:
         raise typer.Exit(130)
+
+
+def trace(path: Path) -> TextIO:
+    """The file to write events to. Raises ValueError where it cannot be written."""
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"trace {str(path)!r} cannot be written: {error.strerror}") from None
 
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:

@@ -31,11 +31,16 @@ def methods(name: Annotated[str | None, typer.Argument(help="one method, in full
     r = rows[0]
     console.print(f"[bold]{r['name']}[/bold]: {r['title']}")
     console.print(r["summary"])
-    for key in ("kind", "family", "guarantee", "needs", "reduces_to", "parent", "home", "source"):
+    for key in ("kind", "family", "guarantee", "needs", "needs_training", "reduces_to", "parent", "home", "source"):
         if r[key]:
             value = r[key]
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else "yes" if value is True else value
             console.print(f"  {key.replace('_', ' ')}: {shown}")
     for option, facts in r["options"].items():
-        console.print(f"  --set {option}={facts['default']}  {facts['help']}")
+        console.print(f"  --set {option}={written(facts['default'])}  {facts['help']}")
+
+
+def written(value: object) -> str:
+    """A default as --set takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
 

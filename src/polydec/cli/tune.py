@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file o
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
     if not 1 <= seconds <= 100:
         raise ValueError(f"seconds is {seconds:g}: it must lie in 1 to 100")
+    writable()
     lm = api.load(model, draft=None if draft == "none" else draft, dtype=dtype, threads=threads)
     err = Console(stderr=True, highlight=False)
     if machine.busy() > 0.2:
@@ -41,3 +43,15 @@ def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file o
     if found.draft:
         out.print(f"draft model: {found.draft[1]:.2f} ms a token ({found.draft[1] / found.rows[1]:.0%} of a pass)")
     out.print(f"kept in {profile.path()}")
+
+
+def writable() -> None:
+    """Raise ValueError where a profile could not be kept: it is what this command is for."""
+    folder = profile.path().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"a profile cannot be kept in {str(folder)!r}: {error.strerror} (XDG_CACHE_HOME names another "
+                         "place)") from None
