@@ -190,6 +190,14 @@ def categories(cells: Sequence[Cell]) -> list[Category]:
     return out
 
 
+def beside(cells: Sequence[Cell]) -> dict[str, Ratio]:
+    """`auto` over each other engine by the clock, on the tasks that both ran."""
+    of = by("method", cells)
+    ours = costs(of.get("auto", ()), "seconds")
+    return {m: r for m, mine in of.items() if recipe(mine[0]) not in registry.recipes()
+            if (r := ratio(ours, costs(mine, "seconds")))}
+
+
 def by(field: str, cells: Iterable[Cell]) -> dict[str, list[Cell]]:
     """Cells by the value of a field, in order of appearance."""
     out = defaultdict[str, list[Cell]](list)
@@ -233,6 +241,8 @@ def markdown(cells: Sequence[Cell]) -> str:
         out += [*_speeds(of, order, speed, seconds), *_behind(of, order, ms)]
         found = categories(mine) if "auto" in of else []
         out += _by_category(found, f"{sampling}, batch {batch}") if found else []
+        others = ", ".join(f"{m} {r}" for m, r in beside(mine).items())
+        out += [f"`auto` over other engines, clock: {others}.", ""] if others else []
     return "\n".join(out)
 
 
@@ -312,7 +322,7 @@ def _by_category(found: Sequence[Category], title: str) -> list[str]:
     out += [f"| {c.name} | {c.tasks} | {c.plain:.1f} | {_or(c.clock)} | {_or(c.replayed)} | {c.best or '-'} | "
             f"{_or(c.best_plain)} | {_or(c.behind)} | {_or(c.behind_clock)} |" for c in found]
     partly = sorted({m for c in found for m in c.partly})
-    return [*out, "", *([f"Not on every task of a category, so not taken as its best there: {', '.join(partly)}.", ""]
+    return [*out, "", *([f"Not run (or not replayed) on every task of a category, so not taken as its best there: {', '.join(partly)}.", ""]
                         if partly else [])]
 
 
@@ -334,5 +344,6 @@ def summary(cells: Sequence[Cell]) -> list[dict[str, Any]]:
                  "behind_best_replayed": None if c.behind is None else c.behind.value < BEHIND} for c in categories(mine)]
         flags = ("slower_than_plain_clock", "slower_than_plain_replayed", "behind_best_replayed")
         out.append({"model": model, "kernel": kernel, "sampling": sampling, "batch": batch, "categories": rows,
+                    "auto_over_other_engines_clock": {m: numbers(r) for m, r in beside(mine).items()},
                     "misses": {f: [r["category"] for r in rows if r[f]] for f in flags}})
     return out

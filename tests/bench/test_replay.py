@@ -184,7 +184,7 @@ def test_a_recipe_that_lacks_a_task_is_not_the_best(tmp_path):
     cells = read(tmp_path, *[c for c in two_categories() if (c["method"], c["prompt"]) != ("prompt-lookup", "qab")])
     qa = tables.categories(cells)[0]
     assert qa.best == "token-recycling" and qa.partly == ("prompt-lookup",)
-    assert "Not on every task of a category, so not taken as its best there: prompt-lookup." in tables.markdown(cells)
+    assert "Not run (or not replayed) on every task of a category, so not taken as its best there: prompt-lookup." in tables.markdown(cells)
 
 
 def test_other_engines_and_old_cells_are_shown_but_not_replayed(tmp_path):
@@ -195,6 +195,8 @@ def test_other_engines_and_old_cells_are_shown_but_not_replayed(tmp_path):
     assert "| llama.cpp lookup | 0.25 (one task) | 0.25 |" in text
     assert "| llama.cpp lookup | 2.5 | - | - | - | - | - | - | - | - | 1/1 | 1.00 |" in text
     assert tables.categories(cells)[0].best is None
+    assert "`auto` over other engines, clock: llama.cpp lookup 4.00 (one task)." in text
+    assert tables.summary(cells)[0]["auto_over_other_engines_clock"] == {"llama.cpp lookup": {"value": 4.0, "interval": None}}
 
 
 def test_replayed_over_measured_is_of_the_seconds(tmp_path):
