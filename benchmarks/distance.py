@@ -16,7 +16,7 @@ import torch
 from forward import smollm2
 from torch import Tensor
 
-from polydec.bench.others import Missing, _from_gguf
+from polydec.bench.others import Missing, hf_model
 from polydec.core.types import Want
 from polydec.models.cpu.network import CpuStep, rotary
 from polydec.models.gguf import GGUF
@@ -66,10 +66,10 @@ def main() -> None:
     found = {"cpu": cpu_name(), "tokens": len(ids), "text": o.text.name if o.text else "random",
              "step": distance(logits(CpuStep.build(file.config, file), ids), exact)}
     try:
-        model = _from_gguf(file).eval()
+        model = hf_model(file.config, {k: file[k].float() for k in file})
         with torch.inference_mode():
             found["transformers"] = distance(model(torch.tensor([ids])).logits[0].double(), exact)
-    except (ImportError, Missing) as e:
+    except Missing as e:
         found["transformers"] = str(e)
     print(json.dumps(found) if o.json else "\n".join(f"{k}: {v}" for k, v in found.items()))
 

@@ -1,7 +1,6 @@
 """Other engines' greedy decoding of one prompt, on the same weights and token ids, for benchmarks/speculation.py."""
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 
 from polydec import api
 from polydec.bench import measure
-from polydec.bench.others import Missing
+from polydec.bench.others import LlamaCpp, Missing, hf_model
 from polydec.models.gguf import GGUF
 
 
@@ -29,7 +28,7 @@ def open_all(names: Sequence[str], lm: api.LM) -> list[Any]:
                          "transformers lookup": {"prompt_lookup_num_tokens": 10}}[name]
                 out.append(Generate(name, hf, lm, extra))
             else:
-                cpp = cpp or Cpp(lm.checkpoint.path, lm.network.context)
+                cpp = cpp or Cpp(lm.checkpoint.path, min(lm.network.context, 4096), 2048, api.TORCH_THREADS)
                 out.append({"llama.cpp": Plain, "llama.cpp lookup": LookedUp}[name](name, cpp, lm))
         except Missing as e:
             print(f"{name}: {e}", file=sys.stderr)
@@ -51,25 +50,16 @@ class Hf:
 
     @staticmethod
     def of(lm: api.LM) -> Hf:
-        try:
-            from transformers import AutoConfig, AutoModelForCausalLM
-        except ImportError:
-            raise Missing("transformers is not installed") from None
         torch.set_num_threads(api.TORCH_THREADS)
         file = GGUF(Path(lm.checkpoint.path))
 
         def build(config: Mapping[str, Any], state: dict[str, Any], dtype: torch.dtype) -> Any:
-            hf = AutoConfig.for_model(**config)
-            with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(hf)
-            model.load_state_dict({k: v.to(dtype) for k, v in state.items()}, assign=True)
-            model.model.rotary_emb = type(model.model.rotary_emb)(hf)
+            model = hf_model(config, {k: v.to(dtype) for k, v in state.items()})
             model.generation_config.pad_token_id = sorted(lm.checkpoint.lm.vocab.eos)[0]
             model.generation_config.eos_token_id = sorted(lm.checkpoint.lm.vocab.eos)
-            return model.eval()
+            return model
         state = {k: file[k].float() for k in file}
         table = state["model.embed_tokens.weight"]
-        state.setdefault("lm_head.weight", table)
         models = {d: build(file.config, state, d) for d in (torch.float32, torch.bfloat16)}
         took = {d: min(_time(m) for _ in range(3)) for d, m in models.items()}
         best = min(took, key=lambda d: took[d])
@@ -136,39 +126,19 @@ class Generate:
         return took
 
 
-class Cpp:
-    """llama.cpp on the same file, through its binding's low-level calls."""
-    def __init__(self, path: str, context: int) -> None:
-        if not Path(path).is_file():
-            raise Missing("the model is no GGUF file")
-        try:
-            import llama_cpp as L
-        except (ImportError, OSError, RuntimeError) as e:
-            raise Missing(str(e).splitlines()[0]) from None
-        self.L, self._quiet = L, L.llama_log_callback(lambda *_: None)
-        L.llama_log_set(self._quiet, ctypes.c_void_p(0))
-        L.llama_backend_init()
-        self.model = L.llama_model_load_from_file(path.encode(), L.llama_model_default_params())
-        p = L.llama_context_default_params()
-        p.n_ctx, p.n_batch, p.n_ubatch = min(context, 4096), 2048, 512
-        p.n_threads = p.n_threads_batch = api.TORCH_THREADS
-        self.ctx = L.llama_init_from_model(self.model, p)
-        self.size = L.llama_vocab_n_tokens(L.llama_model_get_vocab(self.model))
-        self.batch = L.llama_batch_init(2048, 0, 1)
+class Cpp(LlamaCpp):
+    """One sequence, its likeliest tokens."""
+    def said(self, tokens: Sequence[int], at: int) -> list[int]:
+        """After each of these."""
+        self.feed([tokens], at, len(tokens))
+        return [self.argmax(i) for i in range(len(tokens))]
 
-    def feed(self, tokens: Sequence[int], at: int, rows: int) -> list[int]:
-        """Argmax of the last `rows` rows."""
-        b = self.batch
-        b.n_tokens = n = len(tokens)
-        for i, x in enumerate(tokens):
-            b.token[i], b.pos[i], b.n_seq_id[i], b.seq_id[i][0], b.logits[i] = x, at + i, 1, 0, i >= n - rows
-        if self.L.llama_decode(self.ctx, b):
-            raise RuntimeError("llama_decode failed")
-        return [int(np.ctypeslib.as_array(self.L.llama_get_logits_ith(self.ctx, n - rows + i), (self.size,)).argmax())
-                for i in range(rows)]
-
-    def cut(self, length: int) -> None:
-        self.L.llama_memory_seq_rm(self.L.llama_get_memory(self.ctx), 0, length, -1)
+    def begin(self, prompt: Sequence[int]) -> tuple[list[int], float, float]:
+        """The first token of the answer, and when work began and ended."""
+        self.cut(0)
+        begun = time.perf_counter()
+        self.feed([prompt], 0, 1)
+        return [self.argmax(len(prompt) - 1)], begun, time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -180,12 +150,9 @@ class Plain:
 
     def __call__(self, rows: Sequence[Any], sampling: Mapping[str, float], tokens: int, seed: int) -> dict[str, Any]:
         prompt, eos = self.lm.ids(rows[0].prompt, raw=rows[0].raw), self.lm.checkpoint.lm.vocab.eos
-        self.cpp.cut(0)
-        begun = time.perf_counter()
-        out = self.cpp.feed(prompt, 0, 1)
-        first = time.perf_counter()
+        out, begun, first = self.cpp.begin(prompt)
         while len(out) < tokens and out[-1] not in eos:
-            out += self.cpp.feed(out[-1:], len(prompt) + len(out) - 1, 1)
+            out += self.cpp.said(out[-1:], len(prompt) + len(out) - 1)
         return result(self.lm, out, first, time.perf_counter(), begun)
 
 
@@ -200,14 +167,11 @@ class LookedUp:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
         draft = LlamaPromptLookupDecoding(num_pred_tokens=10)
         prompt, eos = self.lm.ids(rows[0].prompt, raw=rows[0].raw), self.lm.checkpoint.lm.vocab.eos
-        self.cpp.cut(0)
-        begun = time.perf_counter()
-        out = self.cpp.feed(prompt, 0, 1)
-        first = time.perf_counter()
+        out, begun, first = self.cpp.begin(prompt)
         while len(out) < tokens and out[-1] not in eos:
             text = np.array([*prompt, *out], np.intc)
             more = [int(x) for x in draft(text)][:tokens - len(out)]
-            said = self.cpp.feed([out[-1], *more], len(text) - 1, len(more) + 1)
+            said = self.cpp.said([out[-1], *more], len(text) - 1)
             good = next((i for i, x in enumerate(more) if x != said[i]), len(more))
             self.cpp.cut(len(text) + good)
             out += said[:good + 1]

@@ -14,7 +14,6 @@ with --json one line, each.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib.util
 import json
 import os
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydec.bench.others import LlamaCpp, Missing, hf_model, hf_passes
 from polydec.core.types import Want
 from polydec.models.cpu import attempt
 from polydec.models.cpu.network import CpuStep
@@ -116,78 +116,6 @@ def linears(net: Transformer, batch: int) -> Call:
     return call
 
 
-def theirs(config: Mapping[str, Any], weights: Mapping[str, Tensor], dtype: torch.dtype, context: int, batch: int) -> Call:
-    """transformers, eager, with its own cache."""
-    from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
-    hf = AutoConfig.for_model(**config)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(hf)
-    state = {k: weights[k].to(dtype) for k in weights}
-    state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
-    model.load_state_dict(state, assign=True)
-    model.model.rotary_emb = type(model.model.rotary_emb)(hf)
-    model.eval()
-    cache = DynamicCache(config=hf)
-    with torch.inference_mode():
-        model(fresh(batch, context, hf.vocab_size), past_key_values=cache)
-
-    @torch.inference_mode()
-    def call(m: int) -> object:
-        if cache.get_seq_length() > context:
-            cache.crop(context - cache.get_seq_length())      # counts what goes, not what stays
-        tokens = fresh(batch, m, hf.vocab_size)
-        start = time.perf_counter()
-        model(tokens, past_key_values=cache)
-        return time.perf_counter() - start
-    return call
-
-
-def llama_cpp(path: Path, context: int, batch: int, most: int, vocab: int) -> Call | None:
-    """llama.cpp on the same file, one sequence id for each sequence; None where its binding is not installed."""
-    try:
-        import llama_cpp as L
-    except (ImportError, OSError, RuntimeError):
-        return None
-    L.llama_log_set(_quiet(L), ctypes.c_void_p(0))
-    L.llama_backend_init()
-    model = L.llama_model_load_from_file(str(path).encode(), L.llama_model_default_params())
-    p = L.llama_context_default_params()
-    p.n_ctx, p.n_batch, p.n_ubatch = batch * (context + most + 64), max(512, batch * context, batch * most), 512
-    p.n_seq_max, p.n_threads, p.n_threads_batch = batch, torch.get_num_threads(), torch.get_num_threads()
-    ctx = L.llama_init_from_model(model, p)
-    room = L.llama_batch_init(max(batch * context, batch * most), 0, batch)
-
-    def feed(tokens: Sequence[Sequence[int]], first: int) -> None:
-        n = 0
-        for s, row in enumerate(tokens):
-            for j, x in enumerate(row):
-                room.token[n], room.pos[n], room.n_seq_id[n], room.seq_id[n][0], room.logits[n] = x, first + j, 1, s, 1
-                n += 1
-        room.n_tokens = n
-        if L.llama_decode(ctx, room):
-            raise SystemExit("llama.cpp could not decode a batch")
-        L.llama_synchronize(ctx)
-    feed(fresh(batch, context, vocab).tolist(), 0)
-
-    def call(m: int) -> object:
-        memory = L.llama_get_memory(ctx)
-        for s in range(batch):
-            L.llama_memory_seq_rm(memory, s, context, -1)
-        tokens = fresh(batch, m, vocab).tolist()
-        start = time.perf_counter()
-        feed(tokens, context)
-        return time.perf_counter() - start
-    return call
-
-
-_kept: list[Any] = []                             # the callback must outlive the library's use of it
-
-
-def _quiet(L: Any) -> Any:
-    _kept.append(L.llama_log_callback(lambda level, text, user: None))
-    return _kept[-1]
-
-
 def bandwidth() -> float:
     """Bytes a second that this process reads, over 256 MiB."""
     x = torch.ones(64 << 20)
@@ -232,13 +160,18 @@ def bench(shape: str, dtype: str, context: int, batch: int, rows: Sequence[int],
         sides["step"] = ours(step, context, batch)
     else:
         print(f"no step_ms: {why}", file=sys.stderr)
-    both = {d: theirs(config, weights, getattr(torch, d), context, batch) for d in ("float32", "bfloat16")}
+    state = {d: {k: weights[k].to(getattr(torch, d)) for k in weights} for d in ("float32", "bfloat16")}
+    both: dict[str, Call] = {d: hf_passes(hf_model(config, state.pop(d)), context, batch) for d in list(state)}
     few = turns(both, (1, 16), 1, 3)
     best = min(few, key=lambda d: sum(few[d].values()))
     sides["transformers"] = both.pop(best)
     both.clear()
-    if path is not None and (other := llama_cpp(path, context, batch, max(rows), net.size)) is not None:
-        sides["llama_cpp"] = other
+    most, threads = max(rows), torch.get_num_threads()
+    try:
+        sides["llama_cpp"] = LlamaCpp(str(path), batch * (context + most + 64), max(512, batch * context, batch * most),
+                                      threads, batch).passes(context, batch)
+    except Missing as why:
+        print(f"no llama_cpp_ms: {why}", file=sys.stderr)
     took = turns(sides, rows, rounds, calls)
     speed, c = bandwidth(), net.config
     held = net.cost * {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[net.dtype]
