@@ -16,15 +16,12 @@ class Cache:
     A pass writes the slots of its own tokens; whoever stages them makes the room. Storage: [..., slots, head], any
     number of leading axes (layers, 2, kv heads here).
     """
-    __slots__ = ("_owners", "kv", "length", "parent")
+    __slots__ = ("_owners", "capacity", "kv", "length", "parent")
 
     def __init__(self, kv: Tensor, length: int = 0) -> None:
         self.kv, self.length, self.parent = kv, length, list[int]()
+        self.capacity = kv.shape[-2]
         self._owners = [1]                        # how many caches share this storage; one list for all of them
-
-    @property
-    def capacity(self) -> int:
-        return self.kv.shape[-2]
 
     @property
     def end(self) -> int:
@@ -33,20 +30,21 @@ class Cache:
 
     def stage(self, parent: Sequence[int]) -> int:
         """Room for a tree (or more of the staged one); the slot of its first node."""
-        first, need = self.end, self.end + len(parent)
+        first = self.length + len(self.parent)
+        need = first + len(parent)
         if self._owners[0] > 1 or need > self.capacity:
             size = self.capacity if need <= self.capacity else max(need, 2 * self.capacity)
             kv = advise(self.kv.new_empty(*self.kv.shape[:-2], size, self.kv.shape[-1]))
             kv[..., :first, :] = self.kv[..., :first, :]
             self._owners[0] -= 1
-            self.kv, self._owners = kv, [1]
+            self.kv, self.capacity, self._owners = kv, size, [1]
         self.parent += parent
         return first
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep these staged entries (a path from the tip, ascending), drop the other staged ones."""
-        moved = next((i for i, j in enumerate(path) if i != j), None)
-        if moved is not None:
+        if path and path[-1] != len(path) - 1:
+            moved = next(i for i, j in enumerate(path) if i != j)
             index = torch.tensor(path[moved:], device=self.kv.device) + self.length
             kept = self.kv.index_select(-2, index)
             if self._owners[0] > 1:               # entries are about to move under a twin: take a copy first

@@ -79,7 +79,7 @@ class LMSession:
     """
     def __init__(self, lm: LM, cache: Any, text: Sequence[int]) -> None:
         self._lm, self._cache = lm, cache
-        self._text = list(text)
+        self._text, self._through = list(text), Entry(-1, lm.network.layers)      # what a whole pass leaves of any token
         self._tree: Draft | None = None           # its nodes are the staged entries, in order
         self._staged: list[Entry] = []
         self._lag: list[Entry] = []               # the last committed entries of the cache: not through every layer yet
@@ -106,9 +106,16 @@ class LMSession:
         return LogitScores(answers, exits_of(answers, self._lm.network.head) if want.exits else None)
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
-        if not self._lm.network.tree:
+        net, cache, n = self._lm.network, self._cache, len(draft.token)
+        if not net.tree:
             return await self._score_paths(draft, want)
-        return await self.score_to(self._all, draft, want)
+        if self._tree is not None or self._lag or self._skipped or want.exits or cache.length != len(self._text):
+            return await self.score_to(net.layers, draft, want)
+        query = Query(cache, cache.stage(draft.parent), draft.token, range(n), want)      # nearly always: this draft, whole
+        self._tree, self._staged = draft, [self._through] * n
+        answer = await Forward(net, query, n)
+        self._answers[net.layers] = [answer]
+        return LogitScores((answer,))
 
     async def score_to(self, depth: int, draft: Draft, want: Want) -> LogitScores:
         """The laws behind the first `depth` layers, final norm and head."""
@@ -187,7 +194,7 @@ class LMSession:
 
     def _scores(self, key: Any, want: Want) -> LogitScores:
         staged = self._staged
-        return LogitScores(self._answers[key], None if not want.exits else (
+        return LogitScores(tuple(self._answers[key]), None if not want.exits else (
             lambda depth, nodes: torch.stack([staged[i].exits[depth] for i in nodes]), self._lm.network.head))
 
     def _take(self) -> None:
@@ -264,8 +271,8 @@ class LMSession:
                         break
                     keep.append(child)
             self._cache.commit(keep)
-            kept = [self._staged[i] for i in keep]
-            self._lag += [replace(e, exits={}) for e in kept if e.depth < self._all]
+            if late := [i for i in keep if self._staged[i] is not self._through and self._staged[i].depth < self._all]:
+                self._lag += [replace(self._staged[i], exits={}) for i in late]
         elif self._paths:
             path = next((p for p in self._paths if p[:len(tokens)] == tuple(tokens)
                          and (len(p) == len(tokens) or self._lm.network.rollback)), None)

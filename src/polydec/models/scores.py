@@ -14,28 +14,32 @@ from polydec.models.query import Answer
 class LogitScores:
     """Scores of a model, over the logits of one or several passes. exits: hidden states at a depth of some nodes, and the
     network's head for them."""
-    __slots__ = ("_argmax", "_at", "_chunks", "_exits", "_hidden", "_later", "_logp", "_top", "_waiting")
+    __slots__ = ("_answers", "_argmax", "_at", "_exits", "_logits", "_logp", "_waiting")
 
     def __init__(self, answers: Sequence[Answer], exits: Exits | None = None) -> None:
-        self._exits = exits
-        self._waiting: list[Any] = []             # states of exits, or (their logits,)
-        laws = [a for a in answers if a.logits_RV is not None or a.later is not None]
-        self._chunks, self._later = [a.logits_RV for a in laws], [a.later for a in laws]
-        self._argmax: list[Sequence[int] | None] = [a.argmax for a in laws]
-        sizes = [rows_of(a) for a in laws]
-        self._at = [(c, r) for c, size in enumerate(sizes) for r in range(size)]
-        self._hidden = [a.hidden_RH for a in answers if a.hidden_RH is not None]
+        self._answers, self._exits = answers, exits
+        self._at: list[tuple[int, int]] | None = None         # of each row its answer, and where in it
+        self._logits: dict[int, Any] = {}                     # by answer, as they are asked for
+        self._argmax: dict[int, Sequence[int]] = {}
         self._logp: dict[int, Tensor] = {}
-        self._top = laws[0].top if laws else None
+        self._waiting: list[Any] = []                         # states of exits, or (their logits,)
 
-    def _logits(self, chunk: int) -> Tensor:
-        if self._chunks[chunk] is None:
-            self._chunks[chunk] = self._later[chunk]()
-        return self._chunks[chunk]
+    def _place(self, i: int) -> tuple[int, int]:
+        if self._at is None:
+            self._at = [(k, r) for k, a in enumerate(self._answers) if a.logits_RV is not None or a.later is not None
+                        for r in range(rows_of(a))]
+        return self._at[i]
+
+    def _all(self, k: int) -> Tensor:
+        """Logits of the rows of an answer."""
+        if k not in self._logits:
+            a = self._answers[k]
+            self._logits[k] = a.later() if a.later is not None and a.logits_RV is None else a.logits_RV
+        return self._logits[k]
 
     def weights(self, i: int) -> Tensor:
-        chunk, row = self._at[i]
-        return self._logits(chunk)[row]
+        k, row = self._place(i)
+        return self._all(k)[row]
 
     def row(self, i: int) -> Tensor:
         if i not in self._logp:
@@ -47,10 +51,13 @@ class LogitScores:
         return None
 
     def argmax(self, i: int) -> int:
-        chunk, row = self._at[i]
-        if self._argmax[chunk] is None:
-            self._argmax[chunk] = self._logits(chunk).argmax(-1).tolist()
-        return self._argmax[chunk][row]
+        k, row = (0, i) if len(self._answers) == 1 else self._place(i)
+        found = self._answers[k].argmax
+        if found is None:
+            if k not in self._argmax:
+                self._argmax[k] = self._all(k).argmax(-1).tolist()
+            found = self._argmax[k]
+        return found[row]
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         row_V = self.row(i)
@@ -59,9 +66,11 @@ class LogitScores:
 
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
         """Of many rows the k likeliest tokens: the vectorised twin of `topk`, without log-probabilities."""
-        k = min(k, self._logits(0).shape[-1])
-        if len(self._chunks) == 1 and list(rows) == list(range(len(self._at))):
-            return self._top(self._logits(0), k) if self._top else self._logits(0).topk(k, dim=-1).indices.tolist()
+        first, _ = self._place(0)
+        logits_RV, top = self._all(first), self._answers[first].top
+        k = min(k, logits_RV.shape[-1])
+        if len(logits_RV) == len(self._at or ()) and list(rows) == list(range(len(logits_RV))):
+            return top(logits_RV, k) if top else logits_RV.topk(k, dim=-1).indices.tolist()
         return [self.weights(i).topk(k).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -70,7 +79,8 @@ class LogitScores:
 
     @property
     def hidden_NH(self) -> Tensor | None:
-        return torch.cat(self._hidden) if self._hidden else None
+        some = [a.hidden_RH for a in self._answers if a.hidden_RH is not None]
+        return torch.cat(some) if some else None
 
     def exit(self, depth: int, nodes: Sequence[int]) -> LogitScores:
         if self._exits is None:

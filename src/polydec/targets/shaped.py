@@ -122,6 +122,8 @@ class ShapedSession:
         keep = [s.keeps_argmax for s in shapers]
         self._greedy = bool(shapers) and shapers[-1].reads is Reads.ARGMAX
         self._same = all(keep[:-1] if self._greedy else keep)      # the argmax of the inner law is known to be ours
+        self._blind = self._greedy and self._same                  # nothing else counts: no state is ever looked at
+        self._asked = self._inside = Want(law=Reads.NOTHING)       # what was wanted last, and what that is of the inner law
 
     @property
     def peers(self) -> int:
@@ -131,19 +133,23 @@ class ShapedSession:
         return await self._inner.prefill(replace(want, law=max(want.law, want.base)))
 
     async def score(self, draft: Draft, want: Want) -> ShapedScores:
-        law = want.law
-        if law is not Reads.NOTHING and self._shapers:
-            law = Reads.ARGMAX if self._same and (self._greedy or law is Reads.ARGMAX) else Reads.ROW
-        inner = await self._inner.score(draft, replace(want, law=max(law, want.base)))
-        return ShapedScores(self._shapers, inner, self._trail.nodes(draft), self._greedy, self._same)
+        if want is not self._asked:
+            law = want.law
+            if law is not Reads.NOTHING and self._shapers:
+                law = Reads.ARGMAX if self._same and (self._greedy or law is Reads.ARGMAX) else Reads.ROW
+            self._asked, self._inside = want, replace(want, law=max(law, want.base))
+        inner = await self._inner.score(draft, self._inside)
+        return ShapedScores(self._shapers, inner, [] if self._blind else self._trail.nodes(draft), self._greedy, self._same)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._inner.commit(tokens)
-        self._trail.commit(tokens)
+        if not self._blind:
+            self._trail.commit(tokens)
 
     def rewind(self, n: int) -> None:
         self._inner.rewind(n)
-        self._trail.rewind(n)
+        if not self._blind:
+            self._trail.rewind(n)
 
     def fork(self) -> ShapedSession:
         return ShapedSession(self._shapers, self._inner.fork(), Trail(self._trail.tip))
@@ -186,10 +192,12 @@ class ShapedScores:
         return self._row[i]
 
     def certain(self, i: int) -> int | None:
+        if self._same:
+            return self._inner.argmax(i) if self._greedy else self._inner.certain(i)
         if not self._greedy:
-            return self._inner.certain(i) if self._same else None
+            return None
         if i not in self._certain:
-            self._certain[i] = self._inner.argmax(i) if self._same else int(self._bend(i, self._shapers[:-1]).argmax())
+            self._certain[i] = int(self._bend(i, self._shapers[:-1]).argmax())
         return self._certain[i]
 
     def argmax(self, i: int) -> int:
@@ -214,8 +222,8 @@ class ShapedScores:
         return tuple(float(row_V[x]) for x in tokens)
 
     def exit(self, depth: int, nodes: Sequence[int]) -> ShapedScores:
-        return ShapedScores(self._shapers, self._inner.exit(depth, nodes), [self._nodes[i] for i in nodes], self._greedy,
-                            self._same)
+        mine = [self._nodes[i] for i in nodes] if self._nodes else []
+        return ShapedScores(self._shapers, self._inner.exit(depth, nodes), mine, self._greedy, self._same)
 
     @property
     def hidden_NH(self) -> Tensor | None:
