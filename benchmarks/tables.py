@@ -322,7 +322,7 @@ def _by_category(found: Sequence[Category], title: str) -> list[str]:
     out += [f"| {c.name} | {c.tasks} | {c.plain:.1f} | {_or(c.clock)} | {_or(c.replayed)} | {c.best or '-'} | "
             f"{_or(c.best_plain)} | {_or(c.behind)} | {_or(c.behind_clock)} |" for c in found]
     partly = sorted({m for c in found for m in c.partly})
-    return [*out, "", *([f"Not run (or not replayed) on every task of a category, so not taken as its best there: {', '.join(partly)}.", ""]
+    return [*out, "", *([f"Not replayed on every task of a category, so never its best: {', '.join(partly)}.", ""]
                         if partly else [])]
 
 

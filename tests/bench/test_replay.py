@@ -184,7 +184,7 @@ def test_a_recipe_that_lacks_a_task_is_not_the_best(tmp_path):
     cells = read(tmp_path, *[c for c in two_categories() if (c["method"], c["prompt"]) != ("prompt-lookup", "qab")])
     qa = tables.categories(cells)[0]
     assert qa.best == "token-recycling" and qa.partly == ("prompt-lookup",)
-    assert "Not run (or not replayed) on every task of a category, so not taken as its best there: prompt-lookup." in tables.markdown(cells)
+    assert "Not replayed on every task of a category, so never its best: prompt-lookup." in tables.markdown(cells)
 
 
 def test_other_engines_and_old_cells_are_shown_but_not_replayed(tmp_path):
