@@ -61,6 +61,7 @@ def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:
     for i, (weight, bias) in enumerate(head.blocks[:1] if tied else head.blocks):
         tensors |= {f"blocks.{i}.weight": weight, f"blocks.{i}.bias": bias}
     save_file({k: v.detach().float().clone().contiguous() for k, v in tensors.items()}, path / WEIGHTS)
+    (path / WEIGHTS).chmod(0o644)                 # its writer makes a file that only its owner can read
     config = {**about, "width": head.width, "depth": len(head.blocks), "tied": tied}
     (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
