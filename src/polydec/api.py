@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import index
 from typing import Any, get_args
 
 import torch
@@ -51,6 +52,9 @@ class LM:
                           "(`polydec tune` measures more carefully)", stacklevel=2)
             found = profile.measure(self, seconds=profile.QUICK)
             profile.keep(self, found)
+            if profile.read(self) is None:
+                warnings.warn(f"the profile could not be kept in {profile.path()}: the next process measures again "
+                              "(XDG_CACHE_HOME names another place)", stacklevel=2)
         return found.costs
 
     @property
@@ -78,7 +82,10 @@ class LM:
             if not text.has_chat:
                 raise ValueError(f"{self.name} has no chat template: give the prompt as text")
             return text.chat([dict(m) for m in prompt])       # pyright: ignore[reportArgumentType, reportCallIssue]
-        return tuple(prompt)                                  # pyright: ignore[reportReturnType]
+        ids, size = tuple(map(index, prompt)), self.checkpoint.lm.vocab.size           # pyright: ignore[reportArgumentType]
+        if (strange := next((x for x in ids if not 0 <= x < size), None)) is not None:
+            raise ValueError(f"prompt has token {strange}: ids lie in 0 to {size - 1}")
+        return ids
 
 
 def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
@@ -242,19 +249,26 @@ class Engine:
         self._kept: dict[str, dict[str, Any]] = {}            # by method, what it keeps between requests
 
     def submit(self, prompt: Prompt, *, method: str = "plain", options: Mapping[str, Any] | None = None,
-               sampling: Sampling | None = None, max_tokens: int | None = None, stop: Sequence[str] = (),
+               sampling: Sampling | None = None, max_tokens: int | None = None, stop: str | Sequence[str] = (),
                stop_token_ids: Sequence[int] = (), ignore_eos: bool = False, include_stop: bool = False, seed: int = 0,
                n: int = 1, logprobs: int | None = None, raw: bool = False, order: str = "vllm",
                on: Observer = ignore) -> Ticket:
         """Check the request and put it on the scheduler; nothing is computed yet.
 
-        max_tokens: at most, EOS included; None: 128, or what the context leaves. n: choices, with the same seed and
-        their own randomness each. Raises ValueError with one sentence for anything that cannot be honoured.
+        max_tokens: at most, EOS included; None: 128, or what the context leaves. stop: a text or several. n: choices,
+        with the same seed and their own randomness each. Raises ValueError with one sentence for anything that cannot be
+        honoured.
         """
         model, draft = self.model.checkpoint, self.model.draft
         ids = self.model.ids(prompt, raw=raw)
         sampling = sampling or self.model.sampling()
         sampling.check(model.lm.vocab.size)
+        strange = next((x for x in stop_token_ids if not 0 <= x < model.lm.vocab.size), None)
+        if strange is not None:
+            raise ValueError(f"stop_token_ids has token {strange}: ids lie in 0 to {model.lm.vocab.size - 1}")
+        for name, value in (("n", n), ("max_tokens", 1 if max_tokens is None else max_tokens), ("seed", seed)):
+            if not isinstance(value, int):        # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"{name} is {value!r}: it must be a whole number")
         if n < 1:
             raise ValueError(f"n is {n}: it must be at least 1")
         contexts = {model.name: model.lm.network.context}
@@ -273,13 +287,16 @@ class Engine:
                              f"({max_tokens or min(128, room)})")
         # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
         before = ids if raw or not model.text.has_chat or tuple(prompt) == ids else ()
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
         request = Request(ids, max_tokens if max_tokens is not None else min(128, room), frozenset(stop_token_ids), ignore_eos,
-                          seed, 0, logprobs, model.text.writer(tuple(stop), include_stop, after=before))
+                          seed, 0, logprobs, model.text.writer(stops, include_stop, after=before))
         eos = frozenset() if ignore_eos else model.lm.vocab.eos
         tasks, watches, chosen, guarantee = list[Task](), list[_Watch](), dict[str, Any](), None
         names: dict[Any, str] = {model.lm.network: model.name}
         if draft is not None:
             names[draft.lm.network] = draft.name
+        if registry.wants_costs(method):          # what is wrong with the options is said before costs are measured
+            registry.build(method, model.lm, None if draft is None else draft.lm, options, ngrams=self.model.ngrams)
         for i in range(n):
             shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=seed, choice=i)
             target = Shaped(model.lm, *shapers) if shapers else model.lm

@@ -142,6 +142,7 @@ BAD = {
     "more than the context": (["--max-tokens", "9999"], "context"),
     "n": (["--n", "0"], "n is 0"),
     "logprobs": (["--logprobs", "100"], "logprobs"),
+    "stop id": (["--stop-token-id", "99999"], "stop_token_ids has token 99999"),
     "dtype": (["--dtype", "float7"], "float7"),
     "threads": (["--threads", "0"], "threads"),
     "order": (["--order", "mine"], "mine"),

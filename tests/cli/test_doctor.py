@@ -61,6 +61,23 @@ def test_without_a_profile_it_is_measured_and_said(monkeypatch):
     assert profile.read(lm).costs == costs and costs.draft_ms == 0
 
 
+def test_wrong_options_are_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(profile, "measure", None)
+    engine = api.Engine(api.load("zoo:tiny"))
+    for method, options in (("auto", {"depth": 99}), ("prompt-lookup", {"dept": 3}), ("grafted", {"trust": 0.0})):
+        with pytest.raises(ValueError, match=r"dept|trust"):
+            engine.submit("The old river", method=method, options=options)
+
+
+def test_a_profile_that_cannot_be_kept_is_said(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(profile, "QUICK", 0.2)
+    lm = api.load("zoo:tiny", draft=None)
+    with pytest.warns(UserWarning, match="could not be kept"):
+        assert lm.costs.rows_ms
+
+
 def test_damaged_profiles_count_as_none(tmp_path):
     lm = api.load("zoo:tiny", draft=None)
     profile.path().parent.mkdir(parents=True)

@@ -88,3 +88,21 @@ def test_what_contradicts_nothing_is_taken(lm, head):
     assert said(lm, head, "aggressive-decoding", "start", "-9", stop="-2") is None
     assert said(lm, head, "aggressive-decoding", "start", "2", stop="-2") is None
     assert said(lm, head, "specdec-plus-plus", "depth", "0") is None
+
+
+@pytest.mark.parametrize(("prompt", "given", "says"), [
+    (PROMPT, {"max_tokens": 1.5}, "max_tokens is 1.5: it must be a whole number"),
+    (PROMPT, {"n": 2.0}, "n is 2.0: it must be a whole number"),
+    (PROMPT, {"seed": "a"}, "seed is 'a': it must be a whole number"),
+    (PROMPT, {"stop_token_ids": (5, -1)}, "stop_token_ids has token -1: ids lie in 0 to 4095"),
+    ((5, -1), {}, "prompt has token -1: ids lie in 0 to 4095"),
+    ((5, 4096), {}, "prompt has token 4096: ids lie in 0 to 4095"),
+])
+def test_requests_that_are_refused(lm, prompt, given, says):
+    with pytest.raises(ValueError, match=says):
+        api.Engine(lm).submit(prompt, **given)
+
+
+def test_one_stop_text_is_one(lm):
+    one, same = (api.generate(lm, PROMPT, raw=True, stop=s, max_tokens=24) for s in ("lder, a", ["lder, a"]))
+    assert one.text == same.text and one.finish_reason == "stop"
