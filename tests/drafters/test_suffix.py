@@ -17,8 +17,9 @@ from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
 
 
-def propose(guess, depth=8, nodes=8):
-    return run([guess.propose(guess.text[-1], len(guess.text), Budget(depth, nodes), Rng.of(0))])[0]
+def propose(guess, depth=8, nodes=8, text=None):
+    text = guess.text if text is None else text
+    return run([guess.propose(text[-1], len(text), Budget(depth, nodes), Rng.of(0))])[0]
 
 
 def ends(text, run_of):
@@ -63,7 +64,7 @@ def test_longest_run_is_copied_as_lookup_does():
         a, b = suffix.open(text, None), lookup.open(text, None)
         state, length = a.seen.match
         if length and len(a.seen.after(state)) == 1 and a.seen.count[state] == 2:
-            copied = propose(b, 6, 6).token
+            copied = propose(b, 6, 6, text).token
             assert propose(a, 6, 6).token[:len(copied)] == copied
 
 
@@ -105,12 +106,16 @@ def test_rates_are_learned():
     before = guess.chance(1, 1, 1)
     assert guess.chance(1, 1, 2) == before / 2 and guess.chance(1, 2, 2) == guess.chance(2, 1, 1) > before
     guess.learn(Draft.chain(1), None, Verdict((), 2))         # as before
+    assert sum(guess.tried) == 0                              # until a match is asked for
+    guess.match()
     assert guess.chance(1, 1, 1) == pytest.approx((1 + 2 * before) / 3) and sum(guess.tried) == sum(guess.right) == 1
     worse = Suffix(trust=2.0).open((1, 2, 1), None)
     worse.learn(Draft.chain(1), None, Verdict((), 7))
+    worse.match()
     assert worse.chance(1, 1, 1) == pytest.approx(2 * before / 3)
     split = Suffix().open((1, 2, 1, 3, 1), None)
     split.learn(Draft.chain(1), None, Verdict((), 3))
+    split.match()
     assert split.tried[0] == 0.5 and split.right[0] == 1      # a continuation among two should come half the time
 
 

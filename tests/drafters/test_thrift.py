@@ -5,12 +5,14 @@ import torch
 from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.request import Request
+from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.trace import Proposed
-from polydec.core.types import Draft, Reads, Want
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
+from polydec.drafters.suffix import Suffix
 from polydec.drafters.thrift import Belief, Thrift
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
@@ -118,3 +120,23 @@ def test_drawn_nodes_of_the_source_are_never_cut():
     from polydec.core.types import Budget
     draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
     assert draft.token == (1, 0, 1)
+
+
+def test_who_is_not_asked_learns_when_next_asked():
+    """In a large batch nothing pays and nobody looks; alone again the copier knows all that was written."""
+    class Crowd:
+        peers = 8
+    text = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
+    guess = Thrift(Suffix(floor=0.05), None, Costs((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))).open(text[:3], Crowd)
+    def step(n):
+        draft = run([guess.propose(text[n - 1], n, Budget(4, 8), Rng.of(n))])[0]
+        guess.learn(draft, None, Verdict((), text[n]))
+        return len(draft)
+    assert {step(n) for n in range(3, 10)} == {1} and guess.free.text == text[:3]
+    Crowd.peers = 1
+    assert step(10) > 1 and guess.free.text == text[:11]
+    Crowd.peers = 8
+    step(11)
+    assert guess.free.text == text[:11]
+    guess.close()
+    assert guess.free.text == text

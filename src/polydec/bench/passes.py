@@ -43,13 +43,16 @@ class Passes:
         return time.perf_counter() - start
 
 
-def table(call: Passes, rows: Sequence[int], seconds: float, least: int = 3) -> dict[int, float]:
+def table(call: Passes, rows: Sequence[int], seconds: float, least: int = 3, behind: Passes | None = None) -> dict[int, float]:
     """Median milliseconds for each number of rows, in turns for `seconds` and at least `least` rounds; the first round,
-    which warms up, is dropped."""
+    which warms up, is dropped. behind: runs one row before each, untimed (a draft's weights have left the processor's caches
+    when its turn comes after a pass of the target)."""
     took: dict[int, list[float]] = {m: [] for m in rows}
     end, n = time.perf_counter() + seconds, 0
     while n <= least or time.perf_counter() < end:
         for m in rows:
+            if behind is not None:
+                behind(1)
             t = call(m)
             if n:
                 took[m].append(1e3 * t)

@@ -64,9 +64,11 @@ def measure(lm: LM, *, seconds: float = 10.0) -> Profile:
     """Time passes for about `seconds`, behind a short and a long context in turn."""
     near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
     share = seconds * (0.4 if lm.draft else 0.5)
-    rows = table(Passes(lm.network, near), ROWS, share)
+    target = Passes(lm.network, near)
+    rows = table(target, ROWS, share)
     longer = table(Passes(lm.network, far), ROWS, share)
-    draft = table(Passes(lm.draft.lm.network, near, want=Reads.ROW), (1, 2, 4), seconds - 2 * share) if lm.draft else {}
+    draft = {} if lm.draft is None else table(Passes(lm.draft.lm.network, near, want=Reads.ROW), (1, 2, 4), seconds - 2 * share,
+                                              behind=target)
     return Profile(near, rows, far, longer, draft, EXTRA_MS, time.strftime("%Y-%m-%d"))
 
 

@@ -27,9 +27,8 @@ class Costs:
 
     def share(self, rows: int, peers: int = 1, context: int = 0) -> float:
         """Milliseconds that fall to one of `peers` requests which bring `rows` rows each to a pass, behind `context` tokens."""
-        m = rows * peers
-        more = _at(self.more_ms, m) * context / 1000 if self.more_ms else 0.0
-        return (_at(self.rows_ms, m) + more) / peers
+        more = _at(self.more_ms, rows * peers) * context / 1000 if self.more_ms else 0.0
+        return (_at(self.rows_ms, rows * peers) + more) / peers
 
 
 def _at(known: Sequence[float], m: int) -> float:

@@ -242,9 +242,10 @@ def always(depth: int, q: float) -> bool:
 class Budget:
     """How much to guess: levels, nodes in all (root left out), siblings, and whether to go on below a draw of
     probability q at a depth (1 is the first): stop after a draw, never un-draw it. q of a certain draw is 1, or where
-    the budget is `graded` the probability under the draft model before shaping."""
+    `graded` the probability under the draft model before shaping. floor: less likely paths need not be named, 0 to 1."""
     depth: int = 4
     nodes: int = 8
     width: int = 1
     go_on: Callable[[int, float], bool] = field(default=always)
     graded: bool = False
+    floor: float = 0.0

@@ -50,7 +50,7 @@ class BackoffGuess:
         return Want(law=Reads.NOTHING)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        floor, width, order = self.how.floor, self.how.width, self.how.table.order
+        floor, width, order = max(self.how.floor, budget.floor), self.how.width, self.how.table.order
         token, parent, chance, tails = [root], [-1], [1.0], [self.tail]
         heap: list[tuple[float, int, int, float, int]] = []       # -product, order, node above, chance, token
         node, product, depth = 0, 1.0, [0]

@@ -52,28 +52,30 @@ class BlendedGuess:
         return self.seen.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        table, floor, width, order = self.how.table, self.how.floor, self.how.width, self.how.table.order
-        automaton, state, length = self.seen.match()
-        token, parent, chance, depth = [root], [-1], [1.0], [0]
-        tails, heap = [self.seen.text[-order:]], list[tuple[float, int, int, float, int, int, int]]()
+        how, seen, after = self.how, self.seen, self.how.table.after
+        floor, order, most = max(how.floor, budget.floor), how.table.order, budget.depth
+        automaton, state, length = seen.match()
+        token, parent, chance, depth, tails = [root], [-1], [1.0], [0], [seen.text[-order:]]
+        heap = list[tuple[float, int, int, float, int, int, int]]()
         node, product, count = 0, 1.0, 0
         while True:
-            if depth[node] < budget.depth:
+            if depth[node] < most:
                 if state == automaton.tip:        # the end of the text: go on from where its suffix stood before
                     state, length = automaton.match
-                copies, left = dict[int, tuple[float, int]](), 1.0
-                for p, x, there in self.seen.after(automaton, state, length):
-                    copies[x] = (p, there)
+                said, there, left = dict[int, float](), dict[int, int](), 1.0
+                for p, x, to in seen.after(automaton, state, length):
+                    said[x], there[x] = p, to
                     left -= p
-                said = {x: left * p for p, x in table.after(tails[node])} if left > 0.0 else {}
-                for x, (p, _) in copies.items():
-                    said[x] = said.get(x, 0.0) + p
-                for x in sorted(said, key=said.__getitem__, reverse=True)[:width]:
-                    if product * said[x] < floor:
-                        break
-                    there, n = (copies[x][1], length + 1) if x in copies else automaton.step(state, length, x)
+                if product * left >= floor:       # else nothing that only the table says can be likely enough
+                    for p, x in after(tails[node]):
+                        said[x] = said.get(x, 0.0) + left * p
+                some = [(p, x) for x, p in said.items() if product * p >= floor]
+                if len(some) > 1:
+                    some = sorted(some, key=_likelier)[:how.width]
+                for p, x in some:
+                    to, n = (there[x], length + 1) if x in there else automaton.step(state, length, x)
                     count += 1
-                    heappush(heap, (-product * said[x], count, node, said[x], x, there, n))
+                    heappush(heap, (-product * p, count, node, p, x, to, n))
             if not heap or len(token) > budget.nodes:
                 return Draft.certain(token, parent, chance)
             product, _, above, p, x, state, length = heappop(heap)
@@ -92,3 +94,7 @@ class BlendedGuess:
 
     def close(self) -> None:
         self.seen.close()
+
+
+def _likelier(one: tuple[float, int]) -> tuple[float, int]:
+    return -one[0], one[1]

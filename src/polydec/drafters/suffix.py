@@ -58,8 +58,9 @@ class Suffix:
 
 @dataclass(frozen=True)
 class SuffixGuess:
-    """text: everything so far, the pending root included; seen: its automaton; at: state and length of the match in the
-    store; right and tried: of matches by length, how often their best continuation came and how often it should have."""
+    """text: everything so far, the pending root included; seen: its automaton, which reads on when a match is asked for; at:
+    state and length of the match in the store; right and tried: of matches by length, how often their best continuation came
+    and how often it should have."""
     how: Suffix
     seen: Automaton
     text: list[int]
@@ -72,13 +73,24 @@ class SuffixGuess:
         return Want(law=Reads.NOTHING)
 
     def extend(self, tokens: Sequence[int]) -> None:
+        """Text that says nothing of rates, as a prompt."""
+        self.match()
+        self.text.extend(tokens)
         for x in tokens:
-            self.seen.extend(x)
-            self.text.append(x)
-            if self.how.store is not None:
-                self.at[:] = self.how.store.seen.step(self.at[0], self.at[1], x)
+            self._read(x)
+
+    def _read(self, token: int) -> None:
+        self.seen.extend(token)
+        if self.how.store is not None:
+            self.at[:] = self.how.store.seen.step(self.at[0], self.at[1], token)
 
     def match(self) -> tuple[Automaton, int, int]:
+        for x in self.text[self.seen.size:]:
+            self._judge(x)
+            self._read(x)
+        return self._match()
+
+    def _match(self) -> tuple[Automaton, int, int]:
         state, length = self.seen.match
         if self.how.store is not None and self.at[1] > length:
             store = self.how.store.seen
@@ -99,7 +111,7 @@ class SuffixGuess:
         return [(self.chance(length, n, total), x, seen.next[state][x]) for n, _, x in best[:self.how.width]]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        seen, state, length = self.match()
+        (seen, state, length), floor = self.match(), max(self.how.floor, budget.floor)
         token, parent, chance, depth = [root], [-1], [1.0], [0]
         heap: list[tuple[float, int, int, float, int, int, int]] = []     # -product, order, node above, chance, token, match
         order = 0
@@ -111,7 +123,7 @@ class SuffixGuess:
             if state == seen.tip:                 # the end of the text: go on from where its suffix stood before
                 state, length = seen.match
             for p, x, there in self.after(seen, state, length):
-                if product * p >= self.how.floor:
+                if product * p >= floor:
                     order += 1
                     heappush(heap, (-product * p, order, node, p, x, there, length + 1))
 
@@ -126,14 +138,15 @@ class SuffixGuess:
         return Draft.certain(token, parent, chance)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
-            seen, state, length = self.match()
-            if length and (best := seen.after(state)):
-                count, _, likeliest = best[0]
-                i = _index(length, count)
-                self.tried[i] += count / sum(n for n, _, _ in best)
-                self.right[i] += likeliest == x
-            self.extend((x,))
+        self.text.extend((*[draft.token[i] for i in verdict.path], verdict.bonus))
+
+    def _judge(self, x: int) -> None:
+        seen, state, length = self._match()
+        if length and (best := seen.after(state)):
+            count, _, likeliest = best[0]
+            i = _index(length, count)
+            self.tried[i] += count / sum(n for n, _, _ in best)
+            self.right[i] += likeliest == x
 
     def fork(self) -> SuffixGuess:
         return SuffixGuess(self.how, self.seen.copy(), list(self.text), list(self.at), list(self.right), list(self.tried))

@@ -4,11 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from polydec.core.costs import Costs
 from polydec.core.protocols import Drafter, Guess, Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Verdict, Want
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 
 BINS = 12
 """Chances are told apart to 1 / BINS."""
@@ -22,6 +23,8 @@ RATE = 0.1
 """How fast the gain of asking follows what was seen."""
 MARGIN = 1.5
 """How much more than its row a node must be worth: chances err, and all time that is not a pass is uncounted."""
+DOUBT = 0.7
+"""Paths are named and judged down to this part of the chance that is worth a row."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 
@@ -78,7 +81,8 @@ class Ledger:
     """What a text has taught: tokens and ms, both decaying; of each class of steps what asking gained in ms on average,
     and steps since it was last asked; what chances of whole paths and of the paid drafter's tokens are worth; of the last
     step all candidates with what was said of their paths, the chain that was asked for, as (token, own chance), the draft
-    that would have been fed without it (its class of step and its cost beside it), and the cost of what was fed."""
+    that would have been fed without it (its class of step and its cost beside it), the cost of what was fed; whether
+    nobody was asked in the last step, and what the free drafter has not been told yet for that reason."""
     tokens: float
     ms: float
     gain: list[float] = field(default_factory=lambda: [0.0] * len(LOOKS))
@@ -90,6 +94,8 @@ class Ledger:
     chain: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     alone: tuple[Draft, int, float] | None = None
     cost: float = 0.0
+    idle: bool = False
+    late: list[tuple[Draft, Verdict]] = field(default_factory=list[tuple[Draft, Verdict]])
 
 
 @dataclass(frozen=True)
@@ -117,15 +123,24 @@ class ThriftGuess:
         book.alone = None
         one, two = (self.how.costs.share(k, peers, position) for k in (1, 2))
         if worth < MARGIN * (two - one):          # even what is certain would not pay (in a large batch, say)
-            book.tree, book.cost = None, one
+            book.tree, book.cost, book.idle = None, one, True
             return Draft.chain(root)
-        draft = await self.free.propose(root, position, budget, rng)
+        book.idle = False
+        self._tell()
+        least = DOUBT * MARGIN * (two - one) / worth          # of a path that may be worth a row, whatever it is believed
+        draft = await self.free.propose(root, position, replace(budget, floor=min(least, 1.0)), rng)
         keep = self._best(draft, worth, peers, position, budget.nodes)
         if self.paid is not None and budget.depth > 0 and self._ask(draft):
             draft, keep = await self._with_paid(self.paid, draft, keep, root, position, budget, rng)
         draft = self._told(draft, keep)
         book.cost = self.how.costs.share(len(draft), peers, position) + len(book.chain) * self.how.costs.draft_ms
         return draft
+
+    def _tell(self) -> None:
+        """The free drafter learns what it missed."""
+        for draft, verdict in self.ledger.late:
+            self.free.learn(draft, cast(Scores, None), verdict)       # it said that it reads none
+        self.ledger.late.clear()
 
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
         """These nodes, with chances whose products are what the paths are believed to be worth."""
@@ -189,9 +204,13 @@ class ThriftGuess:
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         book, truth = self.ledger, [*[draft.token[i] for i in verdict.path], verdict.bonus]
-        for guess in (self.free, self.paid):
-            if guess is not None and (not verdict.prompt or guess.want.prompt):
-                guess.learn(draft, scores, verdict)
+        want = self.free.want
+        if book.idle and want == Want(law=Reads.NOTHING):
+            book.late.append((draft, verdict))
+        elif not verdict.prompt or want.prompt:
+            self.free.learn(draft, scores, verdict)
+        if self.paid is not None and (not verdict.prompt or self.paid.want.prompt):
+            self.paid.learn(draft, scores, verdict)
         if verdict.prompt:
             return
         for (token, q), x in zip(book.chain, truth):
@@ -223,6 +242,7 @@ class ThriftGuess:
                        ledger=deepcopy(self.ledger))
 
     def close(self) -> None:
+        self._tell()
         self.free.close()
         if self.paid is not None:
             self.paid.close()
