@@ -55,7 +55,8 @@ class Thrift:
     def open(self, prompt: Sequence[int], session: Session) -> ThriftGuess:
         paid = None if self.paid is None else self.paid.open(prompt, session)
         plain = self.costs.share(1, 1, len(prompt))
-        return ThriftGuess(self, session, self.source.open(prompt, session), paid, Ledger(12.0, 11.0 * plain))
+        free = self.source.open(prompt, session)
+        return ThriftGuess(self, session, free, paid, Ledger(12.0, 11.0 * plain), free.want == Want(law=Reads.NOTHING))
 
 
 class Belief:
@@ -100,12 +101,13 @@ class Ledger:
 
 @dataclass(frozen=True)
 class ThriftGuess:
-    """Both drafters at work, and what was learned of them."""
+    """Both drafters at work, what was learned of them, and whether the free one reads no scores."""
     how: Thrift
     session: Session
     free: Guess
     paid: Guess | None
     ledger: Ledger
+    blind: bool
 
     @property
     def want(self) -> Want:
@@ -203,16 +205,16 @@ class ThriftGuess:
         return both, self._best(both, worth, peers, position, budget.nodes)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        book, truth = self.ledger, [*[draft.token[i] for i in verdict.path], verdict.bonus]
-        want = self.free.want
-        if book.idle and want == Want(law=Reads.NOTHING):
+        book = self.ledger
+        if book.idle and self.blind:
             book.late.append((draft, verdict))
-        elif not verdict.prompt or want.prompt:
+        elif not verdict.prompt or self.free.want.prompt:
             self.free.learn(draft, scores, verdict)
         if self.paid is not None and (not verdict.prompt or self.paid.want.prompt):
             self.paid.learn(draft, scores, verdict)
         if verdict.prompt:
             return
+        truth = [*[draft.token[i] for i in verdict.path], verdict.bonus]
         for (token, q), x in zip(book.chain, truth):
             book.paid.see(q, token == x)
             if token != x:
