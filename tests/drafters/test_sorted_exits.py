@@ -169,7 +169,7 @@ def test_it_stops_where_the_deepest_exit_is_unsure():
 def test_exits_of_a_shallow_draft():
     draft = toy(1)
     for exits, kept in (((0, 0, 1), ()), ((1, 1, 2), (0.8,)), ((1, 2, 3), (0.9, 0.8))):
-        how = SortedExits.of(draft, exits, (0.9, 0.8), 0.3)
+        how = SortedExits.of(draft, exits, 0.3, tau_1=0.9, tau_2=0.8)
         assert how.exits == tuple(sorted(set(exits) - {0})) and how.thresholds == kept
 
 
@@ -181,3 +181,5 @@ def test_exits_of_a_shallow_draft():
 def test_one_clear_sentence(given, says):
     with pytest.raises(ValueError, match=says):
         SortedExits(toy(1), **given)
+    with pytest.raises(ValueError, match=r"tau_2 is -0\.1: it must be at least 0"):
+        registry.build("s2d", toy(1), toy(2), {"tau_2": -0.1})

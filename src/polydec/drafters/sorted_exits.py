@@ -40,9 +40,13 @@ class SortedExits:
             raise ValueError(f"stop is {self.stop}: it must lie in 0 to 1")
 
     @staticmethod
-    def of(draft: Target, exits: Sequence[int], thresholds: Sequence[float], stop: float) -> SortedExits:
-        """Where depths coincide (a draft of few layers), or none is left, the deeper exit's threshold counts."""
-        at = dict(zip(exits, (*thresholds, 0.0), strict=True))
+    def of(draft: Target, exits: Sequence[int], stop: float, **thresholds: float) -> SortedExits:
+        """Where depths coincide (a draft of few layers), or none is left, the deeper exit's threshold counts. Raises
+        ValueError with the name of a threshold below 0."""
+        bad = next((name for name, bar in thresholds.items() if not bar >= 0.0), None)
+        if bad is not None:
+            raise ValueError(f"{bad} is {thresholds[bad]}: it must be at least 0")
+        at = dict(zip(exits, (*thresholds.values(), 0.0), strict=True))
         at.pop(0, None)
         return SortedExits(draft, tuple(at), tuple(at.values())[:-1], stop)
 

@@ -27,9 +27,6 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target, tau_1: float = 0.9, tau_2: float = 0.8, stop: float = 0.3,
           depth: int = 5) -> Speculative:
-    for name, tau in (("tau_1", tau_1), ("tau_2", tau_2)):
-        if not tau >= 0.0:
-            raise ValueError(f"{name} is {tau}: it must be at least 0")
     last = draft.layers
-    drafter = SortedExits.of(draft, (last // 2, 3 * last // 4, last), (tau_1, tau_2), stop)
+    drafter = SortedExits.of(draft, (last // 2, 3 * last // 4, last), stop, tau_1=tau_1, tau_2=tau_2)
     return Speculative(target, drafter, Exact(), Fixed(depth))
