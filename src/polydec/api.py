@@ -57,6 +57,10 @@ class LM:
                               "(XDG_CACHE_HOME names another place)", stacklevel=2)
         return found.costs
 
+    def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
+        """Raise ValueError with one sentence where this model cannot be decoded by a method with these options."""
+        registry.build(method, self.checkpoint.lm, None if self.draft is None else self.draft.lm, options, ngrams=self.ngrams)
+
     @property
     def network(self) -> Any:
         """What runs its passes."""
@@ -295,8 +299,8 @@ class Engine:
         names: dict[Any, str] = {model.lm.network: model.name}
         if draft is not None:
             names[draft.lm.network] = draft.name
-        if registry.wants_costs(method):          # what is wrong with the options is said before costs are measured
-            registry.build(method, model.lm, None if draft is None else draft.lm, options, ngrams=self.model.ngrams)
+        if registry.wants_costs(method):
+            self.model.check(method, options)     # what is wrong is said before costs are measured
         for i in range(n):
             shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=seed, choice=i)
             target = Shaped(model.lm, *shapers) if shapers else model.lm

@@ -194,3 +194,34 @@ def test_interrupt_keeps_the_text_so_far(model):
     rest, err = p.communicate(timeout=60)
     assert "Traceback" not in err and first + rest
     assert p.returncode in (0, 130)               # 0: it was faster than the signal
+
+
+def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(polydec, model, monkeypatch):
+    from polydec.bench import measure
+    from polydec.cli.bench import parse
+    assert [(m.name, m.options) for m in parse("rsd-c:levels=2,1,1:nodes=3, auto,token-recycling:shape=3,2")] == [
+        ("plain", {}), ("rsd-c", {"levels": "2,1,1", "nodes": "3"}), ("auto", {}), ("token-recycling", {"shape": "3,2"})]
+    monkeypatch.setattr(measure, "measure", None)             # nothing is decoded
+    for args, says in ((("bench", "--methods", "auto:depth=99"), "depth is 99"), (("bench", "--limit", "0"), "limit is 0"),
+                       (("bench", "--methods", "draft-model"), "draft model"), (("verify", "--limit", "-1"), "limit is -1"),
+                       (("verify", "--method", "auto", "--set", "depth=99"), "depth is 99")):
+        code, out, err = polydec(*args, "--model", model, "--draft", "none")
+        assert code == 2 and out == "" and says in err
+
+
+def test_figures_are_whole_in_a_narrow_place(polydec, model, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    out = polydec("bench", "--model", model, "--methods", "draft-model-tree:levels=2,1", "--draft", model, "--limit", "1",
+                  "--max-tokens", "4", "--repeat", "1")[1]
+    assert "tokens/pass" in out and "draft-model-tree levels=2,1" in out and "…" not in out
+
+
+def test_a_chat_outlives_a_turn_that_is_too_long(polydec, model, monkeypatch):
+    import io
+    chat = ("chat", "--model", model, "--max-tokens", "4", "--method", "prompt-lookup")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"The fox\n{'The grey fox. ' * 400}\nThe fox\n\n"))
+    code, _, err = polydec(*chat)
+    assert code == 0 and err.count("prompt has") == 1 and err.count("tokens a pass") == 2
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    code, _, err = polydec(*chat, "--set", "depth=99")
+    assert code == 2 and "depth is 99" in err

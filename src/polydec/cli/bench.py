@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from polydec import registry
 from polydec.bench import machine, measure
 from polydec.cli import prompts
-from polydec.cli.flags import Flags, shared
+from polydec.cli.flags import Flags, shared, wide
 
 
 @shared
@@ -37,7 +38,9 @@ def bench(flags: Flags,
     have = {need for need, there in (("draft", lm.draft), ("layers", lm.checkpoint.lm.layers),
                                      ("draft's layers", lm.draft and lm.draft.lm.layers)) if there}
     chosen = [m for m in chosen if methods != "all" or have >= set(registry.get(m.name).CARD.needs)]
-    rows = (prompts.read(data, lm, prompt_tokens) if data else list(prompts.BUILT_IN))[:limit]
+    rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
+    for m in chosen:
+        lm.check(m.name, m.options)
     tasks: list[measure.Task] = []
     for workload in dict.fromkeys(r.workload for r in rows):
         mine = [r for r in rows if r.workload == workload]
@@ -62,9 +65,9 @@ def bench(flags: Flags,
 
 
 def parse(methods: str) -> list[measure.Method]:
-    """`a,b:k=v:k=v`; plain comes first, always. Raises ValueError for an unknown method or option."""
+    """`a,b:k=v:k=2,1,1`; plain comes first, always. Raises ValueError for an unknown method or option."""
     out = [measure.Method("plain", {})]
-    for item in (sorted(registry.recipes()) if methods == "all" else methods.split(",")):
+    for item in (sorted(registry.recipes()) if methods == "all" else re.split(r",(?!\s*\d)", methods)):
         name, *pairs = item.strip().split(":")
         registry.get(name)
         options: dict[str, str] = {}
@@ -87,4 +90,4 @@ def show(rows: list[dict[str, Any]]) -> None:
         table.add_row(r["workload"], r["method"], f"{r['tokens_per_second']:.1f}", f"{r['ratio_to_plain'] or float('nan'):.2f}",
                       f"{low:.2f}-{high:.2f}", f"{r['tokens_per_pass']:.2f}", f"{r['mean_acceptance_length']:.2f}",
                       "yes" if r["identical"] else "no", f"{r['distinct_4grams']:.2f}")
-    Console(highlight=False).print(table)
+    wide().print(table)

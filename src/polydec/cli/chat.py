@@ -1,6 +1,7 @@
 """polydec chat: turn by turn; the cached prefix of earlier turns is reused."""
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -20,6 +21,8 @@ def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system m
     lm.checkpoint.lm.keep = 1
     if lm.draft is not None:
         lm.draft.lm.keep = 1
+    lm.check(flags.method, flags.options())
+    request = flags.request(lm)
     messages = [{"role": "system", "content": system}] if system else []
     console, engine = Console(highlight=False), api.Engine(lm)
     while True:
@@ -30,7 +33,14 @@ def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system m
         if not said.strip():
             break
         messages.append({"role": "user", "content": said})
-        ticket = engine.submit(messages, **flags.request(lm))
+        try:
+            ticket = engine.submit(messages, **request)
+        except ValueError as error:
+            if all(m["role"] != "assistant" for m in messages):
+                raise
+            print(f"polydec: {error}", file=sys.stderr)       # such as a full context: the chat goes on without this turn
+            messages.pop()
+            continue
         run(engine, ticket, quiet=False)
         answer = ticket.completion()
         report(answer)

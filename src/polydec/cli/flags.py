@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from rich.console import Console
 from typer import Option
 
 from polydec import api
@@ -83,6 +84,11 @@ class Flags:
                 "max_tokens": self.max_tokens, "stop": tuple(self.stop or ()),
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
                 "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order}
+
+
+def wide(*, stderr: bool = False) -> Console:
+    """Where tables of figures go: at least 120 columns, as a figure that is cut off says nothing."""
+    return Console(stderr=stderr, highlight=False, width=max(120, Console().width))
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:

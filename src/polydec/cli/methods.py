@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polydec import registry
+from polydec.cli.flags import wide
 
 
 def methods(name: Annotated[str | None, typer.Argument(help="one method, in full")] = None,
@@ -19,15 +20,15 @@ def methods(name: Annotated[str | None, typer.Argument(help="one method, in full
     if json_:
         print(json.dumps(rows))
         return
-    console = Console(highlight=False)
     if name is None:
         table = Table(box=None, pad_edge=False)
         for column in ("method", "guarantee", "needs", "what it is"):
             table.add_column(column, no_wrap=column != "what it is")
         for r in rows:
             table.add_row(r["name"], str(r["guarantee"]), ", ".join(r["needs"]) or "-", r["title"])
-        console.print(table)
+        wide().print(table)
         return
+    console = Console(highlight=False)
     r = rows[0]
     console.print(f"[bold]{r['name']}[/bold]: {r['title']}")
     console.print(r["summary"])

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,13 @@ def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> 
     if not rows:
         raise ValueError(f"file {str(path)!r} holds no prompt")
     return rows
+
+
+def first(rows: Sequence[Row], limit: int | None) -> list[Row]:
+    """The first `limit` rows, 1 and more; all of them where that is None."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}: it must be at least 1")
+    return list(rows[:limit])
 
 
 def _row(line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None) -> Row:

@@ -15,7 +15,7 @@ from polydec import registry
 from polydec.bench import machine
 from polydec.bench.certify import compare
 from polydec.cli import prompts
-from polydec.cli.flags import Flags, shared
+from polydec.cli.flags import Flags, shared, wide
 
 
 @shared
@@ -30,8 +30,9 @@ def verify(flags: Flags,
         raise ValueError(f"temperature is {flags.temperature}: verify compares greedy texts, so it must be 0")
     lm = flags.load()
     sampling = replace(flags.sampling(lm), temperature=0.0)
-    rows = (prompts.read(data, lm, prompt_tokens) if data else list(prompts.BUILT_IN))[:limit]
-    console = Console(stderr=flags.json_, highlight=False)
+    rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
+    lm.check(method, flags.options())
+    console = wide(stderr=flags.json_)
     shown = track(rows, "comparing", console=Console(stderr=True), transient=True)
     found = [compare(lm, r.prompt, method, flags.options(), sampling=sampling, max_tokens=flags.max_tokens or 128,
                      raw=flags.raw or r.raw) for r in shown]
