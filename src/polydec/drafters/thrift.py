@@ -13,7 +13,7 @@ from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 
 BINS = 12
 """Chances are told apart to 1 / BINS."""
-TRUST = 12.0
+TRUST = 24.0
 """How many trials a chance is worth that was said and not yet seen."""
 LOOKS = (0.0, 0.25, 0.5, 0.75)
 """Lower ends of the classes of steps, by the best chance that a free candidate has, for which asking is judged apart."""
@@ -21,7 +21,7 @@ EXPLORE = 16
 """A class of steps in which asking did not pay is asked again every so many steps."""
 RATE = 0.1
 """How fast the gain of asking follows what was seen."""
-MARGIN = 1.5
+MARGIN = 1.4
 """How much more than its row a node must be worth: chances err, and all time that is not a pass is uncounted."""
 DOUBT = 0.7
 """Paths are named and judged down to this part of the chance that is worth a row."""
