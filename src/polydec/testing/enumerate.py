@@ -80,17 +80,19 @@ class EnumeratingRng:
 
     def categorical(self, p_V: Tensor) -> int:
         self._take()
-        return self._script.draw((p_V / p_V.sum()).tolist())
+        return self._draw(p_V.tolist())
 
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
         self._take()
-        left_V, out = p_V.clone(), list[int]()
-        for _ in range(k):
-            if not float(left_V.sum()) > 0.0:
-                break
-            out.append(self._script.draw((left_V / left_V.sum()).tolist()))
-            left_V[out[-1]] = 0.0
+        left, out = p_V.tolist(), list[int]()
+        while len(out) < k and sum(left) > 0.0:
+            out.append(self._draw(left))
+            left[out[-1]] = 0.0
         return tuple(out)
+
+    def _draw(self, p: list[float]) -> int:
+        total = sum(p)
+        return self._script.draw([x / total for x in p])
 
 
 def executions(make: Callable[[Any], R]) -> Iterator[tuple[R, float]]:
