@@ -16,11 +16,11 @@ class Cache:
     A pass writes the slots of its own tokens; whoever stages them makes the room. Storage: [..., slots, head], any
     number of leading axes (layers, 2, kv heads here).
     """
-    __slots__ = ("_owners", "capacity", "kv", "length", "parent")
+    __slots__ = ("_owners", "address", "capacity", "kv", "length", "parent")
 
     def __init__(self, kv: Tensor, length: int = 0) -> None:
         self.kv, self.length, self.parent = kv, length, list[int]()
-        self.capacity = kv.shape[-2]
+        self.capacity, self.address = kv.shape[-2], kv.data_ptr()     # at hand: a pass asks for them
         self._owners = [1]                        # how many caches share this storage; one list for all of them
 
     @property
@@ -37,7 +37,7 @@ class Cache:
             kv = advise(self.kv.new_empty(*self.kv.shape[:-2], size, self.kv.shape[-1]))
             kv[..., :first, :] = self.kv[..., :first, :]
             self._owners[0] -= 1
-            self.kv, self.capacity, self._owners = kv, size, [1]
+            self.kv, self.capacity, self.address, self._owners = kv, size, kv.data_ptr(), [1]
         self.parent += parent
         return first
 

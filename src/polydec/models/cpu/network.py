@@ -137,8 +137,8 @@ class CpuStep:
         embeds: list[tuple[int, Tensor]] = []
         caches = (CacheOf * len(queries))()
         for s, q in enumerate(queries):
-            kv, n, row = q.cache.kv, len(q), len(token)
-            caches[s].kv, caches[s].capacity = kv.data_ptr(), kv.shape[-2]
+            n, row = len(q), len(token)
+            caches[s].kv, caches[s].capacity = q.cache.address, q.cache.capacity
             if q.embed is not None or self._widen is not None:
                 e = q.embed if q.embed is not None else self._widen(q.token)
                 embeds.append((row, e))
@@ -175,15 +175,16 @@ class CpuStep:
             for row, e in embeds:
                 embed[row:row + len(e)] = e
         logits = advise(torch.empty(k, self._outputs)) if k else None
-        hidden = torch.empty(R, W) if any(w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries)) else None
+        hidden = (C.c_float * (R * W))() if any(
+            w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries)) else None
         b = Batch(m, len(queries), len(layers), len(tail), R, C.addressof(caches), which, which + count, which + 2 * count,
                   base, base + step, base + 2 * step, base + 3 * step, base + 4 * step, base + 5 * step, base + 6 * step, tails,
                   None if embed is None else embed.data_ptr(), outs, outs + 4 * R,
                   None if logits is None else logits.data_ptr(), outs + 8 * R if some else None,
-                  None if hidden is None else hidden.data_ptr(), None if exits is None else exits.data_ptr())
+                  None if hidden is None else C.addressof(hidden), None if exits is None else exits.data_ptr())
         if code := self._lib.step_run(self._model, C.byref(b)):
             self._check(code)
-        best = list[int]()
+        best: list[int] = []
         if some and R:
             best = ints[7 * m + 2 * R:7 * m + 3 * R].tolist()
             if self._tokens is not None:
@@ -207,17 +208,21 @@ class CpuStep:
             k += len(q.rows) * f
 
     def _answers(self, queries: Sequence[Query], wants: Sequence[Reads], need: Sequence[int], logits: Tensor | None,
-                 best: list[int], hidden: Tensor | None) -> list[Answer]:
-        answers, r, k = list[Answer](), 0, 0
+                 best: list[int], hidden: Any) -> list[Answer]:
+        def states(r: int, end: int) -> Tensor:
+            rows_RW = torch.frombuffer(hidden, dtype=torch.float32) if len(hidden) else torch.empty(0)
+            return rows_RW.view(-1, self.config.width)[r:end]
+
+        answers: list[Answer] = []
+        r = k = 0
         for q, w, n in zip(queries, wants, need):
             end = r + len(q.rows)
-            h = None if hidden is None else hidden[r:end]
             some = w > Reads.NOTHING and end > r
             answers.append(Answer(
                 self._full(logits[k:k + n]) if n and logits is not None else None,
-                h if q.want.hidden else None,
+                states(r, end) if q.want.hidden else None,
                 best[r:end] if some else None,
-                (lambda h=h: self.head(h)) if some and not n and h is not None else None,
+                (lambda r=r, end=end: self.head(states(r, end))) if some and not n else None,
                 top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None))
             r, k = end, k + n
         return answers
