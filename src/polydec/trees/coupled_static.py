@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from polydec.core.protocols import Session
-from polydec.core.rng import Rng
+from polydec.core.rng import Noise, Rng
 from polydec.core.types import Budget, Draft, Draw
-from polydec.models.draws import sure
-from polydec.trees._line import wanted
-from polydec.trees.static import check_levels
+from polydec.trees.static import check_levels, filled
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,10 @@ class CoupledStatic:
         check_levels(self.levels)
 
     async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        draft, tips = Draft.chain(root), [0]
-        for depth, width in enumerate(self.levels[:budget.depth], 1):
-            if not tips or len(draft) > budget.nodes:
-                break
-            scores = await session.score(draft, wanted(budget))
-            noise, below = None, list[int]()
-            for node in tips:
-                only, room = scores.certain(node), budget.nodes + 1 - len(draft)
-                if only is not None:
-                    law_V, tokens, draw = None, (only,), Draw.CERTAIN
-                else:
-                    law_V, draw = scores.row(node), Draw.WITHOUT
-                    noise = noise or rng.at("token", position + depth - 1).noise(len(law_V))
-                    tokens = noise.topk(law_V, width)
-                for token in tokens[:max(room, 0)]:
-                    p = sure(scores, node, token, budget.graded) if law_V is None else float(law_V[token].exp())
-                    if budget.go_on(depth, p):
-                        below.append(len(draft))
-                    draft = draft.grown(token, node, draw, law_V, p)
-            tips = below
-        return draft
+        noise: dict[int, Noise] = {}              # one a position, whatever the node
+
+        def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
+            if depth not in noise:
+                noise[depth] = rng.at("token", position + depth - 1).noise(len(law_V))
+            return noise[depth].topk(law_V, k)
+        return await filled(session, root, self.levels, budget, Draw.WITHOUT, pick)

@@ -1,10 +1,14 @@
 """A tree of a shape that was fixed beforehand."""
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import exp
+
+from torch import Tensor
 
 from polydec.core.law import probs
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw
 from polydec.models.draws import sure
@@ -30,34 +34,37 @@ class Static:
         check_levels(self.levels)
 
     async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        draft, tips = Draft.chain(root), [0]
-        for depth, width in enumerate(self.levels[:budget.depth], 1):
-            if not tips or len(draft) > budget.nodes:
-                break
-            scores = await session.score(draft, wanted(budget))
-            draft, tips = self._level(draft, tips, scores, width, depth, budget, rng.at("draft", position))
-        return draft
+        here = rng.at("draft", position)
 
-    def _level(self, draft: Draft, tips: list[int], scores: Scores, width: int, depth: int, budget: Budget,
-               rng: Rng) -> tuple[Draft, list[int]]:
-        below: list[int] = []
+        def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
+            p_V, child = probs(law_V), here.at(node)
+            return tuple(child.at(i).categorical(p_V) for i in range(k)) if self.replace else child.without_replacement(p_V, k)
+        how = Draw.INDEPENDENT if self.replace else Draw.WITHOUT
+        return await filled(session, root, self.levels, budget, how, pick)
+
+
+async def filled(session: Session, root: int, levels: Sequence[int], budget: Budget, how: Draw,
+                 pick: Callable[[int, int, Tensor, int], Sequence[int]]) -> Draft:
+    """A tree whose nodes of level d have `levels[d]` children where the budget has room: pick(node, depth of the children,
+    law, k) draws k of them."""
+    draft, tips = Draft.chain(root), [0]
+    for depth, width in enumerate(levels[:budget.depth], 1):
+        if not tips or len(draft) > budget.nodes:
+            break
+        scores, below = await session.score(draft, wanted(budget)), list[int]()
         for node in tips:
             only, room = scores.certain(node), budget.nodes + 1 - len(draft)
-            if only is not None:
-                law_V, p_V, tokens, draw = None, None, (only,), Draw.CERTAIN
-            else:
-                law_V = scores.row(node)
-                p_V, k, here = probs(law_V), min(width, max(room, 0)), rng.at(node)
-                if self.replace:
-                    tokens, draw = tuple(here.at(i).categorical(p_V) for i in range(k)), Draw.INDEPENDENT
-                else:
-                    tokens, draw = here.without_replacement(p_V, k), Draw.WITHOUT
-            for token in tokens[:max(room, 0)]:
-                p = sure(scores, node, token, budget.graded) if p_V is None else float(p_V[token])
-                if budget.go_on(depth, p):
+            if room < 1:
+                break
+            law_V = None if only is not None else scores.row(node)
+            tokens = (only,) if law_V is None else pick(node, depth, law_V, min(width, room))
+            for token in tokens:
+                q = sure(scores, node, token, budget.graded) if law_V is None else exp(law_V[token])
+                if budget.go_on(depth, q):
                     below.append(len(draft))
-                draft = draft.grown(token, node, draw, law_V, p)
-        return draft, below
+                draft = draft.grown(token, node, Draw.CERTAIN if law_V is None else how, law_V, q)
+        tips = below
+    return draft
 
 
 def check_levels(levels: tuple[int, ...]) -> None:
