@@ -106,3 +106,12 @@ def test_requests_that_are_refused(lm, prompt, given, says):
 def test_one_stop_text_is_one(lm):
     one, same = (api.generate(lm, PROMPT, raw=True, stop=s, max_tokens=24) for s in ("lder, a", ["lder, a"]))
     assert one.text == same.text and one.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(("file", "content"), [("config.json", b"{"), ("config.json", b"{}"), ("config.json", b"[]"),
+                                               ("head.safetensors", b"half"), ("head.safetensors", b"")])
+def test_a_damaged_head(lm, tmp_path, file, content):
+    stop_head.save(tmp_path, stop_head.fresh(lm.draft.lm.network.config.width, 1, False, 0), {})
+    (tmp_path / file).write_bytes(content)
+    wrong = said(lm, None, "specdec-plus-plus", "head", tmp_path) or "taken"
+    assert wrong.startswith(f"head is {str(tmp_path)!r}: it is damaged")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import linear, silu
@@ -73,8 +74,11 @@ def load(path: str | Path | None) -> StopHead:
     path = Path(path)
     if not (path / WEIGHTS).is_file() or not (path / CONFIG).is_file():
         raise ValueError(f"head is {str(path)!r}: no {WEIGHTS} beside a {CONFIG} there (`polydec train stop-head` makes them)")
-    config, t = json.loads((path / CONFIG).read_text("utf-8")), load_file(path / WEIGHTS)
-    at = [0] * config["depth"] if config["tied"] else range(config["depth"])
+    try:
+        config, t = json.loads((path / CONFIG).read_text("utf-8")), load_file(path / WEIGHTS)
+        at = [0] * config["depth"] if config["tied"] else range(config["depth"])
+    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise ValueError(f"head is {str(path)!r}: it is damaged ({type(error).__name__}: {error})") from None
     try:
         return StopHead(tuple((t[f"blocks.{i}.weight"], t[f"blocks.{i}.bias"]) for i in at), (t["out.weight"], t["out.bias"]))
     except KeyError as missing:
