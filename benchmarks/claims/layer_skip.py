@@ -1,70 +1,92 @@
-"""Draft & Verify: layers to leave out are searched on tuning prompts, then measured on others: share of drafts that is
-accepted, layer passes per token and tokens per pass, greedy, beside evenly spaced layers of the same number.
+"""Draft & Verify: attentions and MLPs to leave out are searched on tuning prompts, then measured on others: share of drafts
+that is accepted, layer passes a token (a half counts 1/2), tokens per pass and passes that a token costs by the modelled
+price, greedy, beside evenly spaced whole layers of about the same share.
 
---left-out N fixes how many layers are left out (0: what was fastest on the tuning prompts, by this machine's clock). With
---time tokens per second as well. --keep 0,1,2,… takes these layers and searches nothing.
+--least N: at least so many halves are left out (a small model finds that leaving out next to nothing is cheapest). --row R:
+what a further row adds to a pass, in the last column (0.4: the native step, docs/native.md). With --time tokens per second as
+well. --skip 3,5a,7m takes these halves and searches nothing.
 """
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from exits import counted, prompts
+from exits import prompts
 from seen import arguments, interval, model, report, shaped
 
 from polydec import registry
 from polydec.bench.measure import Method, Task, measure, table
-from polydec.bench.skip_search import Found, search
+from polydec.bench.skip_search import Found, Price, search
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.models.depth import kept_layers
+from polydec.models.depth import halves, kept_layers, named
+
+
+def counted(network: Any, price: Price) -> dict[str, float]:
+    """Layer passes, and passes by the price of their first rows, of all that this network does from now on."""
+    total, forward, L = {"layers": 0.0, "passes": 0.0}, network.forward, network.layers
+
+    def count(queries: Any) -> Any:
+        for q in queries:
+            kept = range(L) if q.layers is None else q.layers
+            out = q.without | {h for h in range(2 * L) if h // 2 not in kept}
+            total["layers"] += L - len(out) / 2
+            total["passes"] += price.draft(out)
+        return forward(queries)
+    network.forward = count
+    return total
 
 
 def main() -> None:
-    parser = arguments(__doc__, prompts=21, tokens=64, begin=64, tuning=6, left_out=0, most=12, repeats=2, keep="")
+    parser = arguments(__doc__, prompts=21, tokens=64, begin=64, tuning=6, text=24, least=1, tries=90, row=0.4, repeats=2,
+                       skip="")
     parser.add_argument("--time", action="store_true", help="tokens per second")
     args = parser.parse_args()
     lm = model(args)
-    L, target = lm.network.layers, shaped(lm, 0.0)
+    L, target, price = lm.network.layers, shaped(lm, 0.0), Price.by_size(lm.network, args.begin + args.tokens // 2)
     wanted, args.prompts = args.prompts, args.tuning
     tuning = [p for _, p in prompts(lm, args, True)]
     args.prompts = wanted
-    if args.keep:
-        found = Found(tuple(map(int, args.keep.split(","))), float("nan"), float("nan"), (), ())
-    else:
-        found = search(target, tuning, tokens=args.tokens // 2, most=args.left_out or args.most,
-                       step=0 if args.left_out else 2, watch=lambda s: print(s, file=sys.stderr))
-    keep = found.keep
-    even = kept_layers(L, L / len(keep) - 1e-9 if len(keep) < L else 1.0, even=True)
-    texts, count, rows = [p for _, p in prompts(lm, args, False)], counted(lm.network), list[dict[str, Any]]()
-    ours, theirs = (",".join(str(i) for i in range(L) if i not in some) for some in (keep, even))
+    found = Found(args.skip, float("nan"), 4, float("nan"), ())
+    if not args.skip:
+        found = search(target, tuning, price, tokens=args.text, least=args.least, tries=args.tries, seed=args.seed,
+                       watch=lambda s: print(s, file=sys.stderr))
+    out = halves(found.skip, L)
+    some = L - max(1, round((1 - price.draft(out)) / (price.attention + price.mlp)))
+    kept = kept_layers(L, L / some - 1e-9, even=True)
+    even = named({h for h in range(2 * L) if h // 2 not in kept})
     methods: dict[str, tuple[str, dict[str, Any]]] = {
-        "plain": ("plain", {}), "searched": ("layer-skip", {"skip": ours}), "evenly spaced": ("layer-skip", {"skip": theirs}),
-        "searched, drafts of four": ("layer-skip", {"skip": ours, "depth": 4, "threshold": 0.0})}
-    base: list[tuple[int, int]] = []
+        "plain": ("plain", {}), "searched": ("layer-skip", {"skip": found.skip}),
+        f"searched, drafts of {found.length}": ("layer-skip", {"skip": found.skip, "depth": found.length, "threshold": 0.0}),
+        "layers evenly spaced": ("layer-skip", {"skip": even})}
+    texts, total, rows = [p for _, p in prompts(lm, args, False)], counted(lm.network, price), list[dict[str, Any]]()
+    base: list[tuple[int, float]] = []
     for label, (name, options) in methods.items():
-        pairs, stats = list[tuple[int, int]](), []
+        pairs, stats, layers = list[tuple[int, float]](), [], 0.0
         for p in texts:
             decoder, _ = registry.build(name, target, given=options)
-            before = count.layers
+            before = dict(total)
             r = run([decoder.run(Request(p, max_tokens=args.tokens, ignore_eos=True))])[0]
-            pairs.append((len(r.token_ids), count.layers - before))
+            pairs.append((len(r.token_ids), total["passes"] - before["passes"]))
+            layers += total["layers"] - before["layers"]
             stats.append(r.stats)
         base = base or pairs
-        tokens, passes = sum(t for t, _ in pairs), sum(s.passes for s in stats)
-        rows.append({"method": label, "layers": L if name == "plain" else len(keep),
-                     "layer passes a token": sum(c for _, c in pairs) / tokens,
-                     "over plain": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, base)), "tokens per pass": tokens / passes,
-                     "accepted": sum(s.accepted for s in stats) / max(1, sum(s.drafted for s in stats))})
+        tokens, drafted = sum(t for t, _ in pairs), sum(s.drafted for s in stats)
+        gone = halves(options.get("skip", ""), L)
+        rows.append({
+            "method": label, "halves left out": len(gone), "a draft's pass": price.draft(gone),
+            "accepted": sum(s.accepted for s in stats) / max(1, drafted),
+            "tokens per pass": tokens / sum(s.passes for s in stats),
+            "layer passes a token": layers / tokens, "passes a token": sum(c for _, c in pairs) / tokens,
+            "over plain": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, base)),
+            f"rows at {args.row}": (sum(c for _, c in pairs) + args.row * drafted) / tokens})
     if args.time:
-        some = [Method(n, {k: str(v) for k, v in o.items()}) for n, o in methods.values()]
+        timed = [Method(n, {k: str(v) for k, v in o.items()}) for n, o in methods.values()]
         tasks = [Task("documents", (p,), raw=True) for p in texts]
-        rows += table(lm, measure(lm, some, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=args.tokens,
+        rows += table(lm, measure(lm, timed, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=args.tokens,
                                   repeats=args.repeats), tasks)
-    left = sorted(set(range(L)) - set(keep))
-    report(args, f"left out {left}; in the order {[i for i, _ in found.order]}, agreement "
-                 f"{[round(a, 3) for _, a in found.order]}; seconds per token on tuning prompts {found.times}, plain "
-                 f"{found.plain:.4f}", rows)
+    report(args, f"left out {found.skip}: {len(out)} of {2 * L} halves; on tuning prompts {found.price:.3f} passes a token "
+                 f"with drafts of {found.length}, agreement {found.agreement:.3f}", rows)
 
 
 if __name__ == "__main__":

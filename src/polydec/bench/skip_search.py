@@ -1,94 +1,126 @@
-"""Which layers of a model can be left out while it drafts for itself: a search on a few prompts, decided by the clock.
+"""Which attentions and MLPs a model can leave out while it drafts for itself: a search on a few prompts, decided by a modelled
+price, so that no clock has a say.
 
-First the order: from all layers on, the one is left out that costs least agreement with the model's own greedy texts (scored in
-one pass each), the first and the last layer never. Only the `width` layers that did least harm when last tried are tried again,
-as leaving one out seldom makes another one more dispensable. Then the number: along that order the recipe layer-skip is run and
-timed, and the fastest is taken. Zhang et al., "Draft & verify" (2023), search both at once by Bayesian optimisation.
+The model's own greedy texts are scored once under each set of halves (2 i: the attention of layer i, 2 i + 1: its MLP) that
+is tried, all prompts in one call. Which of their tokens the drafter would have said gives what every draft length would
+have cost; the best of them is the set's price. Sets are tried by expected improvement, as by Zhang et al., "Draft & verify"
+(2023), who take the clock's time; the first and the last layer stay.
 """
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from polydec import registry
+from polydec.bench.surrogate import Mask, minimise
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
+from polydec.models.depth import left, named
 
-Layers = tuple[int, ...]
-_WANT = Want(law=Reads.ARGMAX)
+_WANT, _SILENT = Want(law=Reads.ARGMAX), Want(law=Reads.NOTHING)
+
+
+@dataclass(frozen=True)
+class Price:
+    """Shares of a pass of the whole model over one row, each above 0 and all layers' together below 1 (the rest is the
+    head): one attention, one MLP; row: what every further row adds to a pass, at least 0 (0: the weights' trip from memory
+    is all that counts, as in the published setting)."""
+    attention: float
+    mlp: float
+    row: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.attention > 0 and self.mlp > 0 and self.row >= 0):
+            raise ValueError(f"attention, mlp and row are {self.attention}, {self.mlp} and {self.row}: they must be above 0, "
+                             "above 0 and at least 0")
+
+    @staticmethod
+    def by_size(network: Any, context: int = 0, row: float = 0.0) -> Price:
+        """Of a network of the Llama skeleton, by the numbers that a pass reads: parameters, and the cache's of `context`
+        tokens."""
+        c, D = network.config, network.new_cache().kv.shape[-1]
+        attention = 2 * (c.heads + c.kv_heads) * D * c.width + 2 * c.kv_heads * D * context
+        mlp, head = 3 * c.width * c.inner, c.vocab * c.width
+        whole = c.layers * (attention + mlp) + head
+        return Price(attention / whole, mlp / whole, row)
+
+    def draft(self, out: Mask) -> float:
+        """A drafted token without these halves, in passes."""
+        return 1.0 - sum(self.mlp if h % 2 else self.attention for h in out)
+
+    def token(self, out: Mask, hits: Sequence[Sequence[bool]], length: int) -> float:
+        """A token of the text, in passes, with drafts of this length; hits: of each text, which of its tokens the drafter
+        would have said."""
+        cost = 0.0
+        for hit in hits:
+            at = 0
+            while at < len(hit):
+                g = min(length, len(hit) - at - 1)
+                cost += 1.0 + g * (self.row + self.draft(out))
+                at += next((i for i in range(g) if not hit[at + i]), g) + 1
+        return cost / sum(map(len, hits))
 
 
 @dataclass(frozen=True)
 class Found:
-    """keep: the layers that draft; seconds: per token, of the recipe with them; plain: of plain decoding; order: layers in the
-    order in which they were left out, each with the agreement that was left, 0 to 1; times: (layers left out, seconds per
-    token) of what was timed."""
-    keep: Layers
-    seconds: float
-    plain: float
-    order: tuple[tuple[int, float], ...]
-    times: tuple[tuple[int, float], ...]
+    """skip: what is left out, as the recipe layer-skip takes it; price: of a token, in passes; length: of the drafts at that
+    price; agreement: share of the texts' tokens that the drafter would have said; tried: (skip, price) of all sets, in
+    order."""
+    skip: str
+    price: float
+    length: int
+    agreement: float
+    tried: tuple[tuple[str, float], ...]
 
 
-def search(target: Target, prompts: Sequence[Sequence[int]], *, tokens: int = 48, width: int = 6, most: int | None = None,
-           step: int = 2, clock: Callable[[], float] = time.perf_counter, watch: Callable[[str], None] = lambda s: None,
-           **options: Any) -> Found:
-    """target: greedy (shape it so); prompts: at least one, two tokens or more each; tokens: of an answer, 2 and more; width: 1
-    and more; most: layers left out at most (None: half of them); step: every how many of them is timed (0: none
-    is, and all of them are left out); clock: seconds;
-    options: of layer-skip. Raises ValueError where the target's layers cannot run alone, or there are fewer than three."""
+def search(target: Target, prompts: Sequence[Sequence[int]], price: Price, *, tokens: int = 32, least: int = 1,
+           most: int | None = None, longest: int = 12, tries: int = 100, seed: int = 0,
+           watch: Callable[[str], None] = lambda s: None) -> Found:
+    """target: greedy (shape it so); prompts: at least one; tokens: of a text, 2 and more; least, most: halves left out
+    (None: half of them), 1 to those of all layers but two; longest: draft, 1 and more; tries: sets, 1 and more. Raises
+    ValueError where the target's layers cannot run alone, there are fewer than three, or a value is out of range."""
     L = target.layers
     if L < 3:
         raise ValueError(f"layers is {L}: a model of at least 3 layers that can run alone is needed")
-    if not prompts or min(map(len, prompts)) < 2 or tokens < 2 or width < 1 or step < 0:
-        raise ValueError("prompts, tokens, width and step must be: at least one prompt of two tokens, 2, 1 and 0")
-    texts, plain = _timed(target, "plain", prompts, tokens, clock, {})
-    order, keep, harm = list[tuple[int, float]](), tuple(range(L)), dict.fromkeys(range(1, L - 1), 0.0)
-    for n in range(min(L // 2 if most is None else most, L - 2)):
-        tried = {i: agreement(target, tuple(x for x in keep if x != i), prompts, texts)
-                 for i in sorted(harm, key=lambda i: harm[i])[:width if n else L]}
-        harm |= {i: -a for i, a in tried.items()}
-        out = max(tried, key=lambda i: tried[i])
-        keep, order = tuple(x for x in keep if x != out), [*order, (out, tried[out])]
-        del harm[out]
-        watch(f"{n + 1} layers left out, the last one {out}: agreement {tried[out]:.3f}")
-    times = list[tuple[int, float]]()
-    for n in range(step, len(order) + 1, step) if step else ():
-        given = {**options, "skip": ",".join(str(i) for i, _ in order[:n])}
-        times.append((n, _timed(target, "layer-skip", prompts, tokens, clock, given)[1]))
-        watch(f"{n} layers left out: {1000 * times[-1][1]:.2f} ms a token, plain {1000 * plain:.2f}")
-    best = min(times, key=lambda t: t[1], default=(len(order), float("nan")))
-    return Found(_without(L, order[:best[0]]), best[1], plain, tuple(order), tuple(times))
+    if not prompts or tokens < 2 or longest < 1 or tries < 1:
+        raise ValueError(f"prompts, tokens, longest and tries are {len(prompts)}, {tokens}, {longest} and {tries}: they must "
+                         "be at least 1, 2, 1 and 1")
+    most = max(least, L - 2) if most is None else most
+    if not 1 <= least <= most <= 2 * L - 4:
+        raise ValueError(f"least and most are {least} and {most}: they must lie in 1 to {2 * L - 4}, in this order")
+    cases, seen = _cases(target, prompts, tokens), dict[Mask, tuple[float, int, float]]()
 
-
-def agreement(target: Target, keep: Layers, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> float:
-    """Share of the texts' tokens that these layers would have said, over prompts that all layers have seen."""
-    right = total = 0
-    for prompt, text in zip(prompts, texts, strict=True):
-        session = target.open(prompt)
-        scores = run([_score(session, keep, Draft.chain(prompt[-1], text[:-1]))])[0]
-        right, total = right + sum(scores.argmax(i) == x for i, x in enumerate(text)), total + len(text)
+    def cost(out: Mask) -> float:
+        hits = agreed(cases, out, L)
+        at, length = min((price.token(out, hits, g), g) for g in range(1, longest + 1))
+        seen[out] = at, length, sum(map(sum, hits)) / sum(map(len, hits))
+        watch(f"{len(seen)}: without {named(out)}: {at:.3f} passes a token, agreement {seen[out][2]:.3f}")
+        return at
+    minimise(cost, range(2, 2 * L - 2), least=least, most=most, tries=tries, seed=seed)
+    best = min(seen, key=lambda out: seen[out][0])
+    for session, *_ in cases:
         session.close()
-    return right / total
+    return Found(named(best), *seen[best], tuple((named(out), value[0]) for out, value in seen.items()))
 
 
-async def _score(session: Any, keep: Layers, draft: Draft) -> Any:
-    await session.prefill(Want(law=Reads.NOTHING))
-    return await session.part(keep).score(draft, _WANT)
+Case = tuple[Any, Draft, tuple[int, ...]]
+"""A session behind a prompt that all layers have seen, the text behind it as a draft, and the text."""
 
 
-def _without(layers: int, order: Sequence[tuple[int, float]]) -> Layers:
-    return tuple(sorted(set(range(layers)) - {i for i, _ in order}))
+def _cases(target: Target, prompts: Sequence[Sequence[int]], tokens: int) -> list[Case]:
+    decoder, _ = registry.build("plain", target)
+    texts = run([decoder.run(Request(tuple(p), max_tokens=tokens, ignore_eos=True)) for p in prompts])
+    sessions = [target.open(p) for p in prompts]
+    run([s.prefill(_SILENT) for s in sessions])
+    return [(s, Draft.chain(p[-1], t.token_ids[:-1]), t.token_ids) for s, p, t in zip(sessions, prompts, texts, strict=True)]
 
 
-def _timed(target: Target, name: str, prompts: Sequence[Sequence[int]], tokens: int, clock: Callable[[], float],
-           options: dict[str, Any]) -> tuple[list[tuple[int, ...]], float]:
-    decoder, _ = registry.build(name, target, given=options)
-    start, texts = clock(), list[tuple[int, ...]]()
-    for p in prompts:
-        texts.append(run([decoder.run(Request(tuple(p), max_tokens=tokens, ignore_eos=True))])[0].token_ids)
-    return texts, (clock() - start) / sum(map(len, texts))
+def agreed(cases: Sequence[Case], out: Mask, layers: int) -> list[list[bool]]:
+    """Of each text which tokens the model without these halves would have said, after its own reading of those before."""
+    for session, *_ in cases:
+        session.rewind(0)                         # nothing staged: rows that others have left would stand
+    scores = run([s.part(*left(out, layers)).score(draft, _WANT) for s, draft, _ in cases])
+    return [[row.argmax(i) == x for i, x in enumerate(text)] for row, (*_, text) in zip(scores, cases, strict=True)]
