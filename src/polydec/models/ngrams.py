@@ -64,7 +64,8 @@ class NGrams:
         if found < 0:
             return []
         follower, chance = self._flat
-        return [(chance[i] / 255.0, follower[i]) for i in range(found, found + self.follower_MK.shape[1]) if follower[i] != LAST]
+        end = found + self.follower_MK.shape[1]
+        return [(chance[i] / 255.0, follower[i]) for i in range(found, end) if follower[i] != LAST]
 
 
 def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
