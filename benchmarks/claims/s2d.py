@@ -167,7 +167,11 @@ def compare(args: argparse.Namespace, paths: Mapping[str, Path]) -> list[dict[st
     targets = [model(argparse.Namespace(**{**vars(args), "model": m}), str(paths["nested"])) for m in (args.model, args.second)]
     drafts = {n: load(str(p), draft=None, dtype=args.dtype, threads=args.threads).checkpoint.lm for n, p in paths.items()}
     rules = {n: rules_of(exits if n == "nested" else (law.layers,)) for n, law in drafts.items()}
-    methods = {"S2D": "nested"} | {f"exit {e} of it": "nested" for e in exits} | {n: n for n in paths if n != "nested"}
+    rules["nested"].append(own := Rule(exits, (0.9, 0.8), 0.3, 5))
+    picks: dict[str, Callable[[Rule], bool]] = {
+        "S2D": lambda r: True, "S2D, more than one exit": lambda r: not always(r), "S2D, defaults": lambda r: r == own,
+        **{f"exit {e} of it": lambda r, e=e: always(r) == e for e in exits}}
+    methods = dict.fromkeys(picks, "nested") | {n: n for n in paths if n != "nested"}
     small, small_head = sizes(drafts["nested"].network)
 
     def cost(key: Key, s: Sum) -> float:
@@ -186,7 +190,7 @@ def compare(args: argparse.Namespace, paths: Mapping[str, Path]) -> list[dict[st
         for name, law in drafts.items():
             totals = [sum(each, Sum()) for each in zip(*(walk(law, rules[name], *x) for x in mine), strict=True)]
             for key in product((True, False), (t,), [m for m, d in methods.items() if d == name]):
-                some = [i for i, r in enumerate(rules[name]) if key[2] in ("S2D", name, f"exit {always(r)} of it")]
+                some = [i for i, r in enumerate(rules[name]) if picks.get(key[2], picks["S2D"])(r)]
                 best = min(some, key=lambda i: cost(key, totals[i]) / totals[i].tokens)
                 rule[key], spent[key] = rules[name][best], cost(key, totals[best]) / totals[best].tokens
         mine = texts(t, False)
@@ -194,8 +198,8 @@ def compare(args: argparse.Namespace, paths: Mapping[str, Path]) -> list[dict[st
             keys = [k for k in rule if k[1] == t and methods[k[2]] == name]
             walked = [walk(law, [rule[k] for k in keys], *x) for x in mine]
             got |= {k: list(each) for k, each in zip(keys, zip(*walked, strict=True), strict=True)}
-        ran, same = as_run(targets[t], rule[True, t, "S2D"], mine, args)
-        rows.append({"target": targets[t].name, "as run": ran, "replayed": sum(got[True, t, "S2D"], Sum()), "same text": same})
+        ran, same = as_run(targets[t], rule[key := (True, t, "S2D, more than one exit")], mine, args)
+        rows.append({"target": targets[t].name, "as run": ran, "replayed": sum(got[key], Sum()), "same text": same})
     for head in (True, False):
         for t in range(2):
             keys = [k for k in rule if k[:2] == (head, t)]
