@@ -16,7 +16,7 @@ _KERNELS = tuple(product((0.3, 1.0, 3.0), (0.3, 1.0), (4.0, 12.0), (0.01, 0.1, 0
 def minimise(f: Callable[[Mask], float], items: Sequence[int], *, least: int, most: int, tries: int, start: int = 20,
              seed: int = 0) -> dict[Mask, float]:
     """Try sets of `least` to `most` of the items: `start` random ones, then `tries` in all where an improvement on the best
-    is expected to be largest. Returns what f gave for each, in the order tried; fewer where there are no others.
+    is expected to be largest. Returns what f gave for each, in the order tried; fewer where no others turn up.
 
     Two sets' values go together by their common members (each adds its part) and fall apart with the number of members
     that they do not share; the kernel's sizes are those of the largest likelihood. Candidates are sets one to three changes
@@ -35,16 +35,15 @@ def minimise(f: Callable[[Mask], float], items: Sequence[int], *, least: int, mo
         return m - out | new
 
     while len(known) < tries:
-        if len(known) < start:
-            fresh = {drawn() for _ in range(30)} - known.keys()
-        else:
-            best, near = sorted(known, key=lambda m: known[m])[:5], {drawn() for _ in range(100)}
+        near = {drawn() for _ in range(300)}
+        if len(known) >= start:
+            best = sorted(known, key=lambda m: known[m])[:5]
             for _ in range(400):
                 m = rng.choice(best)
                 for _ in range(rng.choice((1, 1, 2, 3))):
                     m = moved(m)
                 near.add(m)
-            fresh = {m for m in near - known.keys() if least <= len(m) <= most}
+        fresh = {m for m in near - known.keys() if least <= len(m) <= most}
         if not fresh:
             break
         some = sorted(fresh, key=sorted)
@@ -68,7 +67,7 @@ def expected_gain(known: Mapping[Mask, float], some: Sequence[Mask], items: Sequ
     off = np.sqrt(np.maximum(_own(new, *sizes) - (v * v).sum(0), 1e-9))
     u = (y.min() - v.T @ z) / off
     below = (1 + np.array([erf(t / 2 ** 0.5) for t in u])) / 2
-    return off * (u * below + np.exp(-u * u / 2) / (2 * np.pi) ** 0.5)
+    return np.maximum(off * (u * below + np.exp(-u * u / 2) / (2 * np.pi) ** 0.5), 0.0)
 
 
 def _rows(masks: Sequence[Mask], items: Sequence[int]) -> np.ndarray:
