@@ -74,6 +74,7 @@ def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
     path.mkdir(parents=True, exist_ok=True)
     save_file({"key": table.key_M.astype(np.uint64), "follower": table.follower_MK.astype(np.uint16),
                "chance": table.chance_MK.astype(np.uint8)}, path / WEIGHTS)
+    (path / WEIGHTS).chmod(0o644)                 # the writer makes files that only their owner can read
     config = {"model_type": KIND, **about, "order": table.order, "vocab_size": table.vocab.size,
               "tokenizer": table.vocab.tokenizer}
     (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
