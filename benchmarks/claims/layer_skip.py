@@ -2,9 +2,9 @@
 that is accepted, layer passes a token (a half counts 1/2), tokens per pass and passes that a token costs by the modelled
 price, greedy, beside evenly spaced whole layers of about the same share.
 
---least N: at least so many halves are left out (a small model finds that leaving out next to nothing is cheapest). --row R:
-what a further row adds to a pass, in the last column (0.4: the native step, docs/native.md). With --time tokens per second as
-well. --skip 3,5a,7m takes these halves and searches nothing.
+--least N, --most N: so many halves are left out (a small model finds that leaving out next to nothing is cheapest; at most
+0: half of them). --row R: what a further row adds to a pass, in the last column (0.4: the native step, docs/native.md). With
+--time tokens per second as well. --skip 3,5a,7m takes these halves and searches nothing.
 """
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def counted(network: Any, price: Price) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, prompts=21, tokens=64, begin=64, tuning=6, text=24, least=1, tries=90, row=0.4, repeats=2,
-                       skip="")
+    parser = arguments(__doc__, prompts=21, tokens=64, begin=64, tuning=6, text=24, least=1, most=0, tries=90, row=0.4,
+                       repeats=2, skip="")
     parser.add_argument("--time", action="store_true", help="tokens per second")
     args = parser.parse_args()
     lm = model(args)
@@ -49,8 +49,8 @@ def main() -> None:
     args.prompts = wanted
     found = Found(args.skip, float("nan"), 4, float("nan"), ())
     if not args.skip:
-        found = search(target, tuning, price, tokens=args.text, least=args.least, tries=args.tries, seed=args.seed,
-                       watch=lambda s: print(s, file=sys.stderr))
+        found = search(target, tuning, price, tokens=args.text, least=args.least, most=args.most or None, tries=args.tries,
+                       seed=args.seed, watch=lambda s: print(s, file=sys.stderr))
     out = halves(found.skip, L)
     some = L - max(1, round((1 - price.draft(out)) / (price.attention + price.mlp)))
     kept = kept_layers(L, L / some - 1e-9, even=True)

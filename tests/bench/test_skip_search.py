@@ -79,8 +79,10 @@ def test_the_surrogate_finds_what_few_tries_at_random_do_not():
         assert list(known) == calls and len(set(calls)) == 40 and min(known.values()) == pytest.approx(best)
     assert len(minimise(f, range(4), least=1, most=2, tries=60)) == 10, "there are no others"
     known = {m: f(m) for m in every[::40]}
-    assert (expected_gain(known, every, range(12)) >= 0).all()
-    assert expected_gain(known, [min(known, key=known.get), max(known, key=known.get)], range(12)).argmax() == 0
+    assert (expected_gain(known, every, range(12), best) >= 0).all()
+    assert expected_gain(known, [min(known, key=known.get), max(known, key=known.get)], range(12), best).argmax() == 0
+    near = minimise(f, range(12), least=2, most=6, tries=30, given={frozenset(): 0.0})
+    assert frozenset() not in near and min(near.values()) < 0.2, "what is given counts for the surrogate, and is no answer"
 
 
 @pytest.mark.parametrize("given, words", [

@@ -99,7 +99,7 @@ def search(target: Target, prompts: Sequence[Sequence[int]], price: Price, *, to
         seen[out] = at, length, sum(map(sum, hits)) / sum(map(len, hits))
         watch(f"{len(seen)}: without {named(out)}: {at:.3f} passes a token, agreement {seen[out][2]:.3f}")
         return at
-    minimise(cost, range(2, 2 * L - 2), least=least, most=most, tries=tries, seed=seed)
+    minimise(cost, range(2, 2 * L - 2), least=least, most=most, tries=tries, seed=seed, given={frozenset(): 1.0})
     best = min(seen, key=lambda out: seen[out][0])
     for session, *_ in cases:
         session.close()

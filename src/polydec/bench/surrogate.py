@@ -14,9 +14,10 @@ _KERNELS = tuple(product((0.3, 1.0, 3.0), (0.3, 1.0), (4.0, 12.0), (0.01, 0.1, 0
 
 
 def minimise(f: Callable[[Mask], float], items: Sequence[int], *, least: int, most: int, tries: int, start: int = 20,
-             seed: int = 0) -> dict[Mask, float]:
+             seed: int = 0, given: Mapping[Mask, float] | None = None) -> dict[Mask, float]:
     """Try sets of `least` to `most` of the items: `start` random ones, then `tries` in all where an improvement on the best
-    is expected to be largest. Returns what f gave for each, in the order tried; fewer where no others turn up.
+    is expected to be largest; given: values that are known beforehand, of any sets. Returns what f gave for each, in the
+    order tried; fewer where no others turn up.
 
     Two sets' values go together by their common members (each adds its part) and fall apart with the number of members
     that they do not share; the kernel's sizes are those of the largest likelihood. Candidates are sets one to three changes
@@ -47,16 +48,20 @@ def minimise(f: Callable[[Mask], float], items: Sequence[int], *, least: int, mo
         if not fresh:
             break
         some = sorted(fresh, key=sorted)
-        m = rng.choice(some) if len(known) < start else some[int(expected_gain(known, some, items).argmax())]
+        if len(known) < start:
+            m = rng.choice(some)
+        else:
+            m = some[int(expected_gain({**(given or {}), **known}, some, items, min(known.values())).argmax())]
         known[m] = f(m)
     return known
 
 
-def expected_gain(known: Mapping[Mask, float], some: Sequence[Mask], items: Sequence[int]) -> np.ndarray:
-    """By how much each of some sets is expected to fall below the least known value, in its standard deviations."""
+def expected_gain(known: Mapping[Mask, float], some: Sequence[Mask], items: Sequence[int], least: float) -> np.ndarray:
+    """By how much each of some sets is expected to fall below `least`, in standard deviations of the known values."""
     x, new = _rows(list(known), items), _rows(some, items)
     y = np.array(list(known.values()))
-    y = (y - y.mean()) / max(float(y.std()), 1e-9)
+    mean, spread = y.mean(), max(float(y.std()), 1e-9)
+    y = (y - mean) / spread
     fits = []
     for a, b, far, noise in _KERNELS:
         L = np.linalg.cholesky(_kernel(x, x, a, b, far) + noise * np.eye(len(y)))
@@ -65,7 +70,7 @@ def expected_gain(known: Mapping[Mask, float], some: Sequence[Mask], items: Sequ
     _, sizes, L, z = max(fits, key=lambda fit: fit[0])
     v = np.linalg.solve(L, _kernel(x, new, *sizes))
     off = np.sqrt(np.maximum(_own(new, *sizes) - (v * v).sum(0), 1e-9))
-    u = (y.min() - v.T @ z) / off
+    u = ((least - mean) / spread - v.T @ z) / off
     below = (1 + np.array([erf(t / 2 ** 0.5) for t in u])) / 2
     return np.maximum(off * (u * below + np.exp(-u * u / 2) / (2 * np.pi) ** 0.5), 0.0)
 
