@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from polydec import Engine, load, registry
 from polydec.bench.certify import compare
 from polydec.core.types import Exactness
 from polydec.models import zoo
+from polydec.train.ngrams import NGramSpec, count
+from polydec.train.selfplay import Sample
 
 DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2] / "shared" / "data"))
 METHODS = [n for n, m in registry.recipes().items() if n != "plain" and not m.CARD.needs_training
@@ -37,6 +40,8 @@ def check(name: str, n: int, tokens: int) -> dict[str, list]:
     texts = [p for p in prompts(n) if len(lm.ids(p)) + tokens < lm.checkpoint.lm.network.context]
     assert len(texts) >= 0.9 * n
     plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
+    told = [Sample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
+    engine = Engine(replace(lm, ngrams=count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)))
     wrong: dict[str, list] = {}
     for method in METHODS:
         ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])]

@@ -95,11 +95,12 @@ class LM:
 def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
          threads: int | None = None, quantize: str | None = None, ngrams: str | None = "default") -> LM:
     """A model by Hub id, directory, GGUF file or `zoo:NAME`. `draft`: another such name, "default" for the model's own
-    embedded one where that exists, None for none; `ngrams` likewise: a table that `polydec train ngrams` made of the
-    model's text. Raises ValueError with one sentence where something cannot be had."""
+    embedded one where that exists, None (or "none") for none; `ngrams` likewise: a table that `polydec train ngrams` made
+    of the model's text. Raises ValueError with one sentence where something cannot be had."""
     model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize)
     if draft == "default":
         draft = zoo.default_draft(name)
+    draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it
     small = None if draft is None else checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     counted = None if table is None else load_ngrams(table)

@@ -156,7 +156,7 @@ def test_a_small_model_that_forgets_to_rewind_is_caught():
     assert not draft.law[1].equal(fresh.law[1])
 
 
-@pytest.mark.parametrize("field, value, most", [("depth", 65, 64), ("nodes", -1, 1024)])
+@pytest.mark.parametrize("field, value, most", [("depth", 65, 64), ("inner_nodes", -1, 256)])
 def test_one_clear_sentence(field, value, most):
     with pytest.raises(ValueError, match=f"{field} is {value}: it must lie in 0 to {most}"):
         Nested(toy(1), Nothing(), Match(), **{field: value})

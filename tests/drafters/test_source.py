@@ -101,7 +101,7 @@ def test_the_identity_takes_one_pass():
     assert out.token_ids == (*range(10), 10) and out.stats.passes == 1
 
 
-@pytest.mark.parametrize("how", [Source(near=True), Source(eager=True), Source(1, -1, True, True, 3), Source(5, 2)], ids=str)
+@pytest.mark.parametrize("how", [Source(near=True), Source(eager=True), Source(1, -1, True, True, 3), Source(90, 95)], ids=str)
 def test_contract(how):
     check_drafter(how)
 
@@ -109,3 +109,9 @@ def test_contract(how):
 def test_bad_options():
     with pytest.raises(ValueError, match="block is 0: it must lie in 1 to 64"):
         Source(block=0)
+
+
+@pytest.mark.parametrize("start, stop", [(5, 2), (3, 3), (0, 0), (-2, -2)])
+def test_an_end_before_the_start_is_refused(start, stop):
+    with pytest.raises(ValueError, match=f"stop is {stop}: it must lie behind start, which is {start}"):
+        Source(start, stop)

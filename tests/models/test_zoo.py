@@ -26,7 +26,7 @@ def package(tmp_path, monkeypatch):
 
 def test_every_name_is_told_apart():
     names = [e.name for e in zoo.entries()]
-    assert len(set(names)) == len(names) and {"smollm2", "smollm2-draft", "tiny", "tiny-draft"} <= set(names)
+    assert len(set(names)) == len(names) and {"smollm2", "smollm2-draft", "smollm2-ngrams", "tiny", "tiny-draft"} <= set(names)
     for entry in zoo.entries():
         assert entry.what and entry.source and entry.licence and entry.size
         assert zoo.get(entry.name) is zoo.get(f"zoo:{entry.name}") is entry
@@ -38,7 +38,7 @@ def test_every_name_is_told_apart():
 def test_unknown_names_offer_the_nearest():
     with pytest.raises(ValueError, match=r"'zoo:smolm2': .*zoo:smollm2"):
         zoo.resolve("zoo:smolm2")
-    with pytest.raises(ValueError, match=r"there are zoo:smollm2, zoo:smollm2-draft, zoo:tiny, zoo:tiny-draft"):
+    with pytest.raises(ValueError, match=r"are zoo:smollm2, zoo:smollm2-draft, zoo:smollm2-ngrams, zoo:tiny, zoo:tiny-draft"):
         zoo.get("zzz")
     with pytest.raises(ValueError, match=r"(nearest is|nearest are) zoo:tiny"):
         zoo.get("TINY1")

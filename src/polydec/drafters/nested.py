@@ -16,7 +16,7 @@ class Nested:
     over a tree each; what it wrote is proposed. So the target verifies no more than a chain, and the small model makes
     fewer passes than tokens.
 
-    depth, nodes: of an inner draft, 0 to 64 and 0 to 1024. The budget's depth is the chain's length; after a token where
+    depth, inner_nodes: of an inner draft, 0 to 64 and 0 to 256. The budget's depth is the chain's length; after a token where
     its go_on says stop the chain ends. The inner drafter works on a copy; what is accepted of the chain it then learns
     from the small model's rows, and after a chain that was accepted whole from the target's.
 
@@ -29,13 +29,13 @@ class Nested:
     inner: Drafter
     verifier: Verifier
     depth: int = 4
-    nodes: int = 8
+    inner_nodes: int = 8
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= 64:
             raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
-        if not 0 <= self.nodes <= 1024:
-            raise ValueError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
+        if not 0 <= self.inner_nodes <= 256:
+            raise ValueError(f"inner_nodes is {self.inner_nodes}: it must lie in 0 to 256")
 
     def open(self, prompt: Sequence[int], session: Session) -> NestedGuess:
         small = self.small.open(prompt)
@@ -73,7 +73,7 @@ class NestedGuess:
         inner, tip, on = self._inner.fork(), root, True
         while on and (left := length + 1 - len(chain)):
             at, pass_ = position + len(chain) - 1, here.at(len(self._steps))
-            draft = await inner.propose(tip, at, Budget(min(self._how.depth, left - 1), self._how.nodes), pass_)
+            draft = await inner.propose(tip, at, Budget(min(self._how.depth, left - 1), self._how.inner_nodes), pass_)
             scores = await self._small.score(draft, want)
             verdict = self._how.verifier.verify(draft, scores, pass_, at)
             path = tuple(draft.token[i] for i in verdict.path)

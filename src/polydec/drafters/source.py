@@ -45,6 +45,9 @@ class Source:
     def __post_init__(self) -> None:
         if not 1 <= self.block <= 64:
             raise ValueError(f"block is {self.block}: it must lie in 1 to 64")
+        start, stop = self.start, self.stop
+        if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
+            raise ValueError(f"stop is {stop}: it must lie behind start, which is {start}")
 
     def open(self, prompt: Sequence[int], session: Session) -> SourceGuess:
         source, ends = tuple(prompt[self.start:self.stop]), dict[tuple[int, ...], list[int]]()

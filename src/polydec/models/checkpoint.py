@@ -20,6 +20,7 @@ from torch import Tensor
 
 from polydec.core.types import Vocab
 from polydec.models import cpu, zoo
+from polydec.models.cpu.weights import QUANTISED
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
 from polydec.models.lm import LM
@@ -63,6 +64,8 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
         torch.set_num_threads(threads)
     if dtype not in dtypes():
         raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes())}")
+    if quantize is not None and quantize not in QUANTISED:
+        raise ValueError(f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given")
     source = open_source(name)
     try:
         network, why = _network(source, dtype, device, threads, quantize)

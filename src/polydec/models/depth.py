@@ -25,6 +25,20 @@ def kept_layers(layers: int, speed: float, *, even: bool = False) -> tuple[int, 
     return (0, *middle, layers - 1)
 
 
+def first_layers(exit: int | None, layers: int) -> tuple[int, ...]:
+    """The layers below an exit; None: a quarter of them. Raises ValueError where there is no such exit."""
+    if exit is not None and not 1 <= exit <= layers:
+        raise ValueError(f"exit is {exit}: it must lie in 1 to {layers}, the model's layers")
+    return tuple(range(max(1, layers // 4) if exit is None else exit))
+
+
+def exits_every(every: int, layers: int) -> tuple[int, ...]:
+    """Every so many depths, and the last. Raises ValueError below 1."""
+    if every < 1:
+        raise ValueError(f"every is {every}: it must be at least 1")
+    return (*range(every, layers, every), layers)
+
+
 def halves(skip: str, layers: int) -> frozenset[int]:
     """The halves that `skip` names, such as "3,5a,7m": layer 3 whole, the attention of 5, the MLP of 7; "": none. 2 i is
     the attention of layer i, 2 i + 1 its MLP. Raises ValueError where a name is of another form, a layer is not below

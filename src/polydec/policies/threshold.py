@@ -15,13 +15,13 @@ class Threshold:
     the draft went the full depth, tau - step otherwise; tau <- keep tau + (1 - keep) tau', held in 0 to 1. A greedy draft's
     token counts with the probability that its model gave it before shaping.
 
-    start_at: the first tau, 0 to 1; rate: 0 to 1; depth: most levels, 0 to 64; step: 0 to 1; keep, keep_rate: 0 to 1.
+    threshold: the first tau, 0 to 1; rate: 0 to 1; depth: most levels, 0 to 64; step: 0 to 1; keep, keep_rate: 0 to 1.
 
     Exact: law: where a draft stops depends on its draws and on earlier rounds; what is kept does not.
-    Reduces to: `confidence` at step 0; `fixed` at step 0 and start_at 0.
+    Reduces to: `confidence` at step 0; `fixed` at step 0 and threshold 0.
     Source: Zhang et al., "Draft & verify: lossless large language model acceleration via self-speculative decoding" (2023).
     """
-    start_at: float = 0.8
+    threshold: float = 0.8
     rate: float = 0.9
     depth: int = 12
     step: float = 0.01
@@ -29,7 +29,7 @@ class Threshold:
     keep_rate: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("start_at", "rate", "step", "keep", "keep_rate"):
+        for name in ("threshold", "rate", "step", "keep", "keep_rate"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
         if not 0 <= self.depth <= 64:
@@ -37,7 +37,7 @@ class Threshold:
 
     def start(self) -> tuple[float, float]:
         """(tau, acceptance rate so far)."""
-        return self.start_at, self.rate
+        return self.threshold, self.rate
 
     def budget(self, state: tuple[float, float]) -> Budget:
         return Budget(self.depth, self.depth, go_on=lambda depth, q: q >= state[0], graded=True)

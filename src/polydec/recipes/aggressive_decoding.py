@@ -33,7 +33,5 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target | None = None, costs: Costs, start: int = 0, stop: int | None = None,
           near: bool = True, eager: bool = False, block: int = 10, thrift: bool = True) -> Speculative:
-    if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
-        raise ValueError(f"stop is {stop}: it must lie behind start, which is {start}")
     drafter = Source(start, stop, near, eager, block)
     return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))

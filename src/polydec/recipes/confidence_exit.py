@@ -6,6 +6,7 @@ from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.nothing import Nothing
+from polydec.models.depth import exits_every
 from polydec.policies.fixed import Fixed
 from polydec.targets.confident import Confident
 from polydec.verifiers.match import Match
@@ -27,7 +28,5 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target | None = None, threshold: float = 0.9, every: int = 2,
           decay: float | None = None) -> Speculative:
-    if every < 1:
-        raise ValueError(f"every is {every}: it must be at least 1")
-    law = Confident(target, (*range(every, target.layers, every), target.layers), threshold, decay)
+    law = Confident(target, exits_every(every, target.layers), threshold, decay)
     return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

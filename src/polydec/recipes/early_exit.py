@@ -6,6 +6,7 @@ from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.part import FromPart
+from polydec.models.depth import first_layers
 from polydec.policies.fixed import Fixed
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -24,7 +25,4 @@ CARD = Card(
 
 
 def build(target: Target, *, draft: Target | None = None, exit: int | None = None, depth: int = 6) -> Speculative:
-    if exit is not None and not 1 <= exit <= target.layers:
-        raise ValueError(f"exit is {exit}: it must lie in 1 to {target.layers}, the model's layers")
-    layers = tuple(range(max(1, target.layers // 4) if exit is None else exit))
-    return Speculative(target, FromPart(Chain(), layers), Exact(), Fixed(depth))
+    return Speculative(target, FromPart(Chain(), first_layers(exit, target.layers)), Exact(), Fixed(depth))

@@ -27,7 +27,5 @@ CARD = Card(
 
 
 def build(target: Target, *, draft: Target, depth: int = 4, k: int = 8, inner_nodes: int = 7) -> Speculative:
-    if not 0 <= inner_nodes <= 256:
-        raise ValueError(f"inner_nodes is {inner_nodes}: it must lie in 0 to 256")
-    drafter = Nested(draft, Recycling(k, max(1, inner_nodes)), Match(), depth, inner_nodes)
+    drafter = Nested(draft, Recycling(k, min(max(1, inner_nodes), 256)), Match(), depth, inner_nodes)
     return Speculative(target, drafter, Exact(), Fixed(depth))

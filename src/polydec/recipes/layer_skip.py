@@ -28,8 +28,6 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target | None = None, skip: str | None = None, depth: int = 12,
           threshold: float = 0.8, rate: float = 0.9) -> Speculative:
-    if not 0.0 <= threshold <= 1.0:
-        raise ValueError(f"threshold is {threshold}: it must lie in 0 to 1")
     L = target.layers
     run = (kept_layers(L, 2.0, even=True), frozenset[int]()) if skip is None else left(halves(skip, L), L)
     return Speculative(target, FromPart(Chain(), *run), Exact(), Threshold(threshold, rate, depth))

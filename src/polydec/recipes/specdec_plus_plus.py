@@ -31,6 +31,5 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target, head: str | None = None, threshold: float = 0.7, least: int = 1,
           depth: int = 8) -> Speculative:
-    if depth >= 0 and not 1 <= least <= max(depth, 1):
-        raise ValueError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
-    return Speculative(target, FromModel(draft, LearnedStop(stop_head.load(head), threshold, least)), Exact(), Fixed(depth))
+    stop = LearnedStop.below(depth, stop_head.load(head), threshold, least)
+    return Speculative(target, FromModel(draft, stop), Exact(), Fixed(depth))

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, inf
 
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
@@ -36,8 +36,8 @@ class Confident:
             raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 and more")
         if not self.threshold >= 0.0:
             raise ValueError(f"threshold is {self.threshold}: it must be at least 0")
-        if self.decay is not None and not self.decay >= 0.0:
-            raise ValueError(f"decay is {self.decay}: it must be none or at least 0")
+        if self.decay is not None and not 0.0 <= self.decay < inf:
+            raise ValueError(f"decay is {self.decay}: it must be none, or 0 and more")
 
     @property
     def vocab(self) -> Vocab:

@@ -36,6 +36,13 @@ class LearnedStop:
         if not 1 <= self.least <= 64:
             raise ValueError(f"least is {self.least}: it must lie in 1 to 64")
 
+    @staticmethod
+    def below(depth: int, head: StopHead, threshold: float, least: int) -> LearnedStop:
+        """For drafts of at most `depth` tokens. Raises ValueError where `least` says that none could stop."""
+        if depth >= 0 and not 1 <= least <= max(depth, 1):
+            raise ValueError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
+        return LearnedStop(head, threshold, least)
+
     async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, chances, all_ = Draft.chain(root), [1.0], 1.0
         want = replace(wanted(budget), hidden=True) if self.threshold < 1.0 else wanted(budget)
