@@ -30,6 +30,7 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_doctor(command):
     report = json.loads(command("doctor", "--model", "zoo:tiny", "--json").out)
+    assert report["model"]["ngrams"] is None
     assert report["model"]["name"] == "zoo:tiny" and report["model"]["draft"]["name"] == "zoo:tiny-draft"
     assert report["model"]["kernel"].startswith("native") or report["model"]["why_not_native"]
     assert {e["name"] for e in report["zoo"]} >= {"zoo:tiny", "zoo:smollm2"}

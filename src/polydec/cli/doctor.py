@@ -72,6 +72,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
     def one(point: Any) -> dict[str, Any]:
         return {"name": point.name, "kernel": point.kernel, "weights": point.dtype, "why_not_native": point.why or None}
     return {**one(lm.checkpoint), "draft": one(lm.draft) if lm.draft else None,
+            "ngrams": {"order": lm.ngrams.order, "contexts": len(lm.ngrams.key_M)} if lm.ngrams else None,
             "profile": None if kept is None else asdict(kept)}
 
 
@@ -97,6 +98,8 @@ def show(report: dict[str, Any]) -> None:
         if m:
             why = f"; not the native step: {m['why_not_native']}" if m["why_not_native"] else ""
             out.print(f"{who:11} {m['name']}: {m['kernel']}, weights {m['weights']}{why}")
+    if table := model["ngrams"]:
+        out.print(f"ngrams      {table['contexts']:,} contexts of up to {table['order']} tokens, for auto and ngram-draft")
     kept = model["profile"]
     out.print("profile     " + (f"measured {kept['measured']}: t(1) {kept['rows'][1]:.2f} ms, t(8) {kept['rows'][8]:.2f} ms"
                                 if kept else "none: `polydec tune` measures one for --method auto"))
