@@ -58,9 +58,8 @@ class Suffix:
 
 @dataclass(frozen=True)
 class SuffixGuess:
-    """text: everything so far, the pending root included; seen: its automaton, which reads on when a match is asked for; at:
-    state and length of the match in the store; right and tried: of matches by length, how often their best continuation came
-    and how often it should have."""
+    """text: everything so far, the pending root included; seen: its automaton; at: state and length of the match in the
+    store; right and tried: of matches by length, how often their best continuation came and how often it should have."""
     how: Suffix
     seen: Automaton
     text: list[int]
@@ -73,24 +72,14 @@ class SuffixGuess:
         return Want(law=Reads.NOTHING)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Text that says nothing of rates, as a prompt."""
-        self.match()
-        self.text.extend(tokens)
         for x in tokens:
-            self._read(x)
-
-    def _read(self, token: int) -> None:
-        self.seen.extend(token)
-        if self.how.store is not None:
-            self.at[:] = self.how.store.seen.step(self.at[0], self.at[1], token)
+            self.seen.extend(x)
+            self.text.append(x)
+            if self.how.store is not None:
+                self.at[:] = self.how.store.seen.step(self.at[0], self.at[1], x)
 
     def match(self) -> tuple[Automaton, int, int]:
-        for x in self.text[self.seen.size:]:
-            self._judge(x)
-            self._read(x)
-        return self._match()
-
-    def _match(self) -> tuple[Automaton, int, int]:
+        """(where, state, length) of the longest suffix that stood before, in the text or in the store."""
         state, length = self.seen.match
         if self.how.store is not None and self.at[1] > length:
             store = self.how.store.seen
@@ -138,15 +127,14 @@ class SuffixGuess:
         return Draft.certain(token, parent, chance)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.text.extend((*[draft.token[i] for i in verdict.path], verdict.bonus))
-
-    def _judge(self, x: int) -> None:
-        seen, state, length = self._match()
-        if length and (best := seen.after(state)):
-            count, _, likeliest = best[0]
-            i = _index(length, count)
-            self.tried[i] += count / sum(n for n, _, _ in best)
-            self.right[i] += likeliest == x
+        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+            seen, state, length = self.match()
+            if length and (best := seen.after(state)):
+                count, _, likeliest = best[0]
+                i = _index(length, count)
+                self.tried[i] += count / sum(n for n, _, _ in best)
+                self.right[i] += likeliest == x
+            self.extend((x,))
 
     def fork(self) -> SuffixGuess:
         return SuffixGuess(self.how, self.seen.copy(), list(self.text), list(self.at), list(self.right), list(self.tried))
