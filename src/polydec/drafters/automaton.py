@@ -64,6 +64,10 @@ class Automaton:
         state = max(self.link[self.tip], 0)
         return state, self.length[state]
 
+    def resumed(self, state: int, length: int) -> tuple[int, int]:
+        """The same match; at the end of the sequence, where nothing follows, that of its longest suffix that stood before."""
+        return self.match if state == self.tip else (state, length)
+
     def state_of(self, state: int, length: int) -> int:
         """Where the match of this length is now, if `state` was split since it was found."""
         while state and self.length[self.link[state]] >= length:

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.drafters._walk import likeliest_first
 from polydec.models.ngrams import NGrams
 
 
@@ -50,24 +50,12 @@ class BackoffGuess:
         return Want(law=Reads.NOTHING)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        floor, width, order = max(self.how.floor, budget.floor), self.how.width, self.how.table.order
-        token, parent, chance, tails = [root], [-1], [1.0], [self.tail]
-        heap: list[tuple[float, int, int, float, int]] = []       # -product, order, node above, chance, token
-        node, product, depth = 0, 1.0, [0]
-        while True:
-            if depth[node] < budget.depth:
-                for k, (p, x) in enumerate(self.how.table.after(tails[node])[:width]):
-                    if product * p >= floor:
-                        heappush(heap, (-product * p, len(token) * width + k, node, p, x))
-            if not heap or len(token) > budget.nodes:
-                return Draft.certain(token, parent, chance)
-            product, _, above, p, x = heappop(heap)
-            product, node = -product, len(token)
-            token.append(x)
-            parent.append(above)
-            chance.append(p)
-            depth.append(depth[above] + 1)
-            tails.append([*tails[above][1 - order:], x] if order > 1 else [x])
+        how, order = self.how, self.how.table.order
+
+        def after(tail: list[int], product: float) -> list[tuple[float, int, list[int]]]:
+            return [(p, x, [*tail, x][-order:]) for p, x in how.table.after(tail)[:how.width]]
+
+        return likeliest_first(root, self.tail, after, max(how.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.tail.extend((*[draft.token[i] for i in verdict.path], verdict.bonus))

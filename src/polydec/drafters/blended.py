@@ -3,13 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Verdict, Want
+from polydec.drafters._walk import likeliest_first
 from polydec.drafters.suffix import Suffix, SuffixGuess
 from polydec.models.ngrams import NGrams
+
+Place = tuple[int, int, list[int]]
+"""Of a node: state and length of its match in the text, and the last tokens."""
 
 
 @dataclass(frozen=True)
@@ -52,39 +55,26 @@ class BlendedGuess:
         return self.seen.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        how, seen, after = self.how, self.seen, self.how.table.after
-        floor, order, most = max(how.floor, budget.floor), how.table.order, budget.depth
-        automaton, state, length = seen.match()
-        token, parent, chance, depth, tails = [root], [-1], [1.0], [0], [seen.text[-order:]]
-        heap = list[tuple[float, int, int, float, int, int, int]]()
-        node, product, count = 0, 1.0, 0
-        while True:
-            if depth[node] < most:
-                if state == automaton.tip:        # the end of the text: go on from where its suffix stood before
-                    state, length = automaton.match
-                said, there, left = dict[int, float](), dict[int, int](), 1.0
-                for p, x, to in seen.after(automaton, state, length):
-                    said[x], there[x] = p, to
-                    left -= p
-                if product * left >= floor:       # else nothing that only the table says can be likely enough
-                    for p, x in after(tails[node]):
-                        said[x] = said.get(x, 0.0) + left * p
-                some = [(p, x) for x, p in said.items() if product * p >= floor]
-                if len(some) > 1:
-                    some = sorted(some, key=_likelier)[:how.width]
-                for p, x in some:
-                    to, n = (there[x], length + 1) if x in there else automaton.step(state, length, x)
-                    count += 1
-                    heappush(heap, (-product * p, count, node, p, x, to, n))
-            if not heap or len(token) > budget.nodes:
-                return Draft.certain(token, parent, chance)
-            product, _, above, p, x, state, length = heappop(heap)
-            product, node = -product, len(token)
-            token.append(x)
-            parent.append(above)
-            chance.append(min(p, 1.0))
-            depth.append(depth[above] + 1)
-            tails.append([*tails[above], x][-order:])
+        how, seen, order = self.how, self.seen, self.how.table.order
+        automaton, first, matched = seen.match()
+        floor = max(how.floor, budget.floor)
+
+        def after(at: Place, product: float) -> list[tuple[float, int, Place]]:
+            state, length, tail = at
+            state, length = automaton.resumed(state, length)
+            said, there, left = dict[int, float](), dict[int, tuple[int, int]](), 1.0
+            for p, x, to in seen.after(automaton, state, length):
+                said[x], there[x] = p, to
+                left -= p
+            if product * left >= floor:           # else nothing that only the table says can be likely enough
+                for p, x in how.table.after(tail):
+                    said[x] = said.get(x, 0.0) + left * p
+            some = [(p, x) for x, p in said.items() if product * p >= floor]
+            if len(some) > 1:
+                some = sorted(some, key=_likelier)[:how.width]
+            return [(p, x, (*(there.get(x) or automaton.step(state, length, x)), [*tail, x][-order:])) for p, x in some]
+
+        return likeliest_first(root, (first, matched, seen.text[-order:]), after, floor, budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.seen.learn(draft, scores, verdict)

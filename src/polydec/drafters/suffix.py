@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.drafters._walk import likeliest_first
 from polydec.drafters.automaton import Automaton, Store
 
 PRIOR = (0.28, 0.49, 0.66, 0.73, 0.77, 0.8, 0.82, 0.86, 0.93)
@@ -91,40 +91,18 @@ class SuffixGuess:
         i, w = _index(length, count), self.how.trust
         return count / total * min((self.right[i] + w * PRIOR[i]) / (self.tried[i] + w), 1.0)
 
-    def after(self, seen: Automaton, state: int, length: int) -> list[tuple[float, int, int]]:
-        """(chance, token, next state) of the children of a match."""
+    def after(self, seen: Automaton, state: int, length: int) -> list[tuple[float, int, tuple[int, int]]]:
+        """(chance, token, its own match) of the children of a match."""
         if length < self.how.min_match:
             return []
         best = seen.after(state)
         total = sum(n for n, _, _ in best)
-        return [(self.chance(length, n, total), x, seen.next[state][x]) for n, _, x in best[:self.how.width]]
+        return [(self.chance(length, n, total), x, (seen.next[state][x], length + 1)) for n, _, x in best[:self.how.width]]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        (seen, state, length), floor = self.match(), max(self.how.floor, budget.floor)
-        token, parent, chance, depth = [root], [-1], [1.0], [0]
-        heap: list[tuple[float, int, int, float, int, int, int]] = []     # -product, order, node above, chance, token, match
-        order = 0
-
-        def push(node: int, product: float, state: int, length: int) -> None:
-            nonlocal order
-            if depth[node] >= budget.depth:
-                return
-            if state == seen.tip:                 # the end of the text: go on from where its suffix stood before
-                state, length = seen.match
-            for p, x, there in self.after(seen, state, length):
-                if product * p >= floor:
-                    order += 1
-                    heappush(heap, (-product * p, order, node, p, x, there, length + 1))
-
-        push(0, 1.0, state, length)
-        while heap and len(token) <= budget.nodes:
-            product, _, node, p, x, there, length = heappop(heap)
-            token.append(x)
-            parent.append(node)
-            chance.append(p)
-            depth.append(depth[node] + 1)
-            push(len(token) - 1, -product, there, length)
-        return Draft.certain(token, parent, chance)
+        seen, state, length = self.match()
+        return likeliest_first(root, (state, length), lambda at, _: self.after(seen, *seen.resumed(*at)),
+                               max(self.how.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
