@@ -148,6 +148,16 @@ def test_closed_sessions_lend_their_text():
     near(next_law(again, 2), truth([*text[:7], 1, 2])[-1])
 
 
+def test_rows_of_a_prompt_are_all_there_where_a_closed_session_lent_its_text():
+    target, text = lm(keep=1), torch.randint(0, 50, (12,)).tolist()
+    session = target.open(text)
+    go(session.score(Draft.chain(text[-1]), ROW))
+    session.close()
+    again = target.open([*text, 3, 4])
+    near(rows(go(again.prefill(Want(prompt=True))), 13), truth([*text, 3]))
+    near(next_law(again, 4), truth([*text, 3, 4])[-1])
+
+
 def test_a_batch_of_sessions_equals_its_singles_to_the_bit():
     async def decode(session, root, steps):
         out = []

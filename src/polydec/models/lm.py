@@ -98,6 +98,8 @@ class LMSession:
 
     async def prefill(self, want: Want) -> LogitScores:
         answers: list[Answer] = []
+        if want.prompt:                           # an older text's cache has no rows to give
+            self._forget(0)
         while (left := len(self._text) - self._cache.length) and (want.prompt or left > self._lm.chunk):
             self._drop()
             await self._advance(self._all, _SILENT)       # what a part has left behind
