@@ -142,7 +142,7 @@ class FirstIds(SharedTokensGuess):
     """Takes an id of the draft for one of the target."""
     async def propose(self, root, position, budget, rng):
         draft = await super().propose(root, position, budget, rng)
-        return replace(draft, token=(root, *[self.back[x] % self.size for x in draft.token[1:]]))
+        return replace(draft, token=(root, *[self.shared.back[x] % self.size for x in draft.token[1:]]))
 
 
 class Unmapped(SharedTokensGuess):

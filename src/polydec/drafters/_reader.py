@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Self
 
 from polydec.core.protocols import Session, Target
@@ -78,7 +77,6 @@ class Reader:
         self.session = None
 
 
-@lru_cache(maxsize=8)
 def twins(draft: Vocab, target: Vocab) -> dict[int, int]:
     """Of each token of the draft the one of the target that stands for the same bytes, where there is one; and of an end
     an end. No token of the target appears twice."""

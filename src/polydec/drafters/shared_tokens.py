@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise, probs
 from polydec.core.protocols import Scores, Session, Target
@@ -35,17 +37,32 @@ class SharedTokens:
         check(self.draft, self.vocab, self.context)
 
     def open(self, prompt: Sequence[int], session: Session) -> SharedTokensGuess:
-        twin = twins(self.draft.vocab, self.vocab)
         reader = Reader.of(self.draft, self.vocab, self.context, prompt)
-        return SharedTokensGuess(reader, twin, {b: a for a, b in twin.items()}, self.vocab.size)
+        return SharedTokensGuess(reader, Shared.of(self.draft.vocab, self.vocab), self.vocab.size)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The tokens that two vocabularies share. twin: of one of the draft the target's; back: the other way; ours_K, theirs_K:
+    the draft's ids and the target's, in one order."""
+    twin: dict[int, int]
+    back: dict[int, int]
+    ours_K: Tensor
+    theirs_K: Tensor
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(draft: Vocab, target: Vocab) -> Shared:
+        """Made once for the same two."""
+        twin = twins(draft, target)
+        return Shared(twin, {b: a for a, b in twin.items()}, torch.tensor(list(twin)), torch.tensor(list(twin.values())))
 
 
 @dataclass(frozen=True)
 class SharedTokensGuess:
-    """twin: of a shared token of the draft the target's; back: the other way; size: of the target's vocabulary."""
+    """The draft, reading along; size: of the target's vocabulary."""
     reader: Reader
-    twin: dict[int, int]
-    back: dict[int, int]
+    shared: Shared
     size: int
 
     @property
@@ -54,31 +71,31 @@ class SharedTokensGuess:
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         most, draft = min(budget.depth, budget.nodes), Draft.chain(root)
-        place = await self.reader.catch_up() if most > 0 and self.twin else None
+        place = await self.reader.catch_up() if most > 0 and self.shared.twin else None
         if place is None:
             return draft
         session, first = place
         said = Draft.chain(first)
-        ours, theirs = torch.tensor(list(self.twin)), torch.tensor(list(self.twin.values()))
+        shared = self.shared
         for depth in range(1, most + 1):
             scores = await session.score(said, Want())
             only, law_V, p, draw = scores.certain(depth - 1), None, 1.0, Draw.CERTAIN
             if only is not None:
-                if only not in self.twin:
+                if only not in shared.twin:
                     break
-                token = self.twin[only]
+                token = shared.twin[only]
             else:
                 row_V, draw = scores.row(depth - 1), Draw.INDEPENDENT
-                shared_K = row_V[ours.to(row_V.device)]
+                shared_K = row_V[shared.ours_K.to(row_V.device)]
                 if not float(shared_K.max()) > NEG_INF:
                     break
                 law_V = row_V.new_full((self.size,), NEG_INF)
-                law_V[theirs.to(row_V.device)] = normalise(shared_K)
+                law_V[shared.theirs_K.to(row_V.device)] = normalise(shared_K)
                 p_V = probs(law_V)
                 token = rng.at("draft", position, depth).categorical(p_V)
                 p = float(p_V[token])
             draft = draft.grown(token, depth - 1, draw, law_V, p)
-            said = said.grown(self.back[token], depth - 1, Draw.CERTAIN, None)
+            said = said.grown(shared.back[token], depth - 1, Draw.CERTAIN, None)
             if not budget.go_on(depth, p):
                 break
         return draft
@@ -87,7 +104,7 @@ class SharedTokensGuess:
         self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
 
     def fork(self) -> SharedTokensGuess:
-        return SharedTokensGuess(self.reader.fork(), self.twin, self.back, self.size)
+        return SharedTokensGuess(self.reader.fork(), self.shared, self.size)
 
     def close(self) -> None:
         self.reader.close()
