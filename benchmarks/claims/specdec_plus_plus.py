@@ -1,5 +1,6 @@
 """SpecDec++ against every fixed length from 1 to 10: tokens per pass, drafted tokens that were thrown away, and what
-a token costs where a position of the draft costs c passes of the target. With --time tokens per second of whole answers.
+a token costs where a position of the draft costs c passes of the target. With --time tokens per second of whole answers, and
+those of goodput by the costs measured here, of a length learned online (additive) and of the target alone beside them.
 
 At every --every-th place of texts that the target wrote alone, one chain of 12 tokens is drawn and verified; each rule says
 where it would have ended. The head is trained first, on what the target writes to prompts for training (--head: a directory
@@ -24,8 +25,10 @@ from polydec.core.types import Budget, Reads, Want
 from polydec.drafters.model import FromModel
 from polydec.models import stop_head
 from polydec.models.stop_head import StopHead
+from polydec.policies.additive import Additive
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed
+from polydec.policies.goodput import Goodput
 from polydec.train.stop_head import StopHeadSpec, train_stop_head
 from polydec.trees.chain import Chain
 from polydec.trees.learned_stop import LearnedStop
@@ -147,6 +150,9 @@ def main() -> None:
         h, t = (float(n.split()[1]) for n in chosen)
         settings[chosen[0]] = (lambda d: FromModel(d, LearnedStop(head, h))), Exact(), Fixed(LONGEST)
         settings[chosen[1]] = (lambda d: FromModel(d, Chain())), Exact(), Confidence(t, LONGEST)
+        settings["goodput"] = (lambda d: FromModel(d, Chain())), Exact(), Goodput(lm.costs)
+        settings["additive"] = (lambda d: FromModel(d, Chain())), Exact(), Additive()
+        settings["plain"] = (lambda d: FromModel(d, Chain())), Exact(), Fixed(0)
         report(args, f"whole answers, T = {args.temperature}", timed(lm, settings, questions(lm, args), args))
         return
     texts = places(lm, head, questions(lm, args), args)
