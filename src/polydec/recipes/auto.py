@@ -33,6 +33,8 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target | None = None, ngrams: NGrams | None, costs: Costs, depth: int = 12, nodes: int = 32,
           wide: bool | None = None, ask: bool | None = None) -> Speculative:
+    if ask and draft is None:
+        raise ValueError("ask is true: method auto has no draft model to ask, so name one (--draft) or leave it out")
     cheap, seen = costs.share(4) < 1.5 * costs.share(1), Suffix(floor=0.05)
     copy = seen if ngrams is None else Blended(seen, ngrams)
     free = Grafted((copy, Recycling())) if (cheap if wide is None else wide) else copy

@@ -20,17 +20,21 @@ CARD = Card(
     reduces_to="plain with block 0; prompt-lookup with one length of match, without loop",
     parent="plain", home="later turns of a chat that repeat what was said",
     options={
-        "gamma": "tokens that must match, 1 to 16 (with adapt: 2 to 5 are tried instead)",
+        "gamma": "tokens that must match, 1 to 16; none: 3 (adapt tries 2 to 5 instead)",
         "block": "tokens copied, 0 to 64",
         "first": "copy from the earliest occurrence instead of the latest",
         "adapt": "choose the lengths of match and copy by what was right so far",
-        "cost": "with adapt, the price of a drafted token beside that of a pass, 0 to 1",
+        "cost": "of adapt, the price of a drafted token beside that of a pass, 0 to 1; none: 0.1",
         "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, gamma: int = 3, block: int = 10, first: bool = True,
-          adapt: bool = False, cost: float = 0.1, thrift: bool = True) -> Speculative:
-    drafter = Copying(gamma, block, first, adapt, cost)
+def build(target: Target, *, draft: Target | None = None, costs: Costs, gamma: int | None = None, block: int = 10, first: bool = True,
+          adapt: bool = False, cost: float | None = None, thrift: bool = True) -> Speculative:
+    if adapt and gamma is not None:
+        raise ValueError(f"adapt is true: it chooses how many tokens must match, so gamma ({gamma}) must be left out")
+    if cost is not None and not adapt:
+        raise ValueError(f"adapt is false: cost ({cost}) belongs to it and must be left out")
+    drafter = Copying(3 if gamma is None else gamma, block, first, adapt, 0.1 if cost is None else cost)
     return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))

@@ -22,19 +22,23 @@ CARD = Card(
     parent="plain", home="free text and code; it beats prompt lookup where nothing can be copied",
     options={
         "k": "candidates remembered after each token, 1 to 64",
-        "nodes": "tokens of a draft tree, 1 to 256", "depth": "its levels, 0 to 64",
+        "nodes": "tokens of a draft tree, 1 to 256; none: 7, or as shape says", "depth": "its levels, 0 to 64",
         "recycle_prefill": "learn from the prompt's rows too (they are computed for it)",
-        "shape": "child counts of the nodes, 0 to 64 each, breadth first, such as 3,2,1, in place of nodes; none: by rates",
+        "shape": "child counts of the nodes, 0 to 64 each, breadth first, such as 3,2,1; none: by rates",
         "hot": "keep the table for later requests of the engine: drafts then show what other requests wrote",
         "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
     },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, kept: dict[str, Any], k: int = 8, nodes: int = 7,
+def build(target: Target, *, draft: Target | None = None, costs: Costs, kept: dict[str, Any], k: int = 8, nodes: int | None = None,
           depth: int = 8, recycle_prefill: bool = False, shape: tuple[int, ...] | None = None, hot: bool = False,
           thrift: bool = True) -> Speculative:
-    drafter = Recycling(k, nodes, recycle_prefill, memory=kept.setdefault("memory", Memory()) if hot else None,
+    if shape is not None and nodes is not None:
+        raise ValueError(f"shape is {','.join(map(str, shape))}: it says how many tokens a tree has, so nodes ({nodes}) must be "
+                         "left out")
+    size = 7 if nodes is None else nodes
+    drafter = Recycling(k, size, recycle_prefill, memory=kept.setdefault("memory", Memory()) if hot else None,
                         shape=shape or ())
     return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(),
-                       Fixed(depth, sum(shape or (nodes,))))
+                       Fixed(depth, sum(shape or (size,))))

@@ -56,6 +56,8 @@ class ByEntropy:
         for name, value in (("tau", self.tau), ("tau_down", self.tau_down)):
             if value is not None and math.isnan(value):
                 raise ValueError(f"{name} is nan: it must be a number of bits, negative or infinite ones included")
+        if self.tau is None and self.tau_down is not None:
+            raise ValueError(f"tau is none: the large model never takes over, so tau_down ({self.tau_down}) must be left out")
         if not 1 <= self.window <= 256:
             raise ValueError(f"window is {self.window}: it must lie in 1 to 256")
         if not 1 <= self.hold <= 4096:
