@@ -45,7 +45,7 @@ def test_mechanisms_are_found_by_file():
     (lambda: registry.build("copyspec", toy(1), None, {"gamma": 3, "adapt": True}), "so gamma (3) must be left out"),
     (lambda: registry.build("copyspec", toy(1), None, {"cost": 0.1}), "adapt is false: cost (0.1) belongs to it"),
     (lambda: registry.build("aded", toy(1), None, {"rate": 0, "decay": 0.5}), "rate is 0: nothing adapts then"),
-    (lambda: registry.build("auto", toy(1), None, {"ask": True}), "method auto has no draft model to ask"),
+    (lambda: registry.build("auto", toy(1), None, {"ask": True}), "ask is true: there is no draft model, so name one"),
     (lambda: registry.build("entropy-adaptive", toy(1), toy(2), {"tau": None, "tau_down": 1}), "so tau_down (1) must be left"),
     (lambda: registry.build("draft-model", toy(1)), "method draft-model needs a draft model: name one"),
     (lambda: registry.build("draft-model", toy(1), toy(2, 4)), "the draft has a vocabulary of 4 tokens, the target one of 3"),

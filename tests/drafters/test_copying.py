@@ -115,7 +115,7 @@ def test_capped():
 
 @pytest.mark.parametrize("fields, message", [
     ({"gamma": 0}, "gamma is 0: it must lie in 1 to 16"), ({"block": 65}, "block is 65: it must lie in 0 to 64"),
-    ({"cost": 2.0}, "cost is 2.0: it must lie in 0 to 1"),
+    ({"cost": 2.0, "adapt": True}, "cost is 2.0: it must lie in 0 to 1"),
 ])
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):

@@ -11,6 +11,8 @@ from polydec.drafters._windows import Windows
 
 LENGTHS = (2, 3, 4, 5)
 """Match lengths that are tried where the length is chosen on the way."""
+MATCH, COST = 3, 0.1
+"""What counts where it is not said: tokens that must match, and the price of a drafted token."""
 START = 0.5
 """The rate of a match length of which nothing is known."""
 PACE = 0.1
@@ -25,33 +27,42 @@ class Copying:
     has a rate, the running share of its matches that the next token confirmed, and the length of match and copy is taken
     that promises most tokens for its cost, (1 + Σ rate^i) / (1 + cost · tokens); where that is below 1, nothing.
 
-    gamma: 1 to 16; block: 0 to 64; first: copy from the earliest occurrence, as published, else from the latest; cost: 0
-    to 1, the price of a drafted token beside that of a pass.
+    gamma: 1 to 16, None: 3, and with `adapt` it must be None; block: 0 to 64; first: copy from the earliest occurrence, as
+    published, else from the latest; cost: 0 to 1, the price of a drafted token beside that of a pass, None: 0.1, and without
+    `adapt` it must be None.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `lookup` with one length and no loop; `nothing` with block 0.
     Source: Dumitru et al., "CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality"
     (2025); the choice of the length on the way is ours.
     """
-    gamma: int = 3
+    gamma: int | None = None
     block: int = 10
     first: bool = True
     adapt: bool = False
-    cost: float = 0.1
+    cost: float | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.gamma <= 16:
+        if self.gamma is not None and self.adapt:
+            raise ValueError(f"adapt is true: it chooses how many tokens must match, so gamma ({self.gamma}) must be left out")
+        if self.cost is not None and not self.adapt:
+            raise ValueError(f"adapt is false: cost ({self.cost}) belongs to it and must be left out")
+        if self.gamma is not None and not 1 <= self.gamma <= 16:
             raise ValueError(f"gamma is {self.gamma}: it must lie in 1 to 16")
         if not 0 <= self.block <= 64:
             raise ValueError(f"block is {self.block}: it must lie in 0 to 64")
-        if not 0.0 <= self.cost <= 1.0:
+        if self.cost is not None and not 0.0 <= self.cost <= 1.0:
             raise ValueError(f"cost is {self.cost}: it must lie in 0 to 1")
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of matches that are looked for."""
+        return LENGTHS if self.adapt else (MATCH if self.gamma is None else self.gamma,)
+
     def open(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
-        lengths = LENGTHS if self.adapt else (self.gamma,)
-        seen = Windows(lengths, self.first)
+        seen = Windows(self.lengths, self.first)
         seen.extend(prompt)
-        return CopyingGuess(self, seen, dict.fromkeys(lengths, START))
+        return CopyingGuess(self, seen, dict.fromkeys(self.lengths, START))
 
 
 @dataclass(frozen=True)
@@ -67,13 +78,13 @@ class CopyingGuess:
 
     def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
         """(match length, tokens) that promise most for their cost."""
-        best, choice = 1.0, (0, 0)
+        best, choice, price = 1.0, (0, 0), COST if self.how.cost is None else self.how.cost
         for n, start in matches.items():
             expected = power = 1.0
             for tokens in range(1, min(most, len(self.seen.text) - start) + 1):
                 power *= self.rate[n]
                 expected += power
-                worth = expected / (1.0 + self.how.cost * tokens)
+                worth = expected / (1.0 + price * tokens)
                 if worth > best:
                     best, choice = worth, (n, tokens)
         return choice
@@ -82,7 +93,7 @@ class CopyingGuess:
         matches, most = dict(self.seen.matches()), min(self.how.block, budget.depth, budget.nodes)
         if not matches:
             return Draft.chain(root)
-        n, tokens = self._choose(matches, most) if self.how.adapt else (self.how.gamma, most)
+        n, tokens = self._choose(matches, most) if self.how.adapt else (self.how.lengths[0], most)
         if not tokens:
             return Draft.chain(root)
         copied = self.seen.text[matches[n]:matches[n] + tokens]

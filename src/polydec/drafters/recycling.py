@@ -15,6 +15,9 @@ RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
 """How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
 SmolLM2-135M-Instruct to Spec-Bench prompts. They decide which nodes a small tree has."""
 
+NODES = 7
+"""Of a tree where nothing says how many."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -36,9 +39,10 @@ class Recycling:
     accepted at rate rates[r], which is a node's `chance`; a token that has no row has no children. Every scored node,
     accepted or not, then writes its row; the accepted ones write last.
 
-    k: 1 to 64 followers a token; nodes: 1 to 256; shape: where given, the tree's child counts, breadth first (such as
-    calibration finds: the positions that were accepted most often) in place of `nodes`; recycle_prefill: the prompt's rows
-    are written too (its pass then computes them); memory: a table that outlives the request, None: an empty one each time.
+    k: 1 to 64 followers a token; nodes: 1 to 256, None: 7; shape: where given, the tree's child counts, breadth first (such
+    as calibration finds: the positions that were accepted most often), and `nodes` must be None; recycle_prefill: the
+    prompt's rows are written too (its pass then computes them); memory: a table that outlives the request, None: an empty
+    one each time.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `nothing` while the table is empty.
@@ -46,7 +50,7 @@ class Recycling:
     Recycling" (2024).
     """
     k: int = 8
-    nodes: int = 7
+    nodes: int | None = None
     recycle_prefill: bool = False
     rates: tuple[float, ...] = RATES
     memory: Memory | None = None
@@ -55,7 +59,10 @@ class Recycling:
     def __post_init__(self) -> None:
         if not 1 <= self.k <= 64:
             raise ValueError(f"k is {self.k}: it must lie in 1 to 64")
-        if not 1 <= self.nodes <= 256:
+        if self.shape and self.nodes is not None:
+            raise ValueError(f"shape is {','.join(map(str, self.shape))}: it says how many tokens a tree has, so nodes "
+                             f"({self.nodes}) must be left out")
+        if self.nodes is not None and not 1 <= self.nodes <= 256:
             raise ValueError(f"nodes is {self.nodes}: it must lie in 1 to 256")
         if not self.rates or not all(0.0 < r < 1.0 for r in self.rates) or list(self.rates) != sorted(self.rates)[::-1]:
             raise ValueError(f"rates is {self.rates}: it must hold numbers between 0 and 1 that never rise")
@@ -70,7 +77,7 @@ class Recycling:
         ranks = self.rates[:self.k]
         best: list[tuple[int, ...]] = []
         heap = [(-r, (i,)) for i, r in enumerate(ranks)]
-        while len(best) < self.nodes:
+        while len(best) < (NODES if self.nodes is None else self.nodes):
             value, path = heappop(heap)
             best.append(path)
             for i, r in enumerate(ranks):

@@ -78,6 +78,8 @@ class Trigram:
                                 ("rate", 0, 1), ("window", 0, 1024)):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {low} to {high}")
+        if self.rate == 0.0 and (self.window, self.decay) != (0, 1.0):
+            raise ValueError("rate is 0: nothing adapts then, so window and decay must be left out")
         if not self.cap > 0.0:
             raise ValueError(f"cap is {self.cap}: it must be above 0")
         if not 0.0 < self.decay <= 1.0:

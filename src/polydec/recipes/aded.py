@@ -35,7 +35,5 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, costs: Costs, nodes: int = 8, iterations: int = 32, length: int = 3,
           rate: float = 0.04, window: int = 0, decay: float = 1.0, longest_first: bool = False,
           thrift: bool = True) -> Speculative:
-    if rate == 0.0 and (window, decay) != (0, 1.0):
-        raise ValueError("rate is 0: nothing adapts then, so window and decay must be left out")
     drafter = Trigram(iterations, length, rate=rate, window=window, decay=decay, longest_first=longest_first)
     return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(64, nodes))

@@ -8,7 +8,7 @@ from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.blended import Blended
 from polydec.drafters.grafted import Grafted
-from polydec.drafters.model import FromModel
+from polydec.drafters.model import FromModel, there
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.drafters.thrift import Thrift
@@ -20,10 +20,9 @@ from polydec.trees.chain import Chain
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="auto", title="Goodput",
+    name="auto", title="Goodput", source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
     summary="Of what cheap drafters propose (copies, the model's n-gram table), feeds what is worth its rows here, or nothing.",
     kind="draft-and-verify", family="ar", guarantee=Exactness.LAW, parent="plain", home="everywhere: never slower than plain",
-    source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
     reduces_to="plain where every further row costs more than the token it may bring",
     options={"depth": "most levels of a draft, 0 to 64", "nodes": "most tokens of a draft, 0 to 1024",
              "wide": "weigh Token Recycling too; none: where four rows cost less than 1.5 passes",
@@ -33,10 +32,9 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target | None = None, ngrams: NGrams | None, costs: Costs, depth: int = 12, nodes: int = 32,
           wide: bool | None = None, ask: bool | None = None) -> Speculative:
-    if ask and draft is None:
-        raise ValueError("ask is true: method auto has no draft model to ask, so name one (--draft) or leave it out")
     cheap, seen = costs.share(4) < 1.5 * costs.share(1), Suffix(floor=0.05)
     copy = seen if ngrams is None else Blended(seen, ngrams)
     free = Grafted((copy, Recycling())) if (cheap if wide is None else wide) else copy
-    paid = FromModel(Shaped(draft, Greedy()), Chain(), 128) if draft and (cheap if ask is None else ask) else None
+    asked = cheap and draft is not None if ask is None else ask
+    paid = FromModel(Shaped(there(draft, "ask is true"), Greedy()), Chain(), 128) if asked else None
     return Speculative(target, Thrift(free, paid, costs), Match(), Fixed(depth, nodes))

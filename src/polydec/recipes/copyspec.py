@@ -30,11 +30,7 @@ CARD = Card(
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, gamma: int | None = None, block: int = 10, first: bool = True,
-          adapt: bool = False, cost: float | None = None, thrift: bool = True) -> Speculative:
-    if adapt and gamma is not None:
-        raise ValueError(f"adapt is true: it chooses how many tokens must match, so gamma ({gamma}) must be left out")
-    if cost is not None and not adapt:
-        raise ValueError(f"adapt is false: cost ({cost}) belongs to it and must be left out")
-    drafter = Copying(3 if gamma is None else gamma, block, first, adapt, 0.1 if cost is None else cost)
+def build(target: Target, *, draft: Target | None = None, costs: Costs, gamma: int | None = None, block: int = 10,
+          first: bool = True, adapt: bool = False, cost: float | None = None, thrift: bool = True) -> Speculative:
+    drafter = Copying(gamma, block, first, adapt, cost)
     return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))

@@ -31,14 +31,10 @@ CARD = Card(
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, kept: dict[str, Any], k: int = 8, nodes: int | None = None,
-          depth: int = 8, recycle_prefill: bool = False, shape: tuple[int, ...] | None = None, hot: bool = False,
-          thrift: bool = True) -> Speculative:
-    if shape is not None and nodes is not None:
-        raise ValueError(f"shape is {','.join(map(str, shape))}: it says how many tokens a tree has, so nodes ({nodes}) must be "
-                         "left out")
-    size = 7 if nodes is None else nodes
-    drafter = Recycling(k, size, recycle_prefill, memory=kept.setdefault("memory", Memory()) if hot else None,
+def build(target: Target, *, draft: Target | None = None, costs: Costs, kept: dict[str, Any], k: int = 8,
+          nodes: int | None = None, depth: int = 8, recycle_prefill: bool = False, shape: tuple[int, ...] | None = None,
+          hot: bool = False, thrift: bool = True) -> Speculative:
+    drafter = Recycling(k, nodes, recycle_prefill, memory=kept.setdefault("memory", Memory()) if hot else None,
                         shape=shape or ())
     return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(),
-                       Fixed(depth, sum(shape or (size,))))
+                       Fixed(depth, len(drafter.template)))
