@@ -1,14 +1,39 @@
 """Polydec decodes language models by any published method: every method composes, every promise can be checked."""
-from polydec import registry
-from polydec.api import LM, Choice, Completion, Engine, Piece, Ticket, generate, load, stream
-from polydec.core.decode import Speculative
-from polydec.core.request import Request, Result
-from polydec.core.rng import Rng
-from polydec.core.trace import replay
-from polydec.core.types import Draft, Exactness
-from polydec.shapers.sampling import Sampling, build_shapers
-from polydec.targets.shaped import Shaped
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polydec import registry
+    from polydec.api import LM, Choice, Completion, Engine, Piece, Ticket, generate, load, stream
+    from polydec.core.decode import Speculative
+    from polydec.core.request import Request, Result
+    from polydec.core.rng import Rng
+    from polydec.core.trace import replay
+    from polydec.core.types import Draft, Exactness
+    from polydec.shapers.sampling import Sampling, build_shapers
+    from polydec.targets.shaped import Shaped
 
 __version__ = "0.1.0"
 __all__ = ["LM", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
            "Shaped", "Speculative", "Ticket", "build_shapers", "generate", "load", "registry", "replay", "stream"]
+
+# Names are looked up when they are first used: torch takes seconds to load, and an interrupt of the command meanwhile
+# must be met by its entry point, which this module is loaded before.
+_HOMES = {"api": ("LM", "Choice", "Completion", "Engine", "Piece", "Ticket", "generate", "load", "stream"),
+          "core.decode": ("Speculative",), "core.request": ("Request", "Result"), "core.rng": ("Rng",),
+          "core.trace": ("replay",), "core.types": ("Draft", "Exactness"), "shapers.sampling": ("Sampling", "build_shapers"),
+          "targets.shaped": ("Shaped",)}
+_HOME = {name: f"polydec.{home}" for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("api", "registry"):
+        return import_module(f"polydec.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'polydec' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

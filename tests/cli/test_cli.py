@@ -196,6 +196,20 @@ def test_interrupt_keeps_the_text_so_far(model):
     assert p.returncode in (0, 130)               # 0: it was faster than the signal
 
 
+def test_an_interrupt_while_libraries_load_is_met_as_well():
+    code = """if True:
+        import sys
+        class Ctrl:
+            def find_spec(self, name, *rest):
+                if name == "torch":
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Ctrl())
+        from polydec.__main__ import main
+        main()"""
+    p = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 130 and not p.stdout + p.stderr
+
+
 def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(polydec, model, monkeypatch):
     from polydec.bench import measure
     from polydec.cli.bench import parse
