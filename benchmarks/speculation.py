@@ -9,6 +9,7 @@ passes of the target, passes of draft models, and the rest (Python, verification
     python benchmarks/speculation.py --each 2 --methods auto,prompt-lookup --out results/run.jsonl
     python benchmarks/speculation.py --table results/*.jsonl
     python benchmarks/speculation.py --summary results/*.jsonl
+    python benchmarks/speculation.py --overview results/*.jsonl --svg overview.svg
 
 Results are appended task by task: an interrupted run goes on where it was. Tables come from the files alone. Each cell also
 holds what a replay needs (benchmarks/replay.py): its passes by rows, and the name of the profile that the run used.
@@ -37,6 +38,7 @@ from polydec.train.data import data_root, held_out, read_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engines
+import heatmap
 import replay
 import tables
 
@@ -141,7 +143,17 @@ def main() -> None:
     p.add_argument("--out", type=Path, default=Path("speculation.jsonl"))
     p.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the tables of these files and stop")
     p.add_argument("--summary", type=Path, nargs="+", metavar="FILE", help="print as JSON where auto misses its aims, and stop")
+    p.add_argument("--overview", type=Path, nargs="+", metavar="FILE", help="print methods × settings, and stop")
+    p.add_argument("--svg", type=Path, help="with --overview: the same as a picture")
     a = p.parse_args()
+    if a.svg and not a.overview:
+        p.error("--svg belongs to --overview")
+    if a.overview:
+        seen = tables.Overview.of(tables.read(a.overview))
+        print(seen.markdown())
+        if a.svg:
+            a.svg.write_text(heatmap.svg(seen), "utf-8")
+        return
     if a.table:
         print(tables.markdown(tables.read(a.table)))
         return

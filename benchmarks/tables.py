@@ -246,6 +246,37 @@ def markdown(cells: Sequence[Cell]) -> str:
     return "\n".join(out)
 
 
+@dataclass(frozen=True)
+class Overview:
+    """All methods in all settings: of each (sampling, batch) its tasks and each method's tokens a second over plain's."""
+    tasks: Mapping[tuple[str, int], int]
+    ratios: Mapping[str, Mapping[tuple[str, int], Ratio]]
+    starred: frozenset[str]
+
+    @staticmethod
+    def of(cells: Sequence[Cell]) -> Overview:
+        """Of cells of one model and kernel; methods that are fastest on average come first."""
+        tasks, ratios = dict[tuple[str, int], int](), defaultdict[str, dict[tuple[str, int], Ratio]](dict)
+        for (*_, sampling, batch), mine in groups(cells).items():
+            seconds = {m: costs(cs, "seconds") for m, cs in by("method", mine).items()}
+            tasks[sampling, batch] = len(seconds["plain"])
+            for m in seconds:
+                if r := ratio(seconds[m], seconds["plain"]):
+                    ratios[m][sampling, batch] = r
+
+        def speed(method: str) -> float:
+            return statistics.fmean(np.log([max(r.value, 1e-3) for r in ratios[method].values()]).tolist())
+        order = sorted(ratios, key=speed, reverse=True)
+        return Overview(tasks, {m: ratios[m] for m in order}, frozenset(c["method"] for c in cells if approximate(c)))
+
+    def markdown(self) -> str:
+        """Methods × settings."""
+        out = ["| method | " + " | ".join(f"{s}, batch {b}" for s, b in self.tasks) + " |", "|---|" + "--:|" * len(self.tasks)]
+        out += [f"| {m}" + " \\*" * (m in self.starred) + " | " + " | ".join(_or(of.get(s)) for s in self.tasks) + " |"
+                for m, of in self.ratios.items()]
+        return "\n".join(out)
+
+
 def _priced(known: Costs) -> str:
     rows = [m for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if m <= len(known.rows_ms)]
     return (f"Measured beforehand: a pass of {', '.join(map(str, rows))} rows takes "
