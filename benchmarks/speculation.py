@@ -25,7 +25,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,18 @@ def workloads(root: Path, each: int, seed: int) -> list[Row]:
 def _chat(turns: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """A dialogue up to its third user turn, as messages."""
     return [{"role": "user" if t["speaker"] == "USER" else "assistant", "content": t["utterance"]} for t in turns[:5]]
+
+
+def batches(rows: Sequence[Row], size: int) -> list[list[Row]]:
+    """Tasks of `size` prompts of one workload; what is left of workloads with fewer prompts goes together, as `mixed`."""
+    kinds, tasks, left = defaultdict[str, list[Row]](list), list[list[Row]](), list[Row]()
+    for row in rows:
+        kinds[row.workload].append(row)
+    for mine in kinds.values():
+        whole = len(mine) - len(mine) % size
+        tasks += [mine[i:i + size] for i in range(0, whole, size)]
+        left += [replace(row, workload="mixed") for row in mine[whole:]]
+    return tasks + [left[i:i + size] for i in range(0, len(left), size)]
 
 
 @dataclass(frozen=True)
@@ -134,7 +146,8 @@ def main() -> None:
                    "all: what needs nothing trained; lossless: of these what keeps the target's law")
     p.add_argument("--others", default="", help=f"comma-separated: {', '.join(OTHERS)}; or all (greedy, batch 1 only)")
     p.add_argument("--sampling", default="greedy", help=f"comma-separated: {'; '.join(SAMPLINGS)}; or all", type=str)
-    p.add_argument("--each", type=int, default=1, help="prompts of each workload (batches, with --batch)")
+    p.add_argument("--each", type=int, default=1, help="prompts of each workload (batches, with --batch; what "
+                   "is left of workloads with fewer prompts goes together, as `mixed`)")
     p.add_argument("--batch", type=int, default=1, help="requests at once")
     p.add_argument("--only", default="", help="comma-separated workloads")
     p.add_argument("--tokens", type=int, default=128)
@@ -172,7 +185,7 @@ def main() -> None:
     rows = workloads(data_root(a.data), a.each * a.batch, a.seed)
     if a.only:
         rows = [r for r in rows if r.workload in a.only.split(",")]
-    tasks = [rows[i:i + a.batch] for i in range(0, len(rows), a.batch)]
+    tasks = batches(rows, a.batch)
     samplings = list(SAMPLINGS) if a.sampling == "all" else [s.strip() for s in a.sampling.split(";")]
     run(a, lm, found, sides, tasks, samplings)
 

@@ -234,9 +234,9 @@ def markdown(cells: Sequence[Cell]) -> str:
         speed = {m: ratio(seconds[m], seconds["plain"]) for m in of}
         order = sorted(of, key=lambda m: -(speed[m].value if speed[m] else 0.0))
         starred = any(approximate(cs[0]) for cs in of.values())
-        out += [f"### {sampling}, batch {batch}", "", f"Tasks: {len(seconds['plain'])}"
-                + (f", each of {batch} prompts at once" if batch > 1 else "") + ". Tokens a second over plain's on the same "
-                "tasks, by the clock: over all with the 95 % bootstrap interval over tasks, then of each workload."
+        together = f", each of {batch} prompts at once (`mixed`: what there is of workloads with fewer)" if batch > 1 else ""
+        out += [f"### {sampling}, batch {batch}", "", f"Tasks: {len(seconds['plain'])}{together}. Tokens a second over plain's "
+                "on the same tasks, by the clock: over all with the 95 % bootstrap interval over tasks, then of each workload."
                 + (" \\*: approximate, the text may not be the target's." if starred else ""), ""]
         out += [*_speeds(of, order, speed, seconds), *_behind(of, order, ms)]
         found = categories(mine) if "auto" in of else []
