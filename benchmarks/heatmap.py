@@ -24,10 +24,10 @@ def svg(seen: Overview) -> str:
         top = HEAD + ROW * y
         out.append(_text(LABEL - 8, top + 13, method + (" *" if method in seen.starred else ""), "end"))
         out += [_cell(LABEL + COLUMN * x, top, of.get(setting)) for x, setting in enumerate(seen.tasks)]
-    counts = ", ".join(f"{n} ({s}, batch {b})" for (s, b), n in seen.tasks.items())
-    out += [_text(8, height - 22, f"Tasks: {counts}.", "start", "font-size='10'"),
-            _text(8, height - 8, "Bold: the 95 % interval over tasks leaves out 1. * approximate: the text may not be the "
-                  "model's.", "start", "font-size='10'")]
+    counts = ", ".join(map(str, seen.tasks.values()))
+    foot = (f"Blue is faster than plain, red slower; bold: the 95 % interval over tasks leaves out 1. Tasks: {counts}.",
+            "* approximate: the text may not be the model's. " + seen.where)
+    out += [_text(8, height - 22 + 14 * i, line, "start", "font-size='10'") for i, line in enumerate(foot)]
     return "\n".join([*out, "</svg>"]) + "\n"
 
 

@@ -248,10 +248,12 @@ def markdown(cells: Sequence[Cell]) -> str:
 
 @dataclass(frozen=True)
 class Overview:
-    """All methods in all settings: of each (sampling, batch) its tasks and each method's tokens a second over plain's."""
+    """All methods in all settings: of each (sampling, batch) its tasks and each method's tokens a second over plain's; where
+    it was measured."""
     tasks: Mapping[tuple[str, int], int]
     ratios: Mapping[str, Mapping[tuple[str, int], Ratio]]
     starred: frozenset[str]
+    where: str
 
     @staticmethod
     def of(cells: Sequence[Cell]) -> Overview:
@@ -267,7 +269,8 @@ class Overview:
         def speed(method: str) -> float:
             return statistics.fmean(np.log([max(r.value, 1e-3) for r in ratios[method].values()]).tolist())
         order = sorted(ratios, key=speed, reverse=True)
-        return Overview(tasks, {m: ratios[m] for m in order}, frozenset(c["method"] for c in cells if approximate(c)))
+        return Overview(tasks, {m: ratios[m] for m in order}, frozenset(c["method"] for c in cells if approximate(c)),
+                        "; ".join(dict.fromkeys(f"{c['model']}, {c['kernel']}; {c['machine']}" for c in cells)))
 
     def markdown(self) -> str:
         """Methods × settings."""

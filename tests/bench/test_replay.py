@@ -4,10 +4,12 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import heatmap
 import replay
 import speculation
 import tables
@@ -262,3 +264,28 @@ def test_the_time_left_is_of_each_method_as_it_went():
     assert speculation._left({}, ["auto"]) == ""
     assert speculation._left({"auto": [1.0, 3.0], "plain": [6.0]}, ["auto", "auto", "stand"]) == "8 s left, "
     assert speculation._left({"auto": [60.0]}, ["auto", "auto"]) == "2 min left, "
+
+
+def test_a_batch_holds_one_workload_and_what_is_left_goes_together():
+    rows = [speculation.Row(f"{kind} {i}", kind) for kind, n in (("a", 5), ("b", 1), ("c", 3), ("d", 2)) for i in range(n)]
+    tasks = speculation.batches(rows, 2)
+    assert [(t[0].workload, len(t)) for t in tasks] == [("a", 2), ("a", 2), ("c", 2), ("d", 2), ("mixed", 2), ("mixed", 1)]
+    assert all(len({r.workload for r in t}) == 1 for t in tasks)
+    assert sorted(str(r.prompt) for t in tasks for r in t) == sorted(str(r.prompt) for r in rows)
+    assert speculation.batches(rows, 1) == [[r] for r in rows]
+
+
+def test_overview_has_every_method_in_every_setting(tmp_path):
+    cells = [cell(m, 100.0, prompt=p, seconds=s, sampling=name) for name, faster in (("greedy", 2.0), ("T = 0.7", 1.0))
+             for m, s in (("plain", 1.0), ("jacobi", 1.0 / faster), ("confidence-exit", 4.0)) for p in "pq"]
+    cells.append(cell("lookahead", 100.0, prompt="p", sampling="T = 0.7"))
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(json.dumps(c) + "\n" for c in cells))
+    seen = tables.Overview.of(tables.read([path]))
+    assert dict(seen.tasks) == {("greedy", 1): 2, ("T = 0.7", 1): 2} and next(iter(seen.ratios)) == "jacobi"
+    assert seen.ratios["jacobi"]["greedy", 1].value == pytest.approx(2.0) and seen.starred == {"confidence-exit"}
+    table, picture = seen.markdown(), heatmap.svg(seen)
+    assert "| lookahead | - | 1.00 (one task) |" in table and "| confidence-exit \\* | 0.25 (0.25 to 0.25) |" in table
+    root = ElementTree.fromstring(picture)
+    texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"jacobi", "confidence-exit *", "2.00", "0.25", "-"} <= set(texts)
