@@ -50,16 +50,17 @@ class Exact:
             q_V = None
             if law_V is not None:
                 q_V = left[id(law_V)] if id(law_V) in left else probs(law_V)
-            if q_V is None or not float(q_V.sum()) > 0.0:     # certain, or the last of its law: a point mass
-                q, rest_V = 1.0, without(p_V, token)
-                rest_V = rest_V if float(rest_V.sum()) > 0.0 else p_V
-            else:
-                q, rest_V = float(q_V[token]), residual(p_V, q_V)
-                if draft.draw[child] is Draw.WITHOUT:
-                    left[id(law_V)] = without(q_V, token)
-            p = float(p_V[token])
+            if q_V is not None and not float(q_V.sum()) > 0.0:
+                q_V = None                        # the last of its law: a point mass, as a certain one is
+            p, q = float(p_V[token]), 1.0 if q_V is None else float(q_V[token])
             if p > 0.0 and here.at("accept", k).bernoulli(min(1.0, p / q) if q > 0.0 else 1.0):
                 return child, token
-            p_V = rest_V
+            if q_V is None:
+                rest_V = without(p_V, token)
+                p_V = rest_V if float(rest_V.sum()) > 0.0 else p_V
+            else:
+                p_V = residual(p_V, q_V)
+                if draft.draw[child] is Draw.WITHOUT:
+                    left[id(law_V)] = without(q_V, token)
         token = here.categorical(p_V)
         return next((c for c in children[drawn:] if draft.token[c] == token), None), token
