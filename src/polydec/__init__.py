@@ -17,8 +17,8 @@ __version__ = "0.1.0"
 __all__ = ["LM", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
            "Shaped", "Speculative", "Ticket", "build_shapers", "generate", "load", "registry", "replay", "stream"]
 
-# Names are looked up when they are first used: torch takes seconds to load, and an interrupt of the command meanwhile
-# must be met by its entry point, which this module is loaded before.
+# Names are looked up when they are first used: torch takes seconds to load, and the command's entry point, which has to meet
+# an interrupt meanwhile, is loaded after this module.
 _HOMES = {"api": ("LM", "Choice", "Completion", "Engine", "Piece", "Ticket", "generate", "load", "stream"),
           "core.decode": ("Speculative",), "core.request": ("Request", "Result"), "core.rng": ("Rng",),
           "core.trace": ("replay",), "core.types": ("Draft", "Exactness"), "shapers.sampling": ("Sampling", "build_shapers"),
