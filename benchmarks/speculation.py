@@ -237,9 +237,9 @@ def run(a: argparse.Namespace, lm: api.LM, found: profile.Profile | None, sides:
                             "max_tokens": a.tokens, "task": at, "prompt": prompt, "repeat": repeat, "seed": a.seed, **where}
                     if tables.key(cell) not in done and (isinstance(side, Ours) or sampling == "greedy"):
                         todo.append((side, rows, cell))
-    for side in sides[:2] if todo else ():        # caches and lazy initialisation
+    for side in sides[:2] if todo else ():        # lazy initialisation
         side(tasks[0], SAMPLINGS[samplings[0]], 16, 0)
-    took = defaultdict[str, list[float]](list)
+    fed, took = None, defaultdict[str, list[float]](list)
     with open(a.out, "a") as f:
         if found is None:
             print("the profile could not be kept: these cells cannot be replayed", file=sys.stderr)
@@ -251,7 +251,9 @@ def run(a: argparse.Namespace, lm: api.LM, found: profile.Profile | None, sides:
         for n, (side, rows, cell) in enumerate(todo):
             left = _left(took, (s.label for s, _, _ in todo[n:]))
             print(f"\r{n}/{len(todo)}, {left}{side.label:40}", end="", file=sys.stderr)
-            begun = time.perf_counter()
+            if fed is not rows and len(sides) > 1:       # untimed: prompts are fed and caches grown for all that are timed
+                sides[0](rows, SAMPLINGS[cell["sampling"]], a.tokens, a.seed)
+            fed, begun = rows, time.perf_counter()
             result = side(rows, SAMPLINGS[cell["sampling"]], a.tokens, a.seed + cell["repeat"])
             took[side.label].append(time.perf_counter() - begun)
             f.write(json.dumps({**cell, **result, "load": round(machine.busy(), 2), **where}) + "\n")

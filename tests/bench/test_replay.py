@@ -240,7 +240,7 @@ class Side:
 
 
 def test_a_run_goes_on_where_it_was_interrupted(tmp_path):
-    out, left = tmp_path / "run.jsonl", [2 + 3]                      # two to warm up, then three cells
+    out, left = tmp_path / "run.jsonl", [2 + 3 + 2]                  # two to warm up, three cells, and one before each task
     a = argparse.Namespace(out=out, batch=1, tokens=8, repeat=2, seed=0)
     lm = SimpleNamespace(network=SimpleNamespace(threads=1), checkpoint=SimpleNamespace(kernel="k"), name="m")
     tasks = [[speculation.Row("one", "qa")], [speculation.Row("two", "qa")]]
@@ -248,14 +248,14 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
     assert len(out.read_text().splitlines()) == 1 + 3
-    left[0] = 2 + 5
+    left[0] = 2 + 5 + 3
     speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
     assert left[0] == 0
     head, *cells = (json.loads(line) for line in out.read_text().splitlines())
     assert replay.from_line(head) == PROFILE and all(c["profile"] == head["profile"] for c in cells)
     assert len({tables.key(c) for c in cells}) == len(cells) == 8
     speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])        # nothing is left to do, nothing is run
-    a.tokens, left[0] = 9, 2 + 8                                     # longer answers are other cells
+    a.tokens, left[0] = 9, 2 + 8 + 4                                     # longer answers are other cells
     speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
     assert len(out.read_text().splitlines()) == 1 + 16
 
