@@ -54,9 +54,8 @@ class Thrift:
 
     def open(self, prompt: Sequence[int], session: Session) -> ThriftGuess:
         paid = None if self.paid is None else self.paid.open(prompt, session)
-        plain = self.costs.share(1, 1, len(prompt))
         free = self.source.open(prompt, session)
-        return ThriftGuess(self, session, free, paid, Ledger(12.0, 11.0 * plain), free.want == Want(law=Reads.NOTHING))
+        return ThriftGuess(self, session, free, paid, Ledger(12.0, 11.0), free.want == Want(law=Reads.NOTHING))
 
 
 class Belief:
@@ -79,13 +78,16 @@ class Belief:
 
 @dataclass
 class Ledger:
-    """What a text has taught: tokens and ms, both decaying; of each class of steps what asking gained in ms on average,
-    and steps since it was last asked; what chances of whole paths and of the paid drafter's tokens are worth; of the last
-    step all candidates with what was said of their paths, the chain that was asked for, as (token, own chance), the draft
-    that would have been fed without it (its class of step and its cost beside it), the cost of what was fed; whether
-    nobody was asked in the last step, and what the free drafter has not been told yet for that reason."""
+    """What a text has taught: tokens, and what they took in passes of one row as these cost then (the company changes), both
+    decaying; the ms that an accepted token saves now, and what a pass of one row costs; of each class of steps what asking
+    gained in ms on average, and steps since it was last asked; what chances of whole paths and of the paid drafter's tokens
+    are worth; of the last step all candidates with what was said of their paths, the chain that was asked for, as (token, own
+    chance), the draft that would have been fed without it (its class of step and its cost beside it), the cost of what was
+    fed; whether nobody was asked in the last step, and what the free drafter has not been told yet for that reason."""
     tokens: float
-    ms: float
+    passes: float
+    worth: float = 0.0
+    one: float = 1.0
     gain: list[float] = field(default_factory=lambda: [0.0] * len(LOOKS))
     waited: list[int] = field(default_factory=lambda: [0] * len(LOOKS))
     paths: Belief = field(default_factory=Belief)
@@ -120,10 +122,10 @@ class ThriftGuess:
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         book, peers = self.ledger, self.session.peers
-        worth = book.ms / book.tokens             # ms that an accepted token saves
         book.chain.clear()
         book.alone = None
         one, two = (self.how.costs.share(k, peers, position) for k in (1, 2))
+        book.one, book.worth = one, (worth := one * book.passes / book.tokens)
         if worth < MARGIN * (two - one):          # even what is certain would not pay (in a large batch, say)
             book.tree, book.cost, book.idle = None, one, True
             return Draft.chain(root)
@@ -185,7 +187,7 @@ class ThriftGuess:
     async def _with_paid(self, paid: Guess, free: Draft, keep: list[int], root: int, position: int, budget: Budget,
                          rng: Rng) -> tuple[Draft, list[int]]:
         book, costs, peers = self.ledger, self.how.costs, self.session.peers
-        worth, size, path = book.ms / book.tokens, len(keep), [1.0]
+        worth, size, path = book.worth, len(keep), [1.0]
 
         def go_on(depth: int, q: float) -> bool:
             """Expects of the next draw what this one got, with a doubt."""
@@ -223,8 +225,9 @@ class ThriftGuess:
         if book.alone is not None:                # what asking brought, beside what it cost
             tree, k, cost = book.alone
             more = len(verdict.path) - _matched(tree, truth)
-            book.gain[k] += RATE * (more * book.ms / book.tokens + cost - book.cost - book.gain[k])
-        book.tokens, book.ms, book.cost = MEMORY * (book.tokens + len(truth)), MEMORY * (book.ms + book.cost), 0.0
+            book.gain[k] += RATE * (more * book.worth + cost - book.cost - book.gain[k])
+        book.tokens, book.passes = MEMORY * (book.tokens + len(truth)), MEMORY * (book.passes + book.cost / book.one)
+        book.cost = 0.0
 
     def _see_paths(self, truth: Sequence[int]) -> None:
         """Of every candidate, fed or not, whether its path came true; nothing is known behind the last true token."""
