@@ -6,7 +6,7 @@ from html import escape
 
 from tables import Overview, Ratio
 
-ROW, COLUMN, LABEL, HEAD, FOOT = 18, 104, 196, 62, 40
+ROW, COLUMN, LABEL, HEAD, FOOT = 18, 104, 196, 62, 54
 FASTER, SLOWER = (33, 102, 172), (178, 24, 43)
 
 
@@ -26,8 +26,8 @@ def svg(seen: Overview) -> str:
         out += [_cell(LABEL + COLUMN * x, top, of.get(setting)) for x, setting in enumerate(seen.tasks)]
     counts = ", ".join(map(str, seen.tasks.values()))
     foot = (f"Blue is faster than plain, red slower; bold: the 95 % interval over tasks leaves out 1. Tasks: {counts}.",
-            "* approximate: the text may not be the model's. " + seen.where)
-    out += [_text(8, height - 22 + 14 * i, line, "start", "font-size='10'") for i, line in enumerate(foot)]
+            "* approximate: the text may not be the model's.", seen.where)
+    out += [_text(8, height - 36 + 14 * i, line, "start", "font-size='10'") for i, line in enumerate(foot)]
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
