@@ -108,7 +108,7 @@ def test_whole_characters_decode_as_the_library_does(kind, data):
 
 @pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
 @settings(max_examples=150, deadline=None)
-@given(whole=WORDS)
+@given(whole=WORDS.filter(lambda w: not any(x in w for x in ("<unk>", "<s>", "</s>", "<eos>"))))      # not text but tokens
 def test_text_comes_back(kind, whole):
     text = KINDS[kind]()
     ids = text.encode(whole)
