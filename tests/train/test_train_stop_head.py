@@ -147,6 +147,43 @@ def test_training_tells_tokens_apart(tmp_path):
         assert sum(p.numel() for p in network.parameters()) == (1 if tied else 2) * 42 + 14
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_best_weights_are_kept_and_come_back_from_a_checkpoint(tied):
+    network = training.Head(stop_head.fresh(6, 2, tied, 0), tied)
+    x = torch.randn(5, 6)
+
+    def at(value, loss):
+        torch.nn.init.constant_(network.out[0], value)
+        torch.nn.init.constant_(network.out[1], 0.0)
+        network.out[1].data[1] = value
+        network.keep(torch.tensor(loss))
+        return network.head().logits(x)
+
+    at(1.0, 0.5)
+    best = at(2.0, 0.3)
+    assert not at(3.0, 0.4).equal(best) and network.best().logits(x).equal(best)
+    other = training.Head(stop_head.fresh(6, 2, tied, 1), tied)
+    other.load_state_dict(network.state_dict())
+    assert other.best().logits(x).equal(best) and len(other.best().blocks) == 2
+    at(4.0, math.nan)
+    assert network.best().logits(x).equal(best)
+
+
+def test_memorising_does_not_spoil_the_head(tmp_path, monkeypatch):
+    """Labels that nothing foretells: many steps on few positions learn them by heart, and the head that is saved is as good
+    as a constant on others all the same."""
+    def noise(target, draft, samples, spec, seed):
+        g = torch.Generator().manual_seed(seed)
+        return Lessons(torch.randn(300, 48, generator=g), (torch.rand(300, generator=g) < 0.5).float())
+
+    monkeypatch.setattr(training, "learn", noise)
+    for name in ("text.jsonl", "held.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps(vars(Sample((5, 6), (7, 8)))) + "\n" for _ in range(9)))
+    result = train_stop_head(StopHeadSpec(str(tmp_path), target="zoo:tiny", steps=150, rate=1e-2))
+    assert result["loss"] < 0.05, "it did not learn them by heart: the test shows nothing"
+    assert result["held_out"]["loss"] < 1.05 * result["held_out"]["loss_of_constant"]
+
+
 def test_wrong_heads_and_specs_are_told_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="head is none: name the directory of a stop head"):
         registry.build("specdec-plus-plus", toy(1), toy(2))
@@ -176,7 +213,7 @@ def test_a_small_head_for_the_embedded_pair(tmp_path, capsys):
         (tmp_path / name).write_text("".join(json.dumps(vars(sample)) + "\n" for _ in range(3)))
     spec = StopHeadSpec(str(tmp_path), target="zoo:tiny", text=str(text), steps=20, rows=32, depth=1)
     result = train_stop_head(spec)
-    assert result["positions"] > 100 and 0 < result["held_out"]["acceptance"] < 1
+    assert result["positions"] > 80 and 0 < result["held_out"]["acceptance"] < 1
     before = Path(tmp_path / "head.safetensors").read_bytes()
     assert train_stop_head(spec)["held_out"] == result["held_out"]
     assert (tmp_path / "head.safetensors").read_bytes() == before

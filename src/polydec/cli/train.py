@@ -107,7 +107,7 @@ def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.j
               weight: Annotated[float, typer.Option(help="of rejections in the loss")] = 6.0,
               depth: Annotated[int, typer.Option(help="blocks of the head")] = 3,
               tied: Annotated[bool, typer.Option(help="one block, applied depth times (as the authors' code has it)")] = False,
-              steps: Annotated[int, typer.Option(help="optimiser steps")] = 1500,
+              steps: Annotated[int, typer.Option(help="optimiser steps")] = 400,
               seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
     """Train the head that ends drafts for specdec-plus-plus; prints what was measured as one JSON object."""
     from polydec.train.stop_head import StopHeadSpec, train_stop_head

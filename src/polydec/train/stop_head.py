@@ -49,9 +49,9 @@ class StopHeadSpec:
     depth: int = 3
     tied: bool = False
     rounds: int = 2
-    steps: int = 1500
+    steps: int = 400
     rows: int = 512
-    rate: float = 2e-3
+    rate: float = 1e-3
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -77,48 +77,79 @@ class Lessons:
 
 
 class Head(nn.Module):
-    """The weights of a StopHead, to be trained."""
+    """The weights of a StopHead, to be trained, and the best of them so far."""
+    least: Tensor
+
     def __init__(self, start: StopHead, tied: bool) -> None:
         super().__init__()
         own = start.blocks[:1] if tied else start.blocks
         self.blocks = nn.ParameterList([nn.Parameter(t.clone()) for block in own for t in block])
         self.out = nn.ParameterList([nn.Parameter(t.clone()) for t in start.out])
         self._depth, self._tied = len(start.blocks), tied
+        self.register_buffer("least", torch.tensor(torch.inf))
+        for i, weight in enumerate(list(self.parameters())):       # buffers, so that a checkpoint has them
+            self.register_buffer(f"best{i}", weight.detach().clone())
 
     def head(self) -> StopHead:
-        pairs = tuple((self.blocks[2 * i], self.blocks[2 * i + 1]) for i in range(len(self.blocks) // 2))
-        return StopHead(pairs * self._depth if self._tied else pairs, (self.out[0], self.out[1]))
+        return self._of(list(self.parameters()))
+
+    def best(self) -> StopHead:
+        """The head that `keep` was told was best (before that: the untrained one)."""
+        return self._of([b for name, b in self.named_buffers() if name != "least"])
+
+    @torch.no_grad()
+    def keep(self, loss: Tensor) -> None:
+        """Keep the weights as they are if this loss, on texts set aside, is the least so far."""
+        if loss < self.least:
+            self.least.copy_(loss)
+            for b, weight in zip([b for name, b in self.named_buffers() if name != "least"], self.parameters()):
+                b.copy_(weight)
+
+    def _of(self, t: list[Tensor]) -> StopHead:
+        pairs = tuple((t[i], t[i + 1]) for i in range(0, len(t) - 2, 2))
+        return StopHead(pairs * self._depth if self._tied else pairs, (t[-2], t[-1]))
 
 
 def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     """Train, save at spec.out (head.safetensors, config.json), and say how it does on held-out prompts beside the best
-    constant (also in out/training.json). The draft is left as it is. Interrupted, it goes on where it was when called
-    again. Raises ValueError on a wrong spec, a draft that does not fit the target, or missing data."""
+    constant (also in out/training.json). Every eighth text is set aside, and the weights that are best on these are saved:
+    the head, which begins as the best constant, has more of them than a small run has positions. The
+    draft is left as it is. Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, a draft
+    that does not fit the target, or missing data."""
     out, began = Path(spec.out), time.perf_counter()
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
         raise ValueError(f"draft is none and {spec.target} has no embedded one: name the draft model")
     point, small = checkpoint.load(spec.target), checkpoint.load(name)
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
-    lessons = {held: learn(point.lm, small.lm, gather(spec, point.lm, point.text, held), spec, seed=held)
-               for held in (False, True)}
-    network = Head(stop_head.fresh(lessons[False].hidden_NH.shape[1], spec.depth, spec.tied, spec.seed), spec.tied)
+    samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
+    parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
+    lessons, aside, held = (learn(point.lm, small.lm, part, spec, seed) for seed, part in enumerate(parts))
+    start = stop_head.fresh(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
+    network = Head(StopHead(start.blocks, (start.out[0], constant(lessons.accepted_N, spec.weight))), spec.tied)
+
+    @torch.no_grad()
+    def weigh() -> None:
+        network.keep(weighted_bce(network.head().logits(aside.hidden_NH), aside.accepted_N, spec.weight))
 
     def loss(step: int) -> tuple[Tensor, int]:
+        if step % 25 == 0:
+            weigh()
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
-        some = torch.randint(len(lessons[False].accepted_N), (spec.rows,), generator=g)
-        lesson = Lessons(lessons[False].hidden_NH[some], lessons[False].accepted_N[some])
-        return weighted_bce(network.head().logits(lesson.hidden_NH), lesson.accepted_N, spec.weight), spec.rows
+        some = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
+        return weighted_bce(network.head().logits(lessons.hidden_NH[some]), lessons.accepted_N[some], spec.weight), spec.rows
 
     identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data")}, "draft": name,
-                "positions": len(lessons[False].accepted_N)}
+                "positions": len(lessons.accepted_N)}
     with shown("stop-head", spec.steps) as watch:
         curve = fit(network, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50),
                     state=out / "state.pt", identity=identity, watch=watch)
+    weigh()
     about = {k: identity[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
-    stop_head.save(out, network.head(), about)
-    result = {"positions": len(lessons[False].accepted_N), "steps": spec.steps, "loss": curve[-1][1],
-              "seconds": round(time.perf_counter() - began, 1), "held_out": judge(network.head(), lessons[True], spec.weight)}
+    stop_head.save(out, network.best(), about)
+    result = {"positions": len(lessons.accepted_N), "steps": spec.steps, "loss": curve[-1][1],
+              "loss_aside": float(network.least), "seconds": round(time.perf_counter() - began, 1),
+              "held_out": judge(network.best(), held, spec.weight)}
     replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
     return result
 
@@ -188,17 +219,22 @@ def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor
     return -(weight * rejected_N * no_N + accepted_N * yes_N).sum() / (weight * rejected_N.sum() + accepted_N.sum())
 
 
+def constant(accepted_N: Tensor, weight: float) -> Tensor:
+    """The two log chances that have the least loss where every token gets the same."""
+    accepted, rejected = accepted_N.sum(), weight * (1.0 - accepted_N).sum()
+    return (torch.stack([rejected, accepted]) / (accepted + rejected)).clamp(min=1e-6).log()
+
+
 @torch.no_grad()
 def judge(head: StopHead, lessons: Lessons, weight: float) -> Mapping[str, float]:
     """loss: as in training; loss_of_constant: of the best constant; acceptance: mean label; ranked: how often, of two tokens
     of which one is likelier to be accepted, the head says which (0.5 is chance)."""
     y, logits = lessons.accepted_N, head.logits(lessons.hidden_NH)
-    share = y.sum() / (weight * (1 - y).sum() + y.sum())
-    constant = torch.stack([(1 - share).log(), share.log()]).expand(len(y), 2)
+    same = constant(y, weight).expand(len(y), 2)
     g = torch.Generator().manual_seed(0)
     a, b = torch.randint(len(y), (2, 20000), generator=g)
     score = logits[:, 1] - logits[:, 0]
     apart = (y[a] - y[b]).abs() > 0.2
     right = ((score[a] - score[b]) * (y[a] - y[b]) > 0)[apart]
-    return {"loss": float(weighted_bce(logits, y, weight)), "loss_of_constant": float(weighted_bce(constant, y, weight)),
+    return {"loss": float(weighted_bce(logits, y, weight)), "loss_of_constant": float(weighted_bce(same, y, weight)),
             "acceptance": float(y.mean()), "ranked": float(right.float().mean())}
