@@ -1,6 +1,7 @@
 """The whole step of the Llama skeleton in one native call, for CPUs: faster than the torch path, and every row exact."""
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,18 @@ if TYPE_CHECKING:
 
 def attempt(config: Mapping[str, Any], weights: Mapping[str, Any], threads: int | None = None,
             quantize: str | None = None) -> tuple[CpuStep | None, str]:
-    """The native network of a checkpoint, or None and why the torch path serves."""
+    """The native network of a checkpoint, or None and why the torch path serves. POLYDEC_ISA names an instruction set to
+    use instead of the best one (to compare, or to see what another machine would do). Raises ValueError where it has none."""
     runs, why = available()
     if not runs:
         return None, why
-    if sets()[0] == "portable":
+    isa = os.environ.get("POLYDEC_ISA", "")
+    if isa and isa not in sets():
+        raise ValueError(f"POLYDEC_ISA is {isa!r}: this machine has {', '.join(sets())}")
+    if sets()[0] == "portable" and not isa:
         return None, "the native step has no kernels for this machine's instruction set"
     from polydec.models.cpu.network import CpuStep
     try:
-        return CpuStep.build(config, weights, threads=threads, quantize=quantize), ""
+        return CpuStep.build(config, weights, threads=threads, isa=isa, quantize=quantize), ""
     except ValueError as e:
         return None, str(e)
