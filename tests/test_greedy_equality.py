@@ -11,13 +11,12 @@ import torch
 from polydec import Engine, load, registry
 from polydec.bench.certify import compare
 from polydec.core.types import Exactness
-from polydec.models import zoo
+from polydec.models import stop_head, zoo
 from polydec.train.ngrams import NGramSpec, count
 from polydec.train.selfplay import Sample
 
 DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2] / "shared" / "data"))
-METHODS = [n for n, m in registry.recipes().items() if n != "plain" and not m.CARD.needs_training
-           and m.CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)]
+METHODS = [n for n, m in registry.recipes().items() if n != "plain" and m.CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)]
 
 
 def prompts(n: int) -> list[str]:
@@ -31,7 +30,7 @@ def prompts(n: int) -> list[str]:
     return sorted(rows, key=len)[:n]
 
 
-def check(name: str, n: int, tokens: int) -> dict[str, list]:
+def check(name: str, n: int, tokens: int, folder: Path) -> dict[str, list]:
     """Of each method the prompts whose text differs from plain decoding's."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     lm = load(name, dtype="float32")
@@ -42,31 +41,36 @@ def check(name: str, n: int, tokens: int) -> dict[str, list]:
     plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
     told = [Sample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
     engine = Engine(replace(lm, ngrams=count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)))
+    stop_head.save(folder, stop_head.fresh(lm.draft.lm.network.config.width, 1, False, 0), {})
+    options = {"specdec-plus-plus": {"head": str(folder)}}
     wrong: dict[str, list] = {}
     for method in METHODS:
-        ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])]
+        ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, options=options.get(method), **ask)
+                                                 for p in texts])]
         wrong[method] = [p for p, a, b in zip(texts, plain, ours, strict=True) if a != b]
     return wrong
 
 
 @pytest.mark.skipif("tiny" not in [e.name for e in zoo.entries() if e.here], reason="zoo:tiny is not in the package")
-def test_tiny_fast():
-    assert not any(check("zoo:tiny", 10, 64).values())
+def test_tiny_fast(tmp_path):
+    assert not any(check("zoo:tiny", 10, 64, tmp_path).values())
 
 
 @pytest.mark.slow
-def test_tiny():
-    assert not any(check("zoo:tiny", 100, 128).values())
+def test_tiny(tmp_path):
+    assert not any(check("zoo:tiny", 100, 128, tmp_path).values())
 
 
 @pytest.mark.slow
-def test_smollm2():
+def test_smollm2(tmp_path):
     """At most two near-ties of twenty, none of them a fault."""
     if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
         pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
     lm = load("zoo:smollm2")
     sampling = lm.sampling(temperature=0.0)
+    stop_head.save(tmp_path, stop_head.fresh(lm.draft.lm.network.config.width, 1, False, 0), {})
     for method in METHODS:
-        found = [compare(lm, p, method, {}, sampling=sampling, max_tokens=128) for p in prompts(20)]
+        options = {"head": str(tmp_path)} if method == "specdec-plus-plus" else {}
+        found = [compare(lm, p, method, options, sampling=sampling, max_tokens=128) for p in prompts(20)]
         assert [c.verdict for c in found].count("fault") == 0
         assert [c.verdict for c in found].count("near-tie") <= 2

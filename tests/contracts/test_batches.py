@@ -1,5 +1,6 @@
 """Any mix of methods in one batch: every request says what it says alone."""
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,11 +10,14 @@ from polydec import api, registry
 from polydec.core.costs import Costs
 from polydec.core.request import Request
 from polydec.core.scheduler import run
+from polydec.models import stop_head
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
 from polydec.testing.examples import decoder
 from polydec.testing.toy import toy
+from polydec.train.ngrams import NGramSpec, count
+from polydec.train.selfplay import Sample
 
 PROMPTS = ((0, 1, 0, 2, 0, 1), (3,), (4, 4, 1), (2, 1, 3, 0, 5, 1, 3, 0))
 
@@ -42,20 +46,20 @@ def test_every_method_at_once():
     assert together == alone and len(set(alone)) > 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "auto"])
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_on_a_network(tmp_path, dtype, temperature):
-    """Twenty batches of eight on a random Llama, in fp32 and on the path that `auto` takes."""
+def on_a_network(tmp_path, dtype, temperature, draws):
+    """Batches of eight methods drawn at random, on a random Llama."""
     torch.set_num_threads(1)
     lm = api.load(str(micro.write(tmp_path / "a")), draft=str(micro.write(tmp_path / "b", seed=1)), dtype=dtype)
+    told = [Sample(lm.ids(p), lm.ids(p)) for p in ("The grey fox and the grey fox", "the fox and the grey hen")]
+    lm = replace(lm, ngrams=count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab))
+    stop_head.save(tmp_path / "head", stop_head.fresh(lm.draft.lm.network.config.width, 1, False, 0), {})
+    options = {"specdec-plus-plus": {"head": str(tmp_path / "head")}}
     vars(lm)["costs"] = Costs()                   # instead of measuring
-    names = [n for n in sorted(registry.recipes()) if "head" not in registry.get(n).CARD.needs]
-    for seed in range(20):
-        drawn = random.Random(seed).sample(names, 8)
+    for seed in draws:
+        drawn = random.Random(seed).sample(sorted(registry.recipes()), 8)
         def submit(engine, i, seed=seed, drawn=drawn):
             return engine.submit(f"The grey fox {i} the fox and the grey", method=drawn[i], seed=seed, max_tokens=20,
-                                 sampling=lm.sampling(temperature=temperature))
+                                 options=options.get(drawn[i]), sampling=lm.sampling(temperature=temperature))
         alone = []
         for i in range(8):
             engine = api.Engine(lm)
@@ -63,3 +67,15 @@ def test_on_a_network(tmp_path, dtype, temperature):
         engine = api.Engine(lm)
         together = [c.token_ids for c in engine.run([submit(engine, i) for i in range(8)])]
         assert together == alone, drawn
+
+
+def test_on_a_network_three_times(tmp_path):
+    on_a_network(tmp_path, "auto", 0.7, range(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_on_a_network(tmp_path, dtype, temperature):
+    """Twenty of them, in fp32 and on the path that `auto` takes."""
+    on_a_network(tmp_path, dtype, temperature, range(20))
