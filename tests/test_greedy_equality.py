@@ -30,10 +30,10 @@ def prompts(n: int) -> list[str]:
     return sorted(rows, key=len)[:n]
 
 
-def check(name: str, n: int, tokens: int, folder: Path) -> dict[str, list]:
-    """Of each method the prompts whose text differs from plain decoding's."""
+def check(name: str, n: int, tokens: int, folder: Path, dtype: str = "float32") -> tuple[dict[str, dict], dict[str, list]]:
+    """The options of methods that need some, and of each method the prompts whose text differs from plain decoding's."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
-    lm = load(name, dtype="float32")
+    lm = load(name, dtype=dtype)
     greedy, engine = lm.sampling(temperature=0.0), Engine(lm)
     ask = {"sampling": greedy, "max_tokens": tokens}
     texts = [p for p in prompts(n) if len(lm.ids(p)) + tokens < lm.checkpoint.lm.network.context]
@@ -48,17 +48,17 @@ def check(name: str, n: int, tokens: int, folder: Path) -> dict[str, list]:
         ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, options=options.get(method), **ask)
                                                  for p in texts])]
         wrong[method] = [p for p, a, b in zip(texts, plain, ours, strict=True) if a != b]
-    return wrong
+    return options, wrong
 
 
 @pytest.mark.skipif("tiny" not in [e.name for e in zoo.entries() if e.here], reason="zoo:tiny is not in the package")
 def test_tiny_fast(tmp_path):
-    assert not any(check("zoo:tiny", 10, 64, tmp_path).values())
+    assert not any(check("zoo:tiny", 10, 64, tmp_path)[1].values())
 
 
 @pytest.mark.slow
 def test_tiny(tmp_path):
-    assert not any(check("zoo:tiny", 100, 128, tmp_path).values())
+    assert not any(check("zoo:tiny", 100, 128, tmp_path)[1].values())
 
 
 @pytest.mark.slow
@@ -66,11 +66,8 @@ def test_smollm2(tmp_path):
     """At most two near-ties of twenty, none of them a fault."""
     if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
         pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
-    lm = load("zoo:smollm2")
-    sampling = lm.sampling(temperature=0.0)
-    stop_head.save(tmp_path, stop_head.fresh(lm.draft.lm.network.config.width, 1, False, 0), {})
-    for method in METHODS:
-        options = {"head": str(tmp_path)} if method == "specdec-plus-plus" else {}
-        found = [compare(lm, p, method, options, sampling=sampling, max_tokens=128) for p in prompts(20)]
-        assert [c.verdict for c in found].count("fault") == 0
-        assert [c.verdict for c in found].count("near-tie") <= 2
+    lm, (options, wrong) = load("zoo:smollm2"), check("zoo:smollm2", 20, 128, tmp_path, dtype="auto")
+    for method, texts in wrong.items():
+        found = [compare(lm, p, method, options.get(method, {}), sampling=lm.sampling(temperature=0.0), max_tokens=128).verdict
+                 for p in texts]
+        assert found.count("fault") == 0 and len(found) <= 2, (method, texts)

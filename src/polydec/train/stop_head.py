@@ -95,15 +95,18 @@ class Head(nn.Module):
 
     def best(self) -> StopHead:
         """The head that `keep` was told was best (before that: the untrained one)."""
-        return self._of([b for name, b in self.named_buffers() if name != "least"])
+        return self._of(self._kept())
 
     @torch.no_grad()
     def keep(self, loss: Tensor) -> None:
         """Keep the weights as they are if this loss, on texts set aside, is the least so far."""
         if loss < self.least:
             self.least.copy_(loss)
-            for b, weight in zip([b for name, b in self.named_buffers() if name != "least"], self.parameters()):
-                b.copy_(weight)
+            for kept, weight in zip(self._kept(), self.parameters()):
+                kept.copy_(weight)
+
+    def _kept(self) -> list[Tensor]:
+        return [t for name, t in self.named_buffers() if name != "least"]
 
     def _of(self, t: list[Tensor]) -> StopHead:
         pairs = tuple((t[i], t[i + 1]) for i in range(0, len(t) - 2, 2))
@@ -113,9 +116,9 @@ class Head(nn.Module):
 def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     """Train, save at spec.out (head.safetensors, config.json), and say how it does on held-out prompts beside the best
     constant (also in out/training.json). Every eighth text is set aside, and the weights that are best on these are saved:
-    the head, which begins as the best constant, has more of them than a small run has positions. The
-    draft is left as it is. Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, a draft
-    that does not fit the target, or missing data."""
+    the head, which begins as the best constant, has more of them than a small run has positions. The draft is left as it is.
+    Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, a draft that does not fit the
+    target, or missing data."""
     out, began = Path(spec.out), time.perf_counter()
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
