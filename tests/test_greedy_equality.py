@@ -11,7 +11,8 @@ import torch
 from polydec import Engine, load, registry
 from polydec.bench.certify import compare
 from polydec.core.types import Exactness
-from polydec.models import stop_head, zoo
+from polydec.models import zoo
+from polydec.testing.examples import options
 from polydec.train.ngrams import NGramSpec, count
 from polydec.train.selfplay import Sample
 
@@ -30,8 +31,8 @@ def prompts(n: int) -> list[str]:
     return sorted(rows, key=len)[:n]
 
 
-def check(name: str, n: int, tokens: int, folder: Path, dtype: str = "float32") -> tuple[dict[str, dict], dict[str, list]]:
-    """The options of methods that need some, and of each method the prompts whose text differs from plain decoding's."""
+def check(name: str, n: int, tokens: int, dtype: str = "float32") -> dict[str, list]:
+    """Of each method the prompts whose text differs from plain decoding's."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     lm = load(name, dtype=dtype)
     greedy, engine = lm.sampling(temperature=0.0), Engine(lm)
@@ -41,33 +42,31 @@ def check(name: str, n: int, tokens: int, folder: Path, dtype: str = "float32") 
     plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
     told = [Sample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
     engine = Engine(replace(lm, ngrams=count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)))
-    stop_head.save(folder, stop_head.fresh(lm.draft.lm.network.config.width, 1, False, 0), {})
-    options = {"specdec-plus-plus": {"head": str(folder)}}
     wrong: dict[str, list] = {}
     for method in METHODS:
-        ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, options=options.get(method), **ask)
-                                                 for p in texts])]
+        given = options(method, lm.draft.lm.network.config.width)
+        ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, options=given, **ask) for p in texts])]
         wrong[method] = [p for p, a, b in zip(texts, plain, ours, strict=True) if a != b]
-    return options, wrong
+    return wrong
 
 
 @pytest.mark.skipif("tiny" not in [e.name for e in zoo.entries() if e.here], reason="zoo:tiny is not in the package")
-def test_tiny_fast(tmp_path):
-    assert not any(check("zoo:tiny", 10, 64, tmp_path)[1].values())
+def test_tiny_fast():
+    assert not any(check("zoo:tiny", 10, 64).values())
 
 
 @pytest.mark.slow
-def test_tiny(tmp_path):
-    assert not any(check("zoo:tiny", 100, 128, tmp_path)[1].values())
+def test_tiny():
+    assert not any(check("zoo:tiny", 100, 128).values())
 
 
 @pytest.mark.slow
-def test_smollm2(tmp_path):
+def test_smollm2():
     """At most two near-ties of twenty, none of them a fault."""
     if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
         pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
-    lm, (options, wrong) = load("zoo:smollm2"), check("zoo:smollm2", 20, 128, tmp_path, dtype="auto")
-    for method, texts in wrong.items():
-        found = [compare(lm, p, method, options.get(method, {}), sampling=lm.sampling(temperature=0.0), max_tokens=128).verdict
-                 for p in texts]
+    lm = load("zoo:smollm2")
+    greedy, width = lm.sampling(temperature=0.0), lm.draft.lm.network.config.width
+    for method, texts in check("zoo:smollm2", 20, 128, dtype="auto").items():
+        found = [compare(lm, p, method, options(method, width), sampling=greedy, max_tokens=128).verdict for p in texts]
         assert found.count("fault") == 0 and len(found) <= 2, (method, texts)

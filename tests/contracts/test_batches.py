@@ -10,14 +10,11 @@ from polydec import api, registry
 from polydec.core.costs import Costs
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.models import stop_head
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
-from polydec.testing.examples import decoder
+from polydec.testing.examples import decoder, ngrams, options
 from polydec.testing.toy import toy
-from polydec.train.ngrams import NGramSpec, count
-from polydec.train.selfplay import Sample
 
 PROMPTS = ((0, 1, 0, 2, 0, 1), (3,), (4, 4, 1), (2, 1, 3, 0, 5, 1, 3, 0))
 
@@ -50,16 +47,14 @@ def on_a_network(tmp_path, dtype, temperature, draws):
     """Batches of eight methods drawn at random, on a random Llama."""
     torch.set_num_threads(1)
     lm = api.load(str(micro.write(tmp_path / "a")), draft=str(micro.write(tmp_path / "b", seed=1)), dtype=dtype)
-    told = [Sample(lm.ids(p), lm.ids(p)) for p in ("The grey fox and the grey fox", "the fox and the grey hen")]
-    lm = replace(lm, ngrams=count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab))
-    stop_head.save(tmp_path / "head", stop_head.fresh(lm.draft.lm.network.config.width, 1, False, 0), {})
-    options = {"specdec-plus-plus": {"head": str(tmp_path / "head")}}
+    lm = replace(lm, ngrams=ngrams(lm.checkpoint.lm.vocab))
     vars(lm)["costs"] = Costs()                   # instead of measuring
     for seed in draws:
         drawn = random.Random(seed).sample(sorted(registry.recipes()), 8)
         def submit(engine, i, seed=seed, drawn=drawn):
             return engine.submit(f"The grey fox {i} the fox and the grey", method=drawn[i], seed=seed, max_tokens=20,
-                                 options=options.get(drawn[i]), sampling=lm.sampling(temperature=temperature))
+                                 options=options(drawn[i], lm.draft.lm.network.config.width),
+                                 sampling=lm.sampling(temperature=temperature))
         alone = []
         for i in range(8):
             engine = api.Engine(lm)

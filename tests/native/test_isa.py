@@ -5,7 +5,7 @@ import torch
 import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.models.cpu import available
+from polydec.models.cpu import available, sets
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 
@@ -15,7 +15,7 @@ def test_the_named_set_runs_and_others_are_refused(monkeypatch):
     for isa in want:
         monkeypatch.setenv("POLYDEC_ISA", isa)
         lm = polydec.load("zoo:tiny")
-        assert lm.checkpoint.kernel == f"native {isa}"
+        assert lm.checkpoint.kernel == f"native {isa}" and sets()[0] == isa
         rows.append(run([lm.checkpoint.lm.open((5, 6)).score(Draft.chain(6, (7, 8)), Want())])[0].row(2))
     assert all(torch.equal(r, rows[0]) for r in rows)
     monkeypatch.setenv("POLYDEC_ISA", "MMX")

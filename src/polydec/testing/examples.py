@@ -53,19 +53,19 @@ def bend(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
     return Shaped(target, *shapers) if shapers else target
 
 
-def head() -> StopHead:
-    """A random stop head for the states of a toy."""
-    return StopHead(fresh(4, 2, False, 3).blocks, (torch.tensor([[0.5, -1.0, 0.2, 0.0], [-0.5, 1.0, 0.1, 0.0]]),
-                                                   torch.tensor([-0.5, 0.5])))
+def head(width: int = 4) -> StopHead:
+    """A random stop head for states of this width, at least 4, which is a toy's."""
+    out = torch.tensor([[0.5, -1.0, 0.2, 0.0], [-0.5, 1.0, 0.1, 0.0]])
+    return StopHead(fresh(width, 2, False, 3).blocks, (torch.nn.functional.pad(out, (0, width - 4)), torch.tensor([-0.5, 0.5])))
 
 
 @cache
-def options(name: str) -> dict[str, Any]:
-    """What a recipe must be given that has no default: files of what was trained."""
+def options(name: str, width: int = 4) -> dict[str, Any]:
+    """What a recipe must be given that has no default: files of what was trained, for a draft of this width."""
     needs, out = registry.get(name).CARD.needs, dict[str, Any]()
     if "head" in needs:
         out["head"] = mkdtemp(prefix="polydec-head-")
-        save(out["head"], head(), {})
+        save(out["head"], head(width), {})
     return out
 
 

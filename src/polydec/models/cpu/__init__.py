@@ -13,15 +13,12 @@ if TYPE_CHECKING:
 
 def attempt(config: Mapping[str, Any], weights: Mapping[str, Any], threads: int | None = None,
             quantize: str | None = None) -> tuple[CpuStep | None, str]:
-    """The native network of a checkpoint, or None and why the torch path serves. POLYDEC_ISA names an instruction set to
-    use instead of the best one (to compare, or to see what another machine would do). Raises ValueError where it has none."""
+    """The native network of a checkpoint, on the first of `sets`, or None and why the torch path serves."""
     runs, why = available()
     if not runs:
         return None, why
-    isa = os.environ.get("POLYDEC_ISA", "")
-    if isa and isa not in sets():
-        raise ValueError(f"POLYDEC_ISA is {isa!r}: this machine has {', '.join(sets())}")
-    if sets()[0] == "portable" and not isa:
+    isa = sets()[0]
+    if isa == "portable" and not os.environ.get("POLYDEC_ISA"):
         return None, "the native step has no kernels for this machine's instruction set"
     from polydec.models.cpu.network import CpuStep
     try:

@@ -62,11 +62,15 @@ def library() -> C.CDLL:
 def available() -> tuple[bool, str]:
     """Whether the native step runs here, and why not, or the instruction sets that it can use, best first."""
     try:
-        return True, library().step_sets().decode()
+        return True, " ".join(sets())
     except (OSError, AttributeError) as e:
         return False, f"the native step does not run: {e}"
 
 
 def sets() -> tuple[str, ...]:
-    """Instruction sets that this machine has, best first."""
-    return tuple(library().step_sets().decode().split())
+    """Instruction sets that this machine has, best first; before these the one that POLYDEC_ISA names (to compare, or to see
+    what another machine would do). Raises ValueError where the machine lacks it."""
+    here, asked = library().step_sets().decode().split(), os.environ.get("POLYDEC_ISA")
+    if asked and asked not in here:
+        raise ValueError(f"POLYDEC_ISA is {asked!r}: this machine has {', '.join(here)}")
+    return tuple(sorted(here, key=lambda isa: isa != asked))
