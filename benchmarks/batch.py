@@ -29,8 +29,9 @@ from seen import arguments, lines, part, report
 from polydec import api
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
 from polydec.drafters.lookup import Lookup
+from polydec.families.ar.types import Budget, Verdict
 from polydec.models.checkpoint import open_source
 
 

@@ -20,10 +20,10 @@ import torch
 
 from polydec import api
 from polydec.bench import machine
-from polydec.core.costs import Costs
 from polydec.core.types import Vocab
 from polydec.models.cache import Cache
 from polydec.models.checkpoint import Checkpoint, open_source
+from polydec.models.costs import Costs
 from polydec.models.lm import LM
 from polydec.models.query import Answer, Query
 

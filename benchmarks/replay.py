@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from polydec.bench.profile import Profile
-from polydec.core.costs import Costs
 from polydec.core.types import Reads
+from polydec.models.costs import Costs
 
 Histogram = Sequence[Sequence[float]]
 

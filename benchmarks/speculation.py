@@ -32,8 +32,9 @@ from typing import Any
 from polydec import api, registry
 from polydec.bench import machine, measure, profile
 from polydec.cli.prompts import Row, read
-from polydec.core.trace import Edited, Verified
+from polydec.core.trace import Edited
 from polydec.core.types import Exactness
+from polydec.families.ar.events import Verified
 from polydec.train.data import data_root, held_out, read_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -116,14 +117,14 @@ class Ours:
                                  sampling=self.lm.sampling(**sampling), max_tokens=tokens, on=on) for r in rows]
         answers = engine.run(tickets)
         run = measure.summary(tickets, answers, 0, 0)
-        stats = [t.result.stats for ticket in tickets for t in ticket.tasks]
+        stats = [r.stats for ticket in tickets for r in ticket.results]
         for s in stats:
             for d, n in enumerate(s.tried_at):
                 tried[d] += n
-        first = max(w.first for t in tickets for w in t.watches)
+        first = max(t.watch.first for t in tickets)
         last, later = max(t for t, _ in written), sum(n for t, n in written if t > first + 5e-4)
         target, *drafts = (c.since(first) for c in self.clocks)
-        ran = {m for ticket in tickets for t in ticket.tasks for m in t.usage}
+        ran = {m for ticket in tickets for m in ticket.task.usage}
         return {"recipe": self.method.name, "tokens": later, "seconds": last - first, "whole_seconds": run.whole_seconds,
                 "generated": run.generated, "passes": run.passes, "positions": run.positions,
                 "target_seconds": target.seconds, "draft_seconds": sum(d.seconds for d in drafts),
@@ -193,12 +194,10 @@ def main() -> None:
 def runs(lm: api.LM, method: measure.Method) -> bool:
     """Whether a method can be had with this model and draft; says why not."""
     try:
-        ticket = api.Engine(lm).submit("a", method=method.name, options=method.options, max_tokens=1)
+        api.Engine(lm).submit("a", method=method.name, options=method.options, max_tokens=1)
     except ValueError as e:
         print(f"{method.label} is left out: {e}", file=sys.stderr)
         return False
-    for t in ticket.tasks:
-        t.close()
     return True
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import replay
 
 from polydec import registry
-from polydec.core.costs import Costs
 from polydec.core.types import Exactness
+from polydec.models.costs import Costs
 
 Cell = Mapping[str, Any]
 Task = tuple[str, Any, Any]

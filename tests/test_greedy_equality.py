@@ -12,7 +12,7 @@ from polydec import Engine, load, registry
 from polydec.bench.certify import compare
 from polydec.core.types import Exactness
 from polydec.models import zoo
-from polydec.testing.examples import options
+from polydec.testing.examples import head
 from polydec.train.ngrams import NGramSpec, count
 from polydec.train.selfplay import Sample
 
@@ -41,11 +41,11 @@ def check(name: str, n: int, tokens: int, dtype: str = "float32") -> dict[str, l
     assert len(texts) >= 0.9 * n
     plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
     told = [Sample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
-    engine = Engine(replace(lm, ngrams=count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)))
+    table = count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)
+    engine = Engine(replace(lm, artefacts=(table, head(lm.draft.lm.network.config.width))))
     wrong: dict[str, list] = {}
     for method in METHODS:
-        given = options(method, lm.draft.lm.network.config.width)
-        ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, options=given, **ask) for p in texts])]
+        ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])]
         wrong[method] = [p for p, a, b in zip(texts, plain, ours, strict=True) if a != b]
     return wrong
 
@@ -66,7 +66,7 @@ def test_smollm2():
     if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
         pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
     lm = load("zoo:smollm2")
-    greedy, width = lm.sampling(temperature=0.0), lm.draft.lm.network.config.width
+    greedy, lm = lm.sampling(temperature=0.0), replace(lm, artefacts=(*lm.artefacts, head(lm.draft.lm.network.config.width)))
     for method, texts in check("zoo:smollm2", 20, 128, dtype="auto").items():
-        found = [compare(lm, p, method, options(method, width), sampling=greedy, max_tokens=128).verdict for p in texts]
+        found = [compare(lm, p, method, {}, sampling=greedy, max_tokens=128).verdict for p in texts]
         assert found.count("fault") == 0 and len(found) <= 2, (method, texts)

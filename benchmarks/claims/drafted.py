@@ -13,14 +13,17 @@ from typing import Any
 
 from seen import interval, lines, part, per_pass, shaped
 
-from polydec import registry
 from polydec.api import LM
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Drafter, Policy, Target, Tree, Verifier
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, Usage, run
-from polydec.core.types import Budget, Reads, Want
+from polydec.core.types import Reads, Want
+from polydec.families.ar.protocols import Drafter, Policy, Tree, Verifier
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget
+from polydec.testing.kits import build
 
 Setting = tuple[Callable[[Target], Drafter], Verifier, Policy[Any]]
 """(a drafter from the draft model's law, verifier, policy)."""
@@ -52,8 +55,8 @@ class Run:
 
 def plain(lm: LM, prompt: Sequence[int], args: argparse.Namespace, temperature: float) -> tuple[int, ...]:
     """What the target writes alone."""
-    decoder, _ = registry.build("plain", shaped(lm, temperature, args.seed))
-    return run([decoder.run(Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))])[0].token_ids
+    decoder, _ = build("plain", shaped(lm, temperature, args.seed))
+    return run([answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))])[0].token_ids
 
 
 def rounds(lm: LM, trees: Mapping[str, tuple[Tree, Verifier, Budget]], prompts: Sequence[Sequence[int]],
@@ -93,7 +96,7 @@ def answer(lm: LM, setting: Setting, prompt: Sequence[int], args: argparse.Names
     target, draft = shaped(lm, temperature, args.seed), shaped(lm, temperature, args.seed, of_draft=True)
     scheduler = Scheduler()
     decoder = Speculative(target, drafter(draft), verifier, policy)
-    task = scheduler.submit(decoder.run(Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed)))
+    task = scheduler.submit(answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed)))
     while scheduler.step():
         pass
     if task.error is not None:

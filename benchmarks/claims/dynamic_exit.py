@@ -14,11 +14,12 @@ from typing import Any
 from exits import counted, greedy, hits, prompts, replay, sizes
 from seen import arguments, interval, model, report, shaped
 
-from polydec import registry
 from polydec.api import LM
 from polydec.bench.measure import Method, Task, measure, table
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
+from polydec.testing.kits import build
 
 
 def fixed(lm: LM, items: list[Any], args: argparse.Namespace, head: float) -> dict[tuple[int, int], list[tuple[int, int]]]:
@@ -39,9 +40,9 @@ def dynamic(lm: LM, given: list[Any], args: argparse.Namespace, head: float, cou
     L, out, seen = lm.network.layers, [], [0, 0, 0, True]
     for (_, prompt), (text, _) in given:
         target = shaped(lm, 0.0, repetition_penalty=args.penalty)
-        decoder, _ = registry.build("dynamic-exit", target, given={"head": head, **options})
+        decoder, _ = build("del", target, given={"head": head, **options})
         before = (count.layers, count.heads, count.shadows)
-        r = run([decoder.run(Request(prompt, max_tokens=args.tokens, ignore_eos=True))])[0]
+        r = run([answer_one(decoder, Request(prompt, max_tokens=args.tokens, ignore_eos=True))])[0]
         first = L * -(-(len(prompt) - 1) // lm.checkpoint.lm.chunk)    # the prompt's own passes
         layers, rows = count.layers - before[0] - first, count.heads - before[1]
         out.append((len(r.token_ids), round(1000 * (layers + head * rows))))
@@ -88,9 +89,9 @@ def main() -> None:
 def timed(lm: LM, args: argparse.Namespace, texts: list[tuple[int, ...]], head: float) -> list[dict[str, Any]]:
     """Tokens per second against plain decoding, interleaved."""
     pairs = [(e, g) for e in range(1, lm.network.layers) for g in (1, 2, 3, 4, 6, 8)]
-    methods = [Method("plain", {}), Method("dynamic-exit", {"head": str(head)}),
-               Method("dynamic-exit", {"head": str(head), "every": "2"}),
-               *(Method("early-exit", {"exit": str(e), "depth": str(g)}) for e, g in pairs)]
+    methods = [Method("plain", {}), Method("del", {"head": str(head)}),
+               Method("del", {"head": str(head), "every": "2"}),
+               *(Method("layerskip", {"exit": str(e), "depth": str(g)}) for e, g in pairs)]
     tasks = [Task("documents", (p,), raw=True) for p in texts]
     runs = measure(lm, methods, tasks, sampling=lm.sampling(temperature=0.0, repetition_penalty=args.penalty),
                    max_tokens=args.tokens, repeats=args.repeats)

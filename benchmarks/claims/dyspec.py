@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from drafted import Run, questions, ratio, rounds, row
 from seen import arguments, model, report
 
-from polydec.core.protocols import Tree, Verifier
-from polydec.core.types import Budget
+from polydec.families.ar.protocols import Tree, Verifier
+from polydec.families.ar.types import Budget
 from polydec.trees.best_slot import BestSlot
 from polydec.trees.greedy_growth import GreedyGrowth
 from polydec.trees.static import Static

@@ -37,7 +37,7 @@ def main() -> None:
                          **{k: rate([h for h, (kind, _) in zip(hit, given) if kind == k]) for k in KINDS},
                          "best length": best[e], "layer passes over plain": passes(best[e]) / L})
         if args.time:
-            methods = [Method("plain", {}), *(Method("early-exit", {"exit": str(e), "depth": str(g)}) for e, g in best.items())]
+            methods = [Method("plain", {}), *(Method("layerskip", {"exit": str(e), "depth": str(g)}) for e, g in best.items())]
             tasks = [Task("documents", (p,), raw=True) for _, p in given]
             runs = measure(lm, methods, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=args.tokens,
                            repeats=args.repeats)

@@ -18,11 +18,12 @@ import numpy as np
 from seen import arguments, lines, model, part, report, shaped
 
 from polydec.api import LM
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.types import Draft, Want
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.targets.switch import ByEntropy, ByShare, Rule, Switch, entropy
 from polydec.verifiers.match import Match
@@ -134,7 +135,7 @@ def writing(lm: LM, args: argparse.Namespace, ratio: float) -> list[dict[str, An
         same, costs = list[int](), list[np.ndarray]()
         for i, ids in enumerate(prompts):
             scheduler = Scheduler()
-            task = scheduler.submit(Speculative(Switch(small, big, rule(i)), Nothing(), Match(), Fixed(0)).run(
+            task = scheduler.submit(answer_one(Speculative(Switch(small, big, rule(i)), Nothing(), Match(), Fixed(0)),
                 Request(ids, args.tokens)))
             while scheduler.step():
                 pass

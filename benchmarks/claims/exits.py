@@ -13,11 +13,12 @@ from typing import Any
 
 from seen import DATA, part, shaped
 
-from polydec import registry
 from polydec.api import LM
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
+from polydec.testing.kits import build
 from polydec.train.data import KINDS, documents
 
 
@@ -67,8 +68,8 @@ def sizes(network: Any) -> tuple[int, int]:
 
 
 def greedy(lm: LM, prompt: Sequence[int], args: argparse.Namespace) -> tuple[int, ...]:
-    decoder, _ = registry.build("plain", shaped(lm, 0.0, repetition_penalty=args.penalty))
-    return run([decoder.run(Request(tuple(prompt), max_tokens=args.tokens, ignore_eos=True))])[0].token_ids
+    decoder, _ = build("plain", shaped(lm, 0.0, repetition_penalty=args.penalty))
+    return run([answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, ignore_eos=True))])[0].token_ids
 
 
 def hits(lm: LM, prompt: Sequence[int], text: Sequence[int], penalty: float) -> list[list[bool]]:

@@ -14,12 +14,13 @@ from typing import Any
 from exits import prompts
 from seen import arguments, interval, model, report, shaped
 
-from polydec import registry
 from polydec.bench.measure import Method, Task, measure, table
 from polydec.bench.skip_search import Found, Price, search
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.models.depth import halves, kept_layers, named
+from polydec.testing.kits import build
 
 
 def counted(network: Any, price: Price) -> dict[str, float]:
@@ -56,17 +57,17 @@ def main() -> None:
     kept = kept_layers(L, L / some - 1e-9, even=True)
     even = named({h for h in range(2 * L) if h // 2 not in kept})
     methods: dict[str, tuple[str, dict[str, Any]]] = {
-        "plain": ("plain", {}), "searched": ("layer-skip", {"skip": found.skip}),
-        f"searched, drafts of {found.length}": ("layer-skip", {"skip": found.skip, "depth": found.length, "threshold": 0.0}),
-        "layers evenly spaced": ("layer-skip", {"skip": even})}
+        "plain": ("plain", {}), "searched": ("draft-and-verify", {"skip": found.skip}),
+        f"searched, drafts of {found.length}": ("draft-and-verify", {"skip": found.skip, "depth": found.length, "threshold": 0.0}),
+        "layers evenly spaced": ("draft-and-verify", {"skip": even})}
     texts, total, rows = [p for _, p in prompts(lm, args, False)], counted(lm.network, price), list[dict[str, Any]]()
     base: list[tuple[int, float]] = []
     for label, (name, options) in methods.items():
         pairs, stats, layers = list[tuple[int, float]](), [], 0.0
         for p in texts:
-            decoder, _ = registry.build(name, target, given=options)
+            decoder, _ = build(name, target, given=options)
             before = dict(total)
-            r = run([decoder.run(Request(p, max_tokens=args.tokens, ignore_eos=True))])[0]
+            r = run([answer_one(decoder, Request(p, max_tokens=args.tokens, ignore_eos=True))])[0]
             pairs.append((len(r.token_ids), total["passes"] - before["passes"]))
             layers += total["layers"] - before["layers"]
             stats.append(r.stats)

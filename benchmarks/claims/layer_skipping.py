@@ -14,13 +14,14 @@ import numpy as np
 from exits import counted, prompts
 from seen import arguments, model, report, shaped
 
-from polydec import registry
 from polydec.bench.measure import Method, Task, measure, table
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.models.depth import kept_layers
 from polydec.targets.skipping import Skipping
+from polydec.testing.kits import build
 
 SPEEDS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
 
@@ -49,13 +50,13 @@ def main() -> None:
         d = np.array(some) - np.array(whole)
         draws = d[np.random.default_rng(0).integers(0, len(d), (2000, len(d)))].mean(1)
         given = {"speed": speed, "even": bool(args.even)}
-        decoder, _ = registry.build("unified-layer-skipping", shaped(lm, 0.0), given=given)
+        decoder, _ = build("unified-layer-skipping", shaped(lm, 0.0), given=given)
         before, n = count.positions, 33
-        run([decoder.run(Request(texts[0][1], max_tokens=n + 1, ignore_eos=True))])
+        run([answer_one(decoder, Request(texts[0][1], max_tokens=n + 1, ignore_eos=True))])
         per_token = (count.positions - before - L * begin) / n         # every layer sees the prompt
-        drafter, _ = registry.build("unified-layer-skipping-draft", shaped(lm, 0.0), given={**given, "depth": 4})
+        drafter, _ = build("unified-layer-skipping-draft", shaped(lm, 0.0), given={**given, "depth": 4})
         asked = [Request(p, max_tokens=args.tokens // 2, ignore_eos=True) for _, p, _ in texts[:args.drafted]]
-        stats = [run([drafter.run(r)])[0].stats for r in asked]
+        stats = [run([answer_one(drafter, r)])[0].stats for r in asked]
         low, high = np.quantile(draws, (0.025, 0.975))
         rows.append({"asked": speed, "layers kept": f"{len(kept)} of {L}", "layers run a token": per_token,
                      "speed by layers": L / per_token, "perplexity": math.exp(float(np.mean(some))),

@@ -10,10 +10,11 @@ import argparse
 
 from seen import arguments, interval, lines, model, part, per_pass, report, shaped
 
-from polydec import registry
 from polydec.api import LM
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler
+from polydec.testing.kits import build
 
 METHODS = {"plain": ("plain", {}), "jacobi 4": ("jacobi", {"block": 4}), "jacobi 8": ("jacobi", {"block": 8}),
            "prompt-lookup": ("prompt-lookup", {"thrift": False}),
@@ -43,7 +44,7 @@ def main() -> None:
             method, options = METHODS[name]
             for ids in rows:
                 scheduler = Scheduler()
-                task = scheduler.submit(registry.build(method, target, None, options)[0].run(Request(ids, args.tokens)))
+                task = scheduler.submit(answer_one(build(method, target, None, options)[0], Request(ids, args.tokens)))
                 while scheduler.step():
                     pass
                 r = task.result

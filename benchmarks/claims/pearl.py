@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from seen import arguments, lines, part, report
 
-from polydec import api, registry
+from polydec import api
 from polydec.bench.overlap import Timed, overlapped
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler
 from polydec.models.lm import LM
 from polydec.shapers.sampling import build_shapers
 from polydec.targets.shaped import Shaped
+from polydec.testing.kits import build
 
 
 def pair(args: argparse.Namespace, threads: int, log: list[Any] | None = None) -> tuple[api.LM, Any, Any]:
@@ -41,7 +43,7 @@ def pair(args: argparse.Namespace, threads: int, log: list[Any] | None = None) -
 def decode(method: str, options: dict[str, Any], target: Any, draft: Any, ids: Any, args: argparse.Namespace,
            pool: Any = None) -> tuple[Any, float]:
     scheduler, start = Scheduler(pool=pool), time.perf_counter()
-    task = scheduler.submit(registry.build(method, target, draft, options)[0].run(
+    task = scheduler.submit(answer_one(build(method, target, draft, options)[0],
         Request(ids, args.tokens, seed=args.seed, ignore_eos=True)))
     while scheduler.step():
         pass

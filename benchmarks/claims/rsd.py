@@ -5,7 +5,7 @@ from __future__ import annotations
 from drafted import questions, ratio, rounds, row
 from seen import arguments, model, report
 
-from polydec.core.types import Budget
+from polydec.families.ar.types import Budget
 from polydec.trees.chain import Chain
 from polydec.trees.static import Static
 from polydec.trees.stochastic_beam import StochasticBeam

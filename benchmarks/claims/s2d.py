@@ -22,12 +22,14 @@ from typing import Any
 from exits import counted, greedy, prompts, sizes
 from seen import DATA, arguments, interval, model, report, shaped
 
-from polydec import load, registry
+from polydec import load
 from polydec.api import LM
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.models.lm import LM as Law
+from polydec.testing.kits import build
 from polydec.train.data import KINDS, split
 from polydec.train.evaluate import bits_per_byte
 from polydec.train.exits import resized
@@ -154,10 +156,10 @@ def losses(drafts: Mapping[str, Path], args: argparse.Namespace) -> list[dict[st
 def as_run(lm: LM, rule: Rule, texts: Sequence[Any], args: argparse.Namespace) -> tuple[Sum, bool]:
     """What the recipe does on these prompts, and whether it writes the target's own texts."""
     total, same, count = Sum(), True, counted(lm.draft.lm.network)
-    decoder, _ = registry.build("s2d", shaped(lm, 0.0), shaped(lm, 0.0, of_draft=True), {
+    decoder, _ = build("s2d", shaped(lm, 0.0), shaped(lm, 0.0, of_draft=True), {
         "tau_1": rule.bars[0], "tau_2": rule.bars[1], "stop": rule.stop, "depth": rule.length})
     for prompt, text in texts:
-        r = run([decoder.run(Request(prompt, max_tokens=args.tokens, ignore_eos=True))])[0]
+        r = run([answer_one(decoder, Request(prompt, max_tokens=args.tokens, ignore_eos=True))])[0]
         total, same = total + Sum(len(r.token_ids), r.stats.passes, r.stats.drafted), same and r.token_ids == text
     return total + Sum(layers=count.layers, heads=count.heads + count.shadows), same
 

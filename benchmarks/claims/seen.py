@@ -16,10 +16,12 @@ import torch
 from polydec import load
 from polydec.api import LM
 from polydec.bench import machine
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Drafter, Target, Verifier
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import run
+from polydec.families.ar.protocols import Drafter, Verifier
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import build_shapers
 from polydec.targets.shaped import Shaped
@@ -72,7 +74,7 @@ def decode(target: Target, drafter: Drafter, verifier: Verifier, prompt: Sequenc
            depth: int = 64, nodes: int = 64, choice: int = 0) -> Any:
     """The result of one request."""
     request = Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed, choice=choice)
-    return run([Speculative(target, drafter, verifier, Fixed(depth, nodes)).run(request)])[0]
+    return run([answer_one(Speculative(target, drafter, verifier, Fixed(depth, nodes)), request)])[0]
 
 
 Pair = tuple[int, int]

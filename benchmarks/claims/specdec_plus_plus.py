@@ -21,8 +21,9 @@ from seen import arguments, interval, model, report, shaped
 from polydec.api import LM
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Reads, Want
+from polydec.core.types import Reads, Want
 from polydec.drafters.model import FromModel
+from polydec.families.ar.types import Budget
 from polydec.models import stop_head
 from polydec.models.stop_head import StopHead
 from polydec.policies.additive import Additive

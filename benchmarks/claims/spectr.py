@@ -9,7 +9,8 @@ from seen import arguments, model, report, shaped
 
 from polydec.core.law import probs
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Want
+from polydec.core.types import Draft, Want
+from polydec.families.ar.types import Budget
 from polydec.trees.sequences import Sequences
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.k_seq import KSeq, acceptance, best_acceptance

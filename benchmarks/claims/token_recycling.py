@@ -9,13 +9,15 @@ from collections import Counter
 
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.core.trace import Event, Proposed, Verified
+from polydec.core.trace import Event
 from polydec.core.types import Draft
 from polydec.drafters._shape import Path, best, counts
 from polydec.drafters.recycling import Memory, Recycling
+from polydec.families.ar.events import Proposed, Verified
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -35,7 +37,7 @@ def positions(prompts: list[tuple[int, ...]], lm, args) -> Counter[Path]:
 
     for prompt in prompts:
         decoder = Speculative(shaped(lm, 0.0), Recycling(nodes=60), Match(), Fixed(64, 60))
-        run([decoder.run(Request(prompt, max_tokens=args.tokens), on=watch)])
+        run([answer_one(decoder, Request(prompt, max_tokens=args.tokens), on=watch)])
     return accepted
 
 

@@ -4,23 +4,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polydec import registry
-    from polydec.api import LM, Choice, Completion, Engine, Piece, Ticket, generate, load, stream
-    from polydec.core.decode import Speculative
+    from polydec.api import LM, Ask, Choice, Completion, Engine, Piece, Ticket, generate, load, stream
     from polydec.core.request import Request, Result
     from polydec.core.rng import Rng
     from polydec.core.trace import replay
     from polydec.core.types import Draft, Exactness
+    from polydec.families.ar.speculative import Speculative
     from polydec.shapers.sampling import Sampling, build_shapers
     from polydec.targets.shaped import Shaped
 
 __version__ = "0.1.0"
-__all__ = ["LM", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
+__all__ = ["LM", "Ask", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
            "Shaped", "Speculative", "Ticket", "build_shapers", "generate", "load", "registry", "replay", "stream"]
 
 # Names are looked up when they are first used: torch takes seconds to load, and the command's entry point, which has to meet
 # an interrupt meanwhile, is loaded after this module.
-_HOMES = {"api": ("LM", "Choice", "Completion", "Engine", "Piece", "Ticket", "generate", "load", "stream"),
-          "core.decode": ("Speculative",), "core.request": ("Request", "Result"), "core.rng": ("Rng",),
+_HOMES = {"api": ("LM", "Ask", "Choice", "Completion", "Engine", "Piece", "Ticket", "generate", "load", "stream"),
+          "families.ar.speculative": ("Speculative",), "core.request": ("Request", "Result"), "core.rng": ("Rng",),
           "core.trace": ("replay",), "core.types": ("Draft", "Exactness"), "shapers.sampling": ("Sampling", "build_shapers"),
           "targets.shaped": ("Shaped",)}
 _HOME = {name: f"polydec.{home}" for home, names in _HOMES.items() for name in names}

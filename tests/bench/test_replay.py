@@ -15,6 +15,7 @@ import speculation
 import tables
 
 from polydec.bench.profile import Profile
+from polydec.core.decoder import answer_one
 from polydec.core.types import Want
 
 PROFILE = Profile(0, {1: 10.0, 2: 12.0, 4: 20.0}, 1000, {1: 11.0, 2: 14.0, 4: 24.0}, {1: 1.0, 2: 1.5}, 0.5, "today")
@@ -246,17 +247,17 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path):
     tasks = [[speculation.Row("one", "qa")], [speculation.Row("two", "qa")]]
     sides = [Side("plain", left), Side("auto", left)]
     with pytest.raises(KeyboardInterrupt):
-        speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
+        answer_one(speculation, a, lm, PROFILE, sides, tasks, ["greedy"])
     assert len(out.read_text().splitlines()) == 1 + 3
     left[0] = 2 + 5 + 3
-    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
+    answer_one(speculation, a, lm, PROFILE, sides, tasks, ["greedy"])
     assert left[0] == 0
     head, *cells = (json.loads(line) for line in out.read_text().splitlines())
     assert replay.from_line(head) == PROFILE and all(c["profile"] == head["profile"] for c in cells)
     assert len({tables.key(c) for c in cells}) == len(cells) == 8
-    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])        # nothing is left to do, nothing is run
+    answer_one(speculation, a, lm, PROFILE, sides, tasks, ["greedy"])        # nothing is left to do, nothing is run
     a.tokens, left[0] = 9, 2 + 8 + 4                                     # longer answers are other cells
-    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
+    answer_one(speculation, a, lm, PROFILE, sides, tasks, ["greedy"])
     assert len(out.read_text().splitlines()) == 1 + 16
 
 
@@ -277,13 +278,13 @@ def test_a_batch_holds_one_workload_and_what_is_left_goes_together():
 
 def test_overview_has_every_method_in_every_setting(tmp_path):
     cells = [cell(m, 100.0, prompt=p, seconds=s, sampling=name) for name, faster in (("greedy", 2.0), ("T = 0.7", 1.0))
-             for m, s in (("plain", 1.0), ("jacobi", 1.0 / faster), ("confidence-exit", 4.0)) for p in "pq"]
+             for m, s in (("plain", 1.0), ("jacobi", 1.0 / faster), ("calm", 4.0)) for p in "pq"]
     cells.append(cell("lookahead", 100.0, prompt="p", sampling="T = 0.7"))
     path = tmp_path / "run.jsonl"
     path.write_text("".join(json.dumps(c) + "\n" for c in cells))
     seen = tables.Overview.of(tables.read([path]))
     assert dict(seen.tasks) == {("greedy", 1): 2, ("T = 0.7", 1): 2} and next(iter(seen.ratios)) == "jacobi"
-    assert seen.ratios["jacobi"]["greedy", 1].value == pytest.approx(2.0) and seen.starred == {"confidence-exit"}
+    assert seen.ratios["jacobi"]["greedy", 1].value == pytest.approx(2.0) and seen.starred == {"calm"}
     table, picture = seen.markdown(), heatmap.svg(seen)
     assert "| lookahead | - | 1.00 (one task) |" in table and "| confidence-exit \\* | 0.25 (0.25 to 0.25) |" in table
     root = ElementTree.fromstring(picture)

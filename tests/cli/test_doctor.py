@@ -65,7 +65,7 @@ def test_without_a_profile_it_is_measured_and_said(monkeypatch):
 def test_wrong_options_are_refused_before_anything_is_measured(monkeypatch):
     monkeypatch.setattr(profile, "measure", None)
     engine = api.Engine(api.load("zoo:tiny"))
-    for method, options in (("auto", {"depth": 99}), ("prompt-lookup", {"dept": 3}), ("grafted", {"trust": 0.0})):
+    for method, options in (("auto", {"depth": 99}), ("prompt-lookup", {"dept": 3}), ("merged-drafts", {"trust": 0.0})):
         with pytest.raises(ValueError, match=r"dept|trust"):
             engine.submit("The old river", method=method, options=options)
 

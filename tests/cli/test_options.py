@@ -65,14 +65,14 @@ def test_range_is_stated_and_true(lm, head, method, option):
 
 
 @pytest.mark.parametrize(("method", "given", "says"), [
-    ("early-exit", {"exit": "6"}, "exit is 6: it must lie in 1 to 5, the model's layers"),
-    ("early-exit", {"exit": "0"}, "exit is 0: it must lie in 1 to 5, the model's layers"),
-    ("early-exit", {"exit": "1000000000"}, "exit is 1000000000: it must lie in 1 to 5, the model's layers"),
-    ("layer-skip", {"skip": "5"}, "skip is '5': it must name layers 0 to 4"),
-    ("layer-skip", {"threshold": "2"}, "threshold is 2.0: it must lie in 0 to 1"),
-    ("confidence-exit", {"every": "0"}, "every is 0: it must be at least 1"),
-    ("confidence-exit", {"every": "-2"}, "every is -2: it must be at least 1"),
-    ("hierarchical", {"inner_nodes": "257"}, "inner_nodes is 257: it must lie in 0 to 256"),
+    ("layerskip", {"exit": "6"}, "exit is 6: it must lie in 1 to 5, the model's layers"),
+    ("layerskip", {"exit": "0"}, "exit is 0: it must lie in 1 to 5, the model's layers"),
+    ("layerskip", {"exit": "1000000000"}, "exit is 1000000000: it must lie in 1 to 5, the model's layers"),
+    ("draft-and-verify", {"skip": "5"}, "skip is '5': it must name layers 0 to 4"),
+    ("draft-and-verify", {"threshold": "2"}, "threshold is 2.0: it must lie in 0 to 1"),
+    ("calm", {"every": "0"}, "every is 0: it must be at least 1"),
+    ("calm", {"every": "-2"}, "every is -2: it must be at least 1"),
+    ("specmquant", {"inner_nodes": "257"}, "inner_nodes is 257: it must lie in 0 to 256"),
     ("s2d", {"tau_2": "-1"}, "tau_2 is -1.0: it must be at least 0"),
     ("aggressive-decoding", {"start": "5", "stop": "3"}, "stop is 3: it must lie behind start, which is 5"),
     ("aggressive-decoding", {"start": "-3", "stop": "-5"}, "stop is -5: it must lie behind start, which is -3"),

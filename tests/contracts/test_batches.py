@@ -7,13 +7,14 @@ import torch
 
 import micro
 from polydec import api, registry
-from polydec.core.costs import Costs
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
+from polydec.models.costs import Costs
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
-from polydec.testing.examples import decoder, ngrams, options
+from polydec.testing.examples import artefacts, decoder
 from polydec.testing.toy import toy
 
 PROMPTS = ((0, 1, 0, 2, 0, 1), (3,), (4, 4, 1), (2, 1, 3, 0, 5, 1, 3, 0))
@@ -23,8 +24,8 @@ def mixed(law, small, names, seed, most=24):
     jobs = []
     for i, name in enumerate(names):
         jobs.append((decoder(name, law, small), Request(PROMPTS[(seed + i) % 4], most - i, seed=seed, choice=i)))
-    alone = [run([d.run(r)])[0].token_ids for d, r in jobs]
-    together = [r.token_ids for r in run([d.run(r) for d, r in jobs])]
+    alone = [run([answer_one(d, r)])[0].token_ids for d, r in jobs]
+    together = [r.token_ids for r in run([answer_one(d, r) for d, r in jobs])]
     return alone, together
 
 
@@ -47,13 +48,12 @@ def on_a_network(tmp_path, dtype, temperature, draws):
     """Batches of eight methods drawn at random, on a random Llama."""
     torch.set_num_threads(1)
     lm = api.load(str(micro.write(tmp_path / "a")), draft=str(micro.write(tmp_path / "b", seed=1)), dtype=dtype)
-    lm = replace(lm, ngrams=ngrams(lm.checkpoint.lm.vocab))
+    lm = replace(lm, artefacts=artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width))
     vars(lm)["costs"] = Costs()                   # instead of measuring
     for seed in draws:
         drawn = random.Random(seed).sample(sorted(registry.recipes()), 8)
         def submit(engine, i, seed=seed, drawn=drawn):
             return engine.submit(f"The grey fox {i} the fox and the grey", method=drawn[i], seed=seed, max_tokens=20,
-                                 options=options(drawn[i], lm.draft.lm.network.config.width),
                                  sampling=lm.sampling(temperature=temperature))
         alone = []
         for i in range(8):

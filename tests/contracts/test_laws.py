@@ -1,11 +1,11 @@
 """The output law of every composition, enumerated, is the target's."""
 import pytest
 
-from polydec.core.decode import Speculative
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.recycling import Recycling
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_decoder import check_law
 from polydec.testing.examples import SHAPERS

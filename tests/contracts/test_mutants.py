@@ -5,13 +5,15 @@ from typing import ClassVar
 
 import pytest
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.law import probs, residual, without
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Exactness, Verdict, Want
+from polydec.core.types import Draft, Draw, Exactness, Want
 from polydec.drafters.lookup import Lookup, LookupGuess
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Verdict, follow
 from polydec.models.lm import LM
 from polydec.policies.fixed import Fixed
 from polydec.targets.shaped import Node, ShapedSession, Trail
@@ -95,7 +97,7 @@ class Noisy:
     exactness: ClassVar = Exactness.LAW
 
     def verify(self, draft, scores, rng, position):
-        return draft.follow(lambda node, depth: rng.at("token", position).noise(len(scores.row(node))).argmax(scores.row(node)))
+        return follow(draft, lambda node, depth: rng.at("token", position).noise(len(scores.row(node))).argmax(scores.row(node)))
 
 
 def test_noise_of_another_position():
@@ -256,14 +258,14 @@ class Broken:
     exactness: ClassVar = Exactness.LAW
 
     def run(self, request, rng=None, on=lambda e: None):
-        return self.inner.run(request, rng, on)
+        return answer_one(self.inner, request, rng, on)
 
 
 class EosLeak(Broken):
     """Takes an accepted run whole, although an end stands inside it."""
     async def run(self, request, rng=None, on=lambda e: None):
         ends = request.stop_ids | (frozenset() if request.ignore_eos else self.inner.target.vocab.eos)
-        out = await self.inner.run(replace(request, ignore_eos=True, stop_ids=frozenset()), rng, on)
+        out = await answer_one(self.inner, replace(request, ignore_eos=True, stop_ids=frozenset()), rng, on)
         stop = next((i for i, x in enumerate(out.token_ids) if x in ends), None)
         return out if stop is None else replace(out, token_ids=out.token_ids[:stop + 2], finish_reason="stop")
 
@@ -271,7 +273,7 @@ class EosLeak(Broken):
 class OneStream(Broken):
     """All choices and seeds draw from one stream."""
     def run(self, request, rng=None, on=lambda e: None):
-        return self.inner.run(request, rng or Rng.of(0), on)
+        return answer_one(self.inner, request, rng or Rng.of(0), on)
 
 
 COUNT = defaultdict(int)
@@ -281,7 +283,7 @@ class TakesTurns(Broken):
     """The stream depends on how many requests came before: neighbours share randomness."""
     def run(self, request, rng=None, on=lambda e: None):
         COUNT["requests"] += 1
-        return self.inner.run(request, rng or Rng.of(COUNT["requests"]), on)
+        return answer_one(self.inner, request, rng or Rng.of(COUNT["requests"]), on)
 
 
 class Mislabelled(Broken):
@@ -291,7 +293,7 @@ class Mislabelled(Broken):
             if type(event).__name__ == "Edited":
                 event = replace(event, edit=replace(event.edit, write=tuple((max(3, at - 1), x) for at, x in event.edit.write)))
             on(event)
-        return self.inner.run(request, rng, shifted)
+        return answer_one(self.inner, request, rng, shifted)
 
 
 @pytest.mark.parametrize("fault, check", [(EosLeak, check_ends), (OneStream, check_choices), (TakesTurns, check_batch),

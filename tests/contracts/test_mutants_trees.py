@@ -3,10 +3,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from polydec.core.decode import Speculative
 from polydec.core.law import probs, residual
 from polydec.core.types import Draft, Draw, Want
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_decoder import check_law
 from polydec.testing.check_tree import check_tree

@@ -1,6 +1,6 @@
 import pytest
 
-from polydec.core.costs import Costs
+from polydec.models.costs import Costs
 from polydec.testing.toy import toy
 
 

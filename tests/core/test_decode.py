@@ -3,13 +3,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Edited, Finished, Opened, Proposed, Verified, replay
-from polydec.core.types import Draft, Exactness, Reads, Verdict, Want
+from polydec.core.trace import Edited, Finished, Opened, replay
+from polydec.core.types import Draft, Exactness, Reads, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.events import Proposed, Verified
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Verdict
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
@@ -50,7 +53,7 @@ def plain(target):
 
 
 def decode(decoder, request, on=None):
-    return run([decoder.run(request) if on is None else decoder.run(request, on=on)])[0]
+    return run([answer_one(decoder, request) if on is None else answer_one(decoder, request, on=on)])[0]
 
 
 def test_exactness_is_the_verifiers():
@@ -203,14 +206,14 @@ def test_cancelled_requests_close_their_sessions_and_leave_the_others_alone():
     request = Request((0, 1), max_tokens=30)
     alone = decode(plain(target), request).token_ids
     scheduler, written = Scheduler(), []
-    kept = scheduler.submit(plain(target).run(request))
+    kept = scheduler.submit(answer_one(plain(target), request))
 
     def watch(event):
         written.append(event)
         if isinstance(event, Edited) and len(written) > 9:
             scheduler.cancel(cut)                 # from inside its own step
 
-    cut = scheduler.submit(Speculative(target, Oracle((0, 1, *alone), seen), Match(), Fixed(1)).run(request, on=watch))
+    cut = scheduler.submit(answer_one(Speculative(target, Oracle((0, 1, *alone), seen), Match(), Fixed(1)), request, on=watch))
     while scheduler.step():
         pass
     assert kept.result.token_ids == alone

@@ -2,7 +2,8 @@
 import pytest
 import torch
 
-from polydec.core.types import Budget, Draft, Draw, Verdict, Vocab
+from polydec.core.types import Draft, Draw, Vocab
+from polydec.families.ar.types import Budget, Verdict, follow
 
 LAW = torch.zeros(3)
 #        0
@@ -51,8 +52,8 @@ def test_growing():
 
 def test_following():
     picks = {0: 2, 2: 9, 5: 1}
-    assert TREE.follow(lambda node, depth: picks[node]) == Verdict((2, 5), 1)
-    assert TREE.follow(lambda node, depth: 100 + depth) == Verdict((), 100)
+    assert follow(TREE, lambda node, depth: picks[node]) == Verdict((2, 5), 1)
+    assert follow(TREE, lambda node, depth: 100 + depth) == Verdict((), 100)
 
 
 def test_fit_cuts_by_depth_and_below_an_end():

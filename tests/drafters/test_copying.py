@@ -3,18 +3,20 @@ import random
 
 import pytest
 
-from polydec import registry
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
 from polydec.drafters.capped import Capped
 from polydec.drafters.copying import Copying
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_drafter import check_drafter
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -42,7 +44,7 @@ def test_index_equals_a_scan_and_never_matches_itself(how):
 def test_is_lookup_with_one_length():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0, 1), max_tokens=60)
     for first in (False, True):
-        a, b = (run([Speculative(target, d, Match(), Fixed(6)).run(request)])[0]
+        a, b = (run([answer_one(Speculative(target, d, Match(), Fixed(6)), request)])[0]
                 for d in (Copying(2, 6, first), Lookup(2, 2, first, loop=False)))
         assert a == b
 
@@ -78,37 +80,37 @@ def test_a_repeated_answer_is_copied_block_by_block():
     target.network.weight[:] = -50.0
     for a in range(9):
         target.network.weight[:, a, (a + 1) % 9] = 50.0
-    out = run([Speculative(target, Copying(), Match(), Fixed(10)).run(Request((*range(9), *range(9), *range(9), 0, 1, 2, 3),
+    out = run([answer_one(Speculative(target, Copying(), Match(), Fixed(10)), Request((*range(9), *range(9), *range(9), 0, 1, 2, 3),
                                                                            max_tokens=110))])[0]
     assert len(out.token_ids) / out.stats.passes >= 0.8 * 11
 
 
 def test_without_a_block_it_is_the_draft_model():
     target, draft, request = toy(4, 5, eos=-1), toy(5, 5, cost=0.1), Request((0, 1, 2, 0, 1), max_tokens=40, seed=2)
-    ours = registry.build("copyspec-draft", target, draft, {"block": 0, "depth": 3})[0]
-    theirs = registry.build("draft-model", target, draft, {"depth": 3})[0]
-    assert run([ours.run(request)])[0] == run([theirs.run(request)])[0]
+    ours = build("copyspec-draft", target, draft, {"block": 0, "depth": 3})[0]
+    theirs = build("draft-model", target, draft, {"depth": 3})[0]
+    assert run([answer_one(ours, request)])[0] == run([answer_one(theirs, request)])[0]
 
 
 def test_copies_and_model_drafts_take_turns():
     """Caches stay in step: with copies the greedy text is the same, and both sources are used."""
     target, draft, request = toy(7, 6, eos=-1, sharp=3.0), toy(8, 6, cost=0.1), Request((0, 1, 2, 0, 1), max_tokens=60)
-    both = registry.build("copyspec-draft", target, draft, {"gamma": 1, "depth": 2})[0]
+    both = build("copyspec-draft", target, draft, {"gamma": 1, "depth": 2})[0]
     events = []
-    out = run([both.run(request, on=events.append)])[0]
+    out = run([answer_one(both, request, on=events.append)])[0]
     lengths = {len(e.token) - 1 for e in events if hasattr(e, "parent")}
     assert out.stats.accepted and {2, 10} <= lengths
     twin = Speculative(target, FromModel(draft, Chain()), Exact(), Fixed(2))
-    assert len(run([twin.run(request)])[0].token_ids) == len(out.token_ids)
+    assert len(run([answer_one(twin, request)])[0].token_ids) == len(out.token_ids)
 
 
 def test_capped():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
     drafter = FromModel(toy(91, 5, cost=0.1), Chain())
-    a, b = (run([Speculative(target, d, Exact(), Fixed(n)).run(request)])[0]
+    a, b = (run([answer_one(Speculative(target, d, Exact(), Fixed(n)), request)])[0]
             for d, n in ((Capped(drafter, 2), 9), (drafter, 2)))
     assert a == b
-    assert run([Speculative(target, Capped(drafter, 9), Exact(), Fixed(2)).run(request)])[0] == a
+    assert run([answer_one(Speculative(target, Capped(drafter, 9), Exact(), Fixed(2)), request)])[0] == a
     with pytest.raises(ValueError, match="depth is -1: it must lie in 0 to 64"):
         Capped(drafter, -1)
 

@@ -1,8 +1,9 @@
 """The goodput policy."""
 import pytest
 
-from polydec.core.costs import Costs
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
+from polydec.families.ar.types import Budget, Verdict
+from polydec.models.costs import Costs
 from polydec.policies.goodput import Goodput
 
 

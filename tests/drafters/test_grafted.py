@@ -5,17 +5,19 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Draw, Verdict, Want
+from polydec.core.types import Draft, Draw, Want
 from polydec.drafters.capped import Capped
 from polydec.drafters.grafted import Grafted, GraftedGuess
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -199,14 +201,14 @@ def uncalibrated(result):
 @pytest.mark.parametrize("drafter", [Lookup(3, 1), Recycling(2, 6), Suffix()], ids=str)
 def test_reduces_to_its_only_drafter(drafter):
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
-    one, alone = (run([Speculative(target, d, Match(), Fixed(3, 6)).run(request)])[0] for d in (Grafted((drafter,)), drafter))
+    one, alone = (run([answer_one(Speculative(target, d, Match(), Fixed(3, 6)), request)])[0] for d in (Grafted((drafter,)), drafter))
     assert uncalibrated(one) == uncalibrated(alone)
 
 
 def test_reduces_to_its_only_drafter_which_draws():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
     drafter = FromModel(toy(91, 5, cost=0.1), Static((2, 1)))
-    one, alone = (run([Speculative(target, d, Exact(), Fixed(3, 6)).run(request)])[0] for d in (Grafted((drafter,)), drafter))
+    one, alone = (run([answer_one(Speculative(target, d, Exact(), Fixed(3, 6)), request)])[0] for d in (Grafted((drafter,)), drafter))
     assert uncalibrated(one) == uncalibrated(alone)
 
 

@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from polydec import registry
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Reads, Verdict, Vocab, Want
+from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.drafters.dynamic_exit import Count, DynamicExit
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.part import FromPart
 from polydec.drafters.sorted_exits import SortedExits
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Verdict
 from polydec.models.depth import halves, kept_layers, left, named
 from polydec.models.lm import LM, LMSession
 from polydec.policies.confidence import Confidence
@@ -28,6 +30,7 @@ from polydec.targets.shaped import Shaped
 from polydec.targets.skipping import Skipping
 from polydec.testing.check_decoder import check_decoder, check_greedy, check_law
 from polydec.testing.check_target import Checker, check_target
+from polydec.testing.kits import build
 from polydec.testing.toy import Table, toy
 from polydec.trees.chain import Chain
 from polydec.trees.static import Static
@@ -38,11 +41,11 @@ PROMPT = (0, 1, 0, 2, 1)
 
 
 def answer(decoder, tokens=40, seed=0, prompt=PROMPT):
-    return run([decoder.run(Request(prompt, max_tokens=tokens, ignore_eos=True, seed=seed))])[0]
+    return run([answer_one(decoder, Request(prompt, max_tokens=tokens, ignore_eos=True, seed=seed))])[0]
 
 
 def recipe(name, target, draft=None, **options):
-    return registry.build(name, target, draft, options)[0]
+    return build(name, target, draft, options)[0]
 
 
 class Deep(Table):
@@ -67,7 +70,7 @@ def deep(seed=1, size=5, done=9):
 @pytest.mark.parametrize("shaper", [Greedy(), Temperature(0.8)], ids=["greedy", "sampled"])
 def test_all_layers_draft_what_is_accepted(shaper):
     target = Shaped(deep(), shaper)
-    for name, options in (("early-exit", {"exit": 6}), ("layer-skip", {"skip": "", "threshold": 0.0}),
+    for name, options in (("layerskip", {"exit": 6}), ("draft-and-verify", {"skip": "", "threshold": 0.0}),
                           ("unified-layer-skipping-draft", {"speed": 1.0})):
         stats = answer(recipe(name, target, **options)).stats
         assert stats.accepted == stats.drafted > 0, name
@@ -77,12 +80,12 @@ def test_all_layers_draft_what_is_accepted(shaper):
 def test_early_layers_run_once_for_a_token_that_is_kept(exit, depth):
     target = Shaped(deep(3), Greedy())
     net = target.target.network
-    stats = answer(recipe("early-exit", target, exit=exit, depth=depth)).stats
+    stats = answer(recipe("layerskip", target, exit=exit, depth=depth)).stats
     fed = len(PROMPT) - 1 + stats.passes + stats.drafted
     assert net.runs == fed * 6, "every layer runs once for each token of the prompt, each root and each draft"
 
 
-@pytest.mark.parametrize("name, options", [("early-exit", {"depth": 0}), ("dynamic-exit", {"depth": 0})])
+@pytest.mark.parametrize("name, options", [("layerskip", {"depth": 0}), ("del", {"depth": 0})])
 def test_depth_0_is_plain(name, options):
     target = Shaped(deep(3), Temperature(0.9))
     ours, plain = answer(recipe(name, target, **options)), answer(recipe("plain", target))
@@ -114,7 +117,7 @@ def test_published_layers():
 
 @pytest.mark.parametrize("skip", ["0a,1m", "1,2a", "0m,2m"])
 def test_halves_that_do_not_draft_keep_the_law(skip):
-    check_decoder(lambda t, d: recipe("layer-skip", t, skip=skip, threshold=0.0, depth=2), laws=3)
+    check_decoder(lambda t, d: recipe("draft-and-verify", t, skip=skip, threshold=0.0, depth=2), laws=3)
     target = Shaped(deep(3), Greedy())
     stats = answer(Speculative(target, FromPart(Chain(), *left(halves(skip, 6), 6)), Exact(), Fixed(3))).stats
     assert stats.drafted >= stats.accepted > 0
@@ -133,11 +136,11 @@ def test_names_of_halves():
     net = toy(1).network
     for bad in ("3", "1,-1", "a", "1x", "2,9m", "0-2", "1a2"):
         with pytest.raises(ValueError, match=rf"skip is '{bad}': it must name layers 0 to 2, such as 3 \(whole\)"):
-            recipe("layer-skip", LM(net, toy(1).vocab), skip=bad)
+            recipe("draft-and-verify", LM(net, toy(1).vocab), skip=bad)
     with pytest.raises(ValueError, match="at least one attention or MLP of the 3 layers must be left"):
-        recipe("layer-skip", LM(net, toy(1).vocab), skip="0,1,2")
-    with pytest.raises(ValueError, match="skip is 3: it must be a word or none"):
-        recipe("layer-skip", LM(net, toy(1).vocab), skip=3)
+        recipe("draft-and-verify", LM(net, toy(1).vocab), skip="0,1,2")
+    with pytest.raises(ValueError, match="skip is 3: it must be a word, or none"):
+        recipe("draft-and-verify", LM(net, toy(1).vocab), skip=3)
     for bad in ({0, 1}, {6}, {-1}):
         with pytest.raises(ValueError, match=r"without is .*: it must hold"):
             FromPart(Chain(), (0, 2), frozenset(bad))
@@ -163,18 +166,18 @@ def test_skipping_runs_the_kept_layers_only_after_the_prompt():
     assert answer(recipe("unified-layer-skipping", deep(2), speed=1.0), 21).token_ids == whole
     decoder = recipe("unified-layer-skipping", deep(2), speed=2.0)
     requests = [Request(PROMPT[:k], max_tokens=9 + k, seed=k) for k in (1, 2, 5)]
-    together = run([decoder.run(r) for r in requests])
-    assert [t.token_ids for t in together] == [run([decoder.run(r)])[0].token_ids for r in requests]
+    together = run([answer_one(decoder, r) for r in requests])
+    assert [t.token_ids for t in together] == [run([answer_one(decoder, r)])[0].token_ids for r in requests]
 
 
 def test_confidence_exit_between_its_limits():
     plain = answer(recipe("plain", deep(2))).token_ids
     above = deep(2)
-    assert answer(recipe("confidence-exit", above, threshold=1.01)).token_ids == plain
+    assert answer(recipe("calm", above, threshold=1.01)).token_ids == plain
     runs = [above.network.runs]
     for threshold in (0.6, 0.2, 0.0):
         target = deep(2)
-        answer(recipe("confidence-exit", target, threshold=threshold))
+        answer(recipe("calm", target, threshold=threshold))
         runs.append(target.network.runs)
     assert runs == sorted(runs, reverse=True) and runs[-1] == (len(PROMPT) + 39) * 2 + (4 if len(PROMPT) - 1 > 4 else 0) * 4
     assert Confident(above, (1, 6), 1.3, 5.0).bar(10**6) > 1
@@ -200,9 +203,9 @@ def test_the_best_exit_is_that_of_brute_force():
 
 def test_a_model_that_is_done_after_three_layers():
     target = Shaped(deep(4, done=3), Greedy())
-    decoder = recipe("dynamic-exit", target, depth=5, head=0.0)
+    decoder = recipe("del", target, depth=5, head=0.0)
     drafted = []
-    r = run([decoder.run(Request(PROMPT, max_tokens=120, ignore_eos=True), on=lambda e: drafted.append(
+    r = run([answer_one(decoder, Request(PROMPT, max_tokens=120, ignore_eos=True), on=lambda e: drafted.append(
         len(e.token) - 1 if type(e).__name__ == "Proposed" else None))])[0]
     lengths = [n for n in drafted if n is not None]
     assert set(lengths[19:-1]) == {5} and r.stats.accepted > 0.9 * r.stats.drafted
@@ -257,8 +260,8 @@ def test_two_targets_share_a_sorted_draft():
     draft = deep(7)
     decoders = [recipe("s2d", toy(s, 5), draft, tau_1=t, stop=0.0) for s, t in ((3, 0.5), (4, 0.9))]
     requests = [Request(PROMPT[:k], max_tokens=20, ignore_eos=True, seed=k) for k in (2, 3, 5)]
-    together = run([d.run(r) for r in requests for d in decoders])
-    alone = [run([d.run(r)])[0] for r in requests for d in decoders]
+    together = run([answer_one(d, r) for r in requests for d in decoders])
+    alone = [run([answer_one(d, r)])[0] for r in requests for d in decoders]
     assert [t.token_ids for t in together] == [t.token_ids for t in alone]
     assert [t.stats for t in together] == [t.stats for t in alone]
 
@@ -314,8 +317,8 @@ def fresh_states(self, depth, draft, want, real=LMSession.score_to):
 
 
 @pytest.mark.parametrize("place, fault, name", [
-    ("_advance", never_caught_up, "s2d"), ("score_to", kept_as_drafted, "layer-skip"),
-    ("score_to", fresh_states, "early-exit")])
+    ("_advance", never_caught_up, "s2d"), ("score_to", kept_as_drafted, "draft-and-verify"),
+    ("score_to", fresh_states, "layerskip")])
 def test_faulty_sessions_show(monkeypatch, place, fault, name):
     def make(target, draft):
         return recipe(name, target, draft, **({"tau_1": 0.4, "tau_2": 0.5, "stop": 0.0} if name == "s2d" else {}))

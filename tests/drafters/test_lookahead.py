@@ -4,17 +4,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydec import registry
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Want
+from polydec.core.types import Draft, Want
 from polydec.drafters.jacobi import Jacobi, spread
 from polydec.drafters.lookahead import Lookahead, LookaheadGuess
+from polydec.families.ar.types import Budget, follow
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.repetition import Repetition
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_drafter import check_drafter
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 
 BUDGET = Budget(64, 1024)
@@ -28,8 +30,8 @@ def cycle(size):
 
 
 def decode(target, name, tokens=120, **options):
-    decoder = registry.build(name, target, None, options)[0]
-    return run([decoder.run(Request((0, 1, 2), max_tokens=tokens, ignore_eos=True))])[0]
+    decoder = build(name, target, None, options)[0]
+    return run([answer_one(decoder, Request((0, 1, 2), max_tokens=tokens, ignore_eos=True))])[0]
 
 
 async def rounds(target, drafter, prompt, count):
@@ -40,7 +42,7 @@ async def rounds(target, drafter, prompt, count):
         levels = [list(level) for level in guess.levels]
         draft = await guess.propose(root, len(prompt) + n, BUDGET, Rng.of(n))
         scores = await session.score(draft, Want())
-        verdict = draft.follow(lambda node, depth, s=scores: s.argmax(node))
+        verdict = follow(draft, lambda node, depth, s=scores: s.argmax(node))
         session.commit((root, *[draft.token[i] for i in verdict.path]))
         guess.learn(draft, scores, verdict)
         out.append((levels, draft, scores, guess))
@@ -80,7 +82,7 @@ def test_a_cell_sees_what_the_paper_lets_it_see(window, ngram):
                 return (await session.score(Draft.chain(path[0], path[1:]), Want())).base.row(len(path) - 1)
 
             assert torch.equal(scores.base.row(i), run([alone()])[0])
-        verdict = draft.follow(lambda node, depth, s=scores: s.argmax(node))
+        verdict = follow(draft, lambda node, depth, s=scores: s.argmax(node))
         text += [draft.token[i] for i in (0, *verdict.path)]
 
 
@@ -166,7 +168,7 @@ def test_jacobi_reads_the_shaped_law():
         session, guess = target.open((0, 1, 2)), Jacobi(3).open((0, 1, 2), None)
         draft = await guess.propose(2, 3, BUDGET, Rng.of(0))
         scores = await session.score(draft, Want())
-        verdict = draft.follow(lambda node, depth: scores.argmax(node))
+        verdict = follow(draft, lambda node, depth: scores.argmax(node))
         guess.learn(draft, scores, verdict)
         done = len(verdict.path)
         return guess.guess[:3 - done], *([s.argmax(i) for i in range(done + 1, 4)] for s in (scores, scores.base))

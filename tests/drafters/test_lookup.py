@@ -3,12 +3,14 @@ import random
 
 import pytest
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
 from polydec.drafters.lookup import PRIOR, Lookup
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
@@ -69,7 +71,7 @@ def test_a_cycle_is_copied_whole():
     for a in range(4):
         target.network.weight[:, a, (a + 1) % 4] = 50.0
     decoder = Speculative(target, Lookup(), Match(), Fixed(6))
-    out = run([decoder.run(Request((0, 1, 2, 3, 0), max_tokens=70))])[0]
+    out = run([answer_one(decoder, Request((0, 1, 2, 3, 0), max_tokens=70))])[0]
     assert out.stats.passes == 10 and out.stats.accepted == 60
 
 

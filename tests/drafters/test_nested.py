@@ -1,16 +1,18 @@
 """Hierarchical drafting: two levels, both exact."""
 import pytest
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
-from polydec.core.types import Budget, Draw, Reads, Verdict, Want
+from polydec.core.types import Draw, Reads, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.nested import Nested
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.recycling import Recycling
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
@@ -45,7 +47,7 @@ def test_the_chain_has_the_small_models_law(name, verifier):
               shapings=("plain",))
     small = toy(3, 3, eos=-1)
     for seed in range(4):
-        result = run([Speculative(small, Nested(small, INNER[name], verifier), Exact(), Fixed(4)).run(
+        result = run([answer_one(Speculative(small, Nested(small, INNER[name], verifier), Exact(), Fixed(4)),
             Request((0, 1, 0), 30, seed=seed))])[0]
         assert result.stats.accepted == result.stats.drafted > 0
 
@@ -63,7 +65,7 @@ def test_it_may_stop_early():
 def test_greedy_chains_are_the_small_models_greedy_text(name):
     for seed in range(6):
         small, prompt = greedy(toy(seed, 6, eos=-1)), (0, 1, 2, 3, 0, 1)
-        want = run([Speculative(small, Nothing(), Match(), Fixed(0)).run(Request(prompt, 5))])[0].token_ids
+        want = run([answer_one(Speculative(small, Nothing(), Match(), Fixed(0)), Request(prompt, 5))])[0].token_ids
         draft = propose(Nested(small, INNER[name], Match()), prompt)
         assert draft.token[1:] == want and set(draft.draw) == {Draw.CERTAIN}
 
@@ -71,7 +73,7 @@ def test_greedy_chains_are_the_small_models_greedy_text(name):
 def test_without_inner_drafts_it_is_a_chain():
     for seed in range(4):
         requests, target, small = Request((0, 1, 2), 24, seed=seed), toy(1, 5, eos=-1), greedy(toy(2, 5, eos=-1, cost=0.1))
-        a, b = (run([Speculative(greedy(target), d, Exact(), Fixed(3)).run(requests)])[0] for d in (
+        a, b = (run([answer_one(Speculative(greedy(target), d, Exact(), Fixed(3)), requests)])[0] for d in (
             Nested(small, Recycling(2, 4), Match(), 0), FromModel(small, Chain())))
         assert a == b
 
@@ -101,7 +103,7 @@ def test_the_small_model_makes_fewer_passes_than_tokens():
     small = greedy(toy(5, 8, eos=-1, cost=0.1))
     decoder = Speculative(greedy(toy(5, 8, eos=-1)), Nested(small, Lookup(), Match(), 4), Exact(), Fixed(6))
     scheduler = Scheduler()
-    task = scheduler.submit(decoder.run(Request((0, 1, 2), 120)))
+    task = scheduler.submit(answer_one(decoder, Request((0, 1, 2), 120)))
     while scheduler.step():
         pass
     use = task.usage[small.target.network]

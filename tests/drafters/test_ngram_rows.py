@@ -6,13 +6,15 @@ from itertools import pairwise
 import pytest
 import torch
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Draw, Verdict, Want
+from polydec.core.types import Draft, Draw, Want
 from polydec.drafters._shape import best, counts, of_counts, template
 from polydec.drafters.ngram_rows import NgramRows, NgramRowsGuess, Rows
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -121,11 +123,11 @@ def test_contract(how):
 def test_samples_of_one_question_help_each_other():
     target, rows = toy(4, 6, eos=-1, sharp=2.5), Rows()
     decoder = Speculative(target, NgramRows(store=rows), Exact(), Fixed(16, 16))
-    rate = [sum(run([decoder.run(Request((0, 1), max_tokens=40, choice=8 * j + i))])[0].stats.passes for i in range(8))
+    rate = [sum(run([answer_one(decoder, Request((0, 1), max_tokens=40, choice=8 * j + i))])[0].stats.passes for i in range(8))
             for j in range(3)]
     assert rate[2] < rate[0]
     cold = Speculative(target, NgramRows(), Exact(), Fixed(16, 16))
-    assert sum(run([cold.run(Request((0, 1), max_tokens=40, choice=i))])[0].stats.passes for i in range(8)) > rate[0]
+    assert sum(run([answer_one(cold, Request((0, 1), max_tokens=40, choice=i))])[0].stats.passes for i in range(8)) > rate[0]
 
 
 class Likeliest(NgramRowsGuess):
@@ -171,7 +173,7 @@ def test_known_bugs_show_in_the_output_law(fault):
 def test_match_would_be_lossless_too():
     """With certain children the verifier that never looks at laws gives the same text as plain decoding's."""
     target, request = toy(4, 5, eos=-1), Request((0, 1), max_tokens=20, seed=5)
-    a, b = (run([Speculative(target, NgramRows(draws=False), v, Fixed(9)).run(request)])[0] for v in (Exact(), Match()))
+    a, b = (run([answer_one(Speculative(target, NgramRows(draws=False), v, Fixed(9)), request)])[0] for v in (Exact(), Match()))
     assert a.token_ids == b.token_ids
 
 

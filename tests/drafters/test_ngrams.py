@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from polydec import registry
 from polydec.cli.main import app
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Verdict, Vocab
+from polydec.core.types import Draft, Vocab
 from polydec.drafters.backoff import Backoff
 from polydec.drafters.blended import Blended
 from polydec.drafters.suffix import Suffix
+from polydec.families.ar.types import Budget, Verdict
 from polydec.models import ngrams as tables
 from polydec.models.ngrams import LAST, NGrams, longer
 from polydec.testing.examples import ngrams
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.train import ngrams as train
 from polydec.train.ngrams import NGramSpec, count, judge
@@ -178,12 +179,12 @@ def test_reduces_to_nothing(drafter):
 
 def test_the_registry_asks_for_the_table():
     with pytest.raises(ValueError, match="method ngram-draft needs an n-gram table: name one"):
-        registry.build("ngram-draft", toy(1))
+        build("ngram-draft", toy(1))
     with pytest.raises(ValueError, match="the n-gram table has a vocabulary of 12 tokens, the target one of 3"):
-        registry.build("ngram-draft", toy(1), ngrams=ngrams(VOCAB))
-    decoder, _ = registry.build("auto", toy(1), ngrams=ngrams(VOCAB))       # of another model: left out
+        build("ngram-draft", toy(1), artefacts=(ngrams(VOCAB),))
+    decoder, _ = build("auto", toy(1), artefacts=(ngrams(VOCAB),))       # of another model: left out
     assert not hasattr(decoder.drafter.source, "table")
-    decoder, _ = registry.build("auto", toy(1, 12), ngrams=ngrams(Vocab(12, frozenset())))
+    decoder, _ = build("auto", toy(1, 12), artefacts=(ngrams(Vocab(12, frozenset())),))
     assert hasattr(decoder.drafter.source, "table")
 
 

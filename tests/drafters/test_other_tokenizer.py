@@ -3,15 +3,16 @@ from dataclasses import replace
 
 import pytest
 
-from polydec import registry
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Draw, Vocab
+from polydec.core.types import Draft, Draw, Vocab
 from polydec.drafters._reader import Reader, translate, twins
 from polydec.drafters.other_tokenizer import OtherTokenizer
 from polydec.drafters.shared_tokens import SharedTokens, SharedTokensGuess
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget
 from polydec.models.lm import LM
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
@@ -19,6 +20,7 @@ from polydec.targets.shaped import Shaped
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.examples import SHAPERS, bend
+from polydec.testing.kits import build
 from polydec.testing.toy import Letters, Table, toy
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
@@ -50,9 +52,9 @@ def test_contract(drafter):
 def test_the_law_is_the_targets(name, shaping):
     for seed in (1, 2, 3):
         target, draft = (bend(m, SHAPERS[shaping]) for m in pair(seed))
-        decoder, _ = registry.build(name, target, draft)
+        decoder, _ = build(name, target, draft)
         for prompt in ((0, 1, 0), (2,), (3, 2, 1)):
-            law = law_of(lambda rng, d=decoder, p=prompt: d.run(Request(p, 3), rng))
+            law = law_of(lambda rng, d=decoder, p=prompt: answer_one(d, Request(p, 3), rng))
             off = distance(law, target_law(target.target if shaping != "plain" else target, prompt, 3, SHAPERS[shaping]))
             assert off < 1e-9
 
@@ -62,18 +64,18 @@ def test_the_greedy_text_is_the_targets(name):
     for seed in range(8):
         target, draft = (Shaped(m, Greedy()) for m in pair(seed))
         request = Request((0, 2, 1), 40, ignore_eos=True)
-        texts = [run([registry.build(n, target, draft)[0].run(request)])[0].token_ids for n in (name, "plain")]
+        texts = [run([answer_one(build(n, target, draft)[0], request)])[0].token_ids for n in (name, "plain")]
         assert texts[0] == texts[1]
 
 
 def test_with_one_tokenizer_it_is_the_draft_model():
     for seed in range(4):
         target, draft = toy(seed, 5), toy(seed + 1, 5, cost=0.1)
-        results = [run([registry.build(n, target, draft, {"depth": 3})[0].run(Request((0, 1, 2), 40, seed=seed))])[0]
+        results = [run([answer_one(build(n, target, draft, {"depth": 3})[0], Request((0, 1, 2), 40, seed=seed))])[0]
                    for n in ("universal-draft-intersection", "draft-model")]
         assert results[0] == results[1]
     greedy, draft = (Shaped(toy(3, 5, eos=-1, cost=cost), Greedy()) for cost in (1.0, 0.1))
-    stats = run([registry.build("universal-draft", greedy, draft, {"depth": 3})[0].run(
+    stats = run([answer_one(build("universal-draft", greedy, draft, {"depth": 3})[0],
         Request((0, 1, 2), 40, ignore_eos=True))])[0].stats
     assert stats.accepted >= 0.9 * stats.drafted > 0, "a draft that is the target is accepted"
 
@@ -178,12 +180,12 @@ def test_words_are_needed():
     for name in RECIPES:
         for target, draft, who in ((mute, toy(1), "target"), (toy(1), mute, "draft")):
             with pytest.raises(ValueError, match=f"the {who} has no tokenizer"):
-                registry.build(name, target, draft)
+                build(name, target, draft)
         with pytest.raises(ValueError, match="context is 8: it must lie in 16 to 65536"):
-            registry.build(name, toy(1), toy(2), {"context": 8})
+            build(name, toy(1), toy(2), {"context": 8})
     with pytest.raises(ValueError, match="the draft has a vocabulary of 5 tokens"):
-        registry.build("draft-model", *pair())
-    assert registry.build("prompt-lookup", *pair())[0].target.vocab.size == 4, "a draft for other methods is left alone"
+        build("draft-model", *pair())
+    assert build("prompt-lookup", *pair())[0].target.vocab.size == 4, "a draft for other methods is left alone"
 
 
 def test_ends_meet():
@@ -216,7 +218,7 @@ def test_real_tokenizers(name):
 def test_decoders_compose_by_hand():
     target, draft = pair()
     decoder = Speculative(target, SharedTokens(draft, target.vocab), Match(), Fixed(2))
-    law = law_of(lambda rng: decoder.run(Request((0, 1), 2), rng))
+    law = law_of(lambda rng: answer_one(decoder, Request((0, 1), 2), rng))
     assert distance(law, target_law(target, (0, 1), 2)) < 1e-9
     decoder = Speculative(target, OtherTokenizer(draft, target.vocab), Exact(), Fixed(2))
-    assert distance(law_of(lambda rng: decoder.run(Request((0, 1), 2), rng)), target_law(target, (0, 1), 2)) < 1e-9
+    assert distance(law_of(lambda rng: answer_one(decoder, Request((0, 1), 2), rng)), target_law(target, (0, 1), 2)) < 1e-9

@@ -1,11 +1,9 @@
 """A drafter that holds others passes the prompt's rows on to those that want them, and to no other."""
 import pytest
 
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
-from polydec.core.trace import Proposed
 from polydec.core.types import Draft
 from polydec.drafters.first_of import FirstOf
 from polydec.drafters.grafted import Grafted
@@ -13,6 +11,9 @@ from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.drafters.thrift import Thrift
+from polydec.families.ar.events import Proposed
+from polydec.families.ar.speculative import Speculative
+from polydec.models.costs import Costs
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
@@ -51,7 +52,7 @@ def test_copiers_read_the_prompt_once(hold, copier):
             if isinstance(event, Proposed):
                 out.append((event.token, event.parent))
         decoder = Speculative(toy(3, 4), drafter, Match(), Fixed(4, 8))
-        run([decoder.run(Request((0, 1, 2, 0, 1, 3, 1), max_tokens=40, ignore_eos=True), on=on)])
+        run([answer_one(decoder, Request((0, 1, 2, 0, 1, 3, 1), max_tokens=40, ignore_eos=True), on=on)])
         return out
     seen = []
     assert drafts(hold(Silent(seen), copier)) == drafts(hold(copier))

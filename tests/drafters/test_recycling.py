@@ -1,13 +1,15 @@
 """Token Recycling: the template, the table, hot starts."""
 import pytest
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Verdict, Want
+from polydec.core.types import Want
 from polydec.drafters._shape import counts
 from polydec.drafters.recycling import Memory, Recycling
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
@@ -93,7 +95,7 @@ def test_a_cycle_gives_depth_plus_one_tokens_a_pass():
     for a in range(4):
         target.network.weight[:, a, (a + 1) % 4] = 50.0
     decoder = Speculative(target, Recycling(k=1, nodes=3), Match(), Fixed(3, 3))
-    out = run([decoder.run(Request((0, 1), max_tokens=44))])[0]
+    out = run([answer_one(decoder, Request((0, 1), max_tokens=44))])[0]
     assert out.stats.passes == 4 + 10             # four passes to see every token once, then four tokens each
 
 
@@ -101,18 +103,18 @@ def test_a_cycle_gives_depth_plus_one_tokens_a_pass():
 def test_a_memory_outlives_a_request_and_nothing_else_does(memory):
     target, request = toy(4, 5, eos=-1), Request((0, 1), max_tokens=20)
     decoder = Speculative(target, Recycling(k=2, nodes=6, memory=memory), Match(), Fixed(3, 6))
-    runs = [run([decoder.run(request)])[0] for _ in range(2)]
+    runs = [run([answer_one(decoder, request)])[0] for _ in range(2)]
     assert runs[0].token_ids == runs[1].token_ids
     assert (runs[0].stats.passes > runs[1].stats.passes) == (memory is not None)
     if memory is not None:                        # a copy of the table makes the same drafts
         again = Speculative(target, Recycling(k=2, nodes=6, memory=Memory(dict(memory.after))), Match(), Fixed(3, 6))
-        assert run([again.run(request)])[0].stats == run([decoder.run(request)])[0].stats
+        assert run([answer_one(again, request)])[0].stats == run([answer_one(decoder, request)])[0].stats
 
 
 def test_prompt_rows_fill_the_table():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 3, 0, 1), max_tokens=8)
     cold, warm = (Speculative(target, Recycling(k=2, nodes=6, recycle_prefill=p), Match(), Fixed(3, 6)) for p in (False, True))
-    a, b = (run([d.run(request)])[0] for d in (cold, warm))
+    a, b = (run([answer_one(d, request)])[0] for d in (cold, warm))
     assert a.token_ids == b.token_ids and a.stats.drafts < b.stats.drafts
     assert b.stats.drafts == b.stats.passes or b.stats.drafts == b.stats.passes - 1
 

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydec import registry
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Draw, Verdict, Vocab, Want
+from polydec.core.types import Draft, Draw, Vocab, Want
 from polydec.drafters.model import FromModel
 from polydec.drafters.sorted_exits import SortedExits
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.models.lm import LM, LMSession
 from polydec.models.transformer import Transformer
 from polydec.policies.fixed import Fixed
@@ -21,6 +22,7 @@ from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_law
 from polydec.testing.check_drafter import check_drafter
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -50,7 +52,7 @@ def lm(net, chunk=3):
 
 
 def answer(decoder, tokens=30, seed=0, prompt=TEXT):
-    return run([decoder.run(Request(prompt, max_tokens=tokens, ignore_eos=True, seed=seed))])[0]
+    return run([answer_one(decoder, Request(prompt, max_tokens=tokens, ignore_eos=True, seed=seed))])[0]
 
 
 def eager(net, text):
@@ -140,16 +142,16 @@ def test_one_drafter_serves_two_targets_in_turn():
     drafter = SortedExits(lm(network(1)), EXITS, BARS, 0.1)
     decoders = [Speculative(lm(network(seed)), drafter, Exact(), Fixed(3)) for seed in (2, 3)]
     requests = [Request(TEXT[:k], max_tokens=15, ignore_eos=True, seed=k) for k in (2, 4, 5)]
-    alone = [run([d.run(r)])[0] for r in requests for d in decoders]
-    assert run([d.run(r) for r in requests for d in decoders]) == alone
+    alone = [run([answer_one(d, r)])[0] for r in requests for d in decoders]
+    assert run([answer_one(d, r) for r in requests for d in decoders]) == alone
     again = [replace(d, drafter=SortedExits(lm(network(1)), EXITS, BARS, 0.1)) for d in decoders]
-    assert [run([d.run(r)])[0] for r in requests for d in again] == alone, "the shared draft remembers other requests"
+    assert [run([answer_one(d, r)])[0] for r in requests for d in again] == alone, "the shared draft remembers other requests"
     assert {a.token_ids for a in alone[::2]}.isdisjoint({a.token_ids for a in alone[1::2]})
 
 
 @pytest.mark.parametrize("tau_1, tau_2, stop", [(0.4, 0.5, 0.0), (0.5, 0.4, 0.35), (0.35, 1.1, 0.3)])
 def test_the_law_where_exits_change_from_token_to_token(tau_1, tau_2, stop):
-    check_law(lambda t, d: registry.build("s2d", t, d, {"tau_1": tau_1, "tau_2": tau_2, "stop": stop, "depth": 2})[0],
+    check_law(lambda t, d: build("s2d", t, d, {"tau_1": tau_1, "tau_2": tau_2, "stop": stop, "depth": 2})[0],
               laws=3, length=3)
     check_drafter(SortedExits(toy(91, cost=0.1), (1, 2, 3), (tau_1, tau_2), stop))
 
@@ -182,4 +184,4 @@ def test_one_clear_sentence(given, says):
     with pytest.raises(ValueError, match=says):
         SortedExits(toy(1), **given)
     with pytest.raises(ValueError, match=r"tau_2 is -0\.1: it must be at least 0"):
-        registry.build("s2d", toy(1), toy(2), {"tau_2": -0.1})
+        build("s2d", toy(1), toy(2), {"tau_2": -0.1})

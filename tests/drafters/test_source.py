@@ -3,12 +3,14 @@ import random
 
 import pytest
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
 from polydec.drafters.source import PRIOR, Source
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.toy import toy
@@ -97,7 +99,7 @@ def test_the_identity_takes_one_pass():
     for a in range(20):
         target.network.weight[:, a, (a + 1) % 20] = 50.0
     how = Source(stop=-1, eager=True, block=64)
-    out = run([Speculative(target, how, Match(), Fixed(64)).run(Request((*range(10), 19), max_tokens=11))])[0]
+    out = run([answer_one(Speculative(target, how, Match(), Fixed(64)), Request((*range(10), 19), max_tokens=11))])[0]
     assert out.token_ids == (*range(10), 10) and out.stats.passes == 1
 
 

@@ -4,14 +4,16 @@ from collections import Counter
 
 import pytest
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
 from polydec.drafters.automaton import Automaton, Store
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.suffix import Suffix
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
@@ -143,7 +145,7 @@ def test_a_match_in_a_store_survives_its_growth():
 def test_a_store_outlives_the_request():
     target, store, request = toy(4, 5, eos=-1), Store(), Request((0, 1), max_tokens=20)
     decoder = Speculative(target, Suffix(store=store, add=True), Match(), Fixed(6))
-    first, again = (run([decoder.run(request)])[0] for _ in range(2))
+    first, again = (run([answer_one(decoder, request)])[0] for _ in range(2))
     assert first.token_ids == again.token_ids and again.stats.passes < first.stats.passes
 
 

@@ -2,18 +2,20 @@
 import pytest
 import torch
 
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.trace import Proposed
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.suffix import Suffix
 from polydec.drafters.thrift import Belief, Thrift
+from polydec.families.ar.events import Proposed
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
+from polydec.models.costs import Costs
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -42,7 +44,7 @@ def drafts(drafter, target, n=60, prompt=(0, 1, 0, 1, 0), **given):
         if isinstance(event, Proposed):
             sizes.append(len(event.token) - 1)
     decoder = Speculative(Shaped(target, Greedy()), drafter, Match(), Fixed(4, 8))
-    result = run([decoder.run(Request(prompt, max_tokens=n, ignore_eos=True), on=on)])[0]
+    result = run([answer_one(decoder, Request(prompt, max_tokens=n, ignore_eos=True), on=on)])[0]
     return result, sizes
 
 
@@ -117,7 +119,7 @@ def test_drawn_nodes_of_the_source_are_never_cut():
             return Draft.chain(root, (0, 1), (row, row))
     guess = Thrift(Drawn(), None, Costs((1.0, 1.5), 0.0)).open((0, 1), toy(1).open((0, 1)))
     from polydec.core.rng import Rng
-    from polydec.core.types import Budget
+    from polydec.families.ar.types import Budget
     draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
     assert draft.token == (1, 0, 1)
 

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
 from polydec.drafters import trigram
 from polydec.drafters.trigram import Node, Trigram, TrigramGuess, Trigrams
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.toy import toy
@@ -166,7 +168,7 @@ def test_adaptation_helps_where_a_text_comes_again():
     passes = {}
     for rate in (0.0, 0.04):
         decoder = Speculative(target, Trigram(rate=rate, prompt=False), Match(), Fixed(8, 8))
-        passes[rate] = run([decoder.run(Request((cycle[0],), max_tokens=80))])[0].stats.passes
+        passes[rate] = run([answer_one(decoder, Request((cycle[0],), max_tokens=80))])[0].stats.passes
     assert passes[0.0] == 80 and passes[0.04] < 55            # the first forty tokens are new to both
 
 

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from polydec.core.decoder import answer_one
 from polydec.core.scheduler import run
 from polydec.core.types import Want
 from polydec.models import checkpoint, zoo
@@ -420,7 +421,7 @@ def test_smollm2_writes_what_transformers_writes():
         scores = run([ours.lm.open(ids).prefill(Want(prompt=True))])[0]
         got = torch.stack([scores.weights(i) for i in range(len(ids) - 1)])
         torch.testing.assert_close(got, want, atol=2e-3, rtol=1e-4)
-        result = run([target.run(Request(ids, max_tokens=64))])[0]
+        result = run([answer_one(target, Request(ids, max_tokens=64))])[0]
         assert list(result.token_ids) == text[0, len(ids):].tolist()
 
 

@@ -5,11 +5,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from polydec.core.costs import Costs
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models import checkpoint
+from polydec.models.costs import Costs
 from polydec.models.hf import HF, HFCache
 from polydec.models.lm import LM, Query
 from polydec.recipes import plain, token_recycling
@@ -161,7 +162,7 @@ def test_greedy_text_is_that_of_generate(pair):
     request = Request(tuple(ids), max_tokens=24)
     recycling = token_recycling.build(target, costs=Costs(), kept={}, k=3, nodes=6, depth=3, thrift=False)
     for decoder in (plain.build(target), recycling):
-        assert list(run([decoder.run(request)])[0].token_ids) == want[0, 8:].tolist()
+        assert list(run([answer_one(decoder, request)])[0].token_ids) == want[0, 8:].tolist()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "mamba"])

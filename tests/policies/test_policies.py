@@ -1,13 +1,14 @@
 """How much to guess: what the rules are, what they reduce to, and that they see what a greedy draft's model thought."""
 import pytest
 
-from polydec import registry
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Verdict, Want
+from polydec.core.types import Draft, Want
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.additive import Additive
 from polydec.policies.confidence import Confidence
 from polydec.policies.fixed import Fixed
@@ -16,6 +17,7 @@ from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_law
 from polydec.testing.examples import head
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.trees.best_first import BestFirst
 from polydec.trees.best_slot import BestSlot
@@ -61,7 +63,7 @@ def test_reduces_to_fixed(policy):
     for seed in range(4):
         request = Request((0, 1), max_tokens=30, seed=seed, ignore_eos=True)
         drafter = FromModel(toy(5, 6, cost=0.1), Chain())
-        a, b = (run([Speculative(toy(4, 6), drafter, Exact(), p).run(request)])[0] for p in (policy, Fixed(4)))
+        a, b = (run([answer_one(Speculative(toy(4, 6), drafter, Exact(), p), request)])[0] for p in (policy, Fixed(4)))
         assert a == b
 
 
@@ -116,7 +118,7 @@ def test_the_law_stays(policy, tree):
     (lambda: Confidence(1.5), "threshold is 1.5: it must lie in 0 to 1"),
     (lambda: Confidence(depth=65), "depth is 65: it must lie in 0 to 64"),
     (lambda: Confidence(nodes=2000), "nodes is 2000: it must lie in 0 to 1024"),
-    (lambda: registry.build("draft-model-confidence", toy(1), toy(2), {"threshold": "2"}), "threshold is 2.0"),
+    (lambda: build("draft-model-confidence", toy(1), toy(2), {"threshold": "2"}), "threshold is 2.0"),
 ])
 def test_one_clear_sentence(make, message):
     with pytest.raises(ValueError, match="it must lie in") as error:

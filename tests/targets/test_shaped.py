@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.models.lm import LM
 from polydec.policies.fixed import Fixed
 from polydec.shapers.banned import Banned
@@ -79,7 +81,7 @@ def row(target: Any, prompt: Sequence[int], output: Sequence[int] = ()) -> Tenso
 
 def plain_law(target: Any, drafter: Any, length: int) -> Law:
     decoder = Speculative(target, drafter, Match(), Fixed())
-    return law_of(lambda rng: decoder.run(Request(PROMPT, max_tokens=length), rng))
+    return law_of(lambda rng: answer_one(decoder, Request(PROMPT, max_tokens=length), rng))
 
 
 def hand_law(model: LM, length: int) -> Law:

@@ -6,19 +6,20 @@ from itertools import pairwise
 import pytest
 import torch
 
-from polydec import registry
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.law import probs
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.types import Draft, Exactness, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.targets.switch import ByEntropy, ByShare, Switch, SwitchSession, entropy
 from polydec.testing.check_target import check_target
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.examples import SHAPERS, bend
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
@@ -51,7 +52,7 @@ def fresh(target, text):
 
 def decode(target, tokens=60, seed=0):
     request = Request((0, 1, 0), tokens, ignore_eos=True, seed=seed)
-    return run([Speculative(target, Nothing(), Match(), Fixed(0)).run(request)])[0]
+    return run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), request)])[0]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -84,7 +85,7 @@ def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
     walk((), 1.0, [s.start(prompt) for s in SHAPERS[shaping]])
     for drafter, verifier in ((Nothing(), Match()), (Lookup(), Exact())):
         decoder = Speculative(Switch(small, big, rule), drafter, verifier, Fixed(2))
-        assert distance(law_of(lambda rng, d=decoder: d.run(Request(prompt, length), rng)), law) < 1e-9
+        assert distance(law_of(lambda rng, d=decoder: answer_one(d, Request(prompt, length), rng)), law) < 1e-9
 
 
 @pytest.mark.parametrize("shaping", SHAPERS)
@@ -94,7 +95,7 @@ def test_at_the_ends_one_speaks_alone(shaping):
         for rule, alone in ((ByEntropy(INF), small), (ByEntropy(None), small), (ByEntropy(-1.0), big), (ByShare(0.0), small),
                             (ByShare(1.0), big)):
             assert decode(Switch(small, big, rule), seed=seed).token_ids == decode(alone, seed=seed).token_ids
-    law = law_of(lambda rng: Speculative(Switch(*models(), ByEntropy(-1.0)), Nothing(), Match(), Fixed(0)).run(
+    law = law_of(lambda rng: answer_one(Speculative(Switch(*models(), ByEntropy(-1.0)), Nothing(), Match(), Fixed(0)),
         Request((0, 1), 2), rng))
     assert distance(law, target_law(models()[1], (0, 1), 2)) < 1e-9
 
@@ -120,7 +121,7 @@ def test_what_it_costs():
     """A switch feeds what was missed, once; every token is fed to the model whose turn it is, in one pass."""
     (small, big), rule = models(3, 6), ByEntropy(1.9, window=2, hold=4)
     scheduler = Scheduler()
-    task = scheduler.submit(Speculative(Switch(small, big, rule), Nothing(), Match(), Fixed(0)).run(
+    task = scheduler.submit(answer_one(Speculative(Switch(small, big, rule), Nothing(), Match(), Fixed(0)),
         Request((0, 1, 0), 50, ignore_eos=True)))
     while scheduler.step():
         pass
@@ -175,7 +176,7 @@ def test_faults_show(session, drafter, monkeypatch):
 
 def test_recipe():
     small, big = models()
-    decoder, values = registry.build("entropy-adaptive", big, small, {"tau": "0.5", "tau_down": "none", "hold": 3})
+    decoder, values = build("entropy-adaptive", big, small, {"tau": "0.5", "tau_down": "none", "hold": 3})
     assert decoder.exactness is Exactness.APPROXIMATE and decoder.target == Switch(small, big, ByEntropy(0.5, None, 5, 3))
     assert values["window"] == 5
     with pytest.raises(ValueError, match="layers cannot run alone where two models take turns"):

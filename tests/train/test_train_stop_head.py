@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from polydec import registry
 from polydec.cli.main import app
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Want
+from polydec.core.types import Draft, Want
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget
 from polydec.models import stop_head
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
@@ -21,6 +22,7 @@ from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_law
 from polydec.testing.enumerate import total_variation
 from polydec.testing.examples import head
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.train import stop_head as training
 from polydec.train.selfplay import Sample
@@ -186,13 +188,13 @@ def test_memorising_does_not_spoil_the_head(tmp_path, monkeypatch):
 
 def test_wrong_heads_and_specs_are_told_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="head is none: name the directory of a stop head"):
-        registry.build("specdec-plus-plus", toy(1), toy(2))
+        build("specdec-plus-plus", toy(1), toy(2))
     with pytest.raises(ValueError, match=r"no head\.safetensors beside a config\.json there"):
-        registry.build("specdec-plus-plus", toy(1), toy(2), {"head": str(tmp_path)})
+        build("specdec-plus-plus", toy(1), toy(2), {"head": str(tmp_path)})
     stop_head.save(tmp_path, stop_head.fresh(8, 1, False, 0), {})
-    decoder, _ = registry.build("specdec-plus-plus", toy(1), toy(2), {"head": str(tmp_path)})
+    decoder, _ = build("specdec-plus-plus", toy(1), toy(2), {"head": str(tmp_path)})
     with pytest.raises(ValueError, match="head was trained for states of width 8: this draft's have 4"):
-        run([decoder.run(Request((0, 1), 9, ignore_eos=True))])
+        run([answer_one(decoder, Request((0, 1), 9, ignore_eos=True))])
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "depth": 2}))
     with pytest.raises(ValueError, match=r"head.safetensors lacks 'blocks.1.weight', which config.json speaks of"):

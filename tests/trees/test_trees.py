@@ -6,17 +6,19 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from polydec.core.decode import Speculative
 from polydec.core.law import probs
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Want
+from polydec.core.types import Draft, Want
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_law
 from polydec.testing.enumerate import executions
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.trees.best_first import BestFirst
 from polydec.trees.best_slot import BestSlot
@@ -244,6 +246,5 @@ def test_one_clear_sentence(make, message):
 
 
 def test_constant_branching_is_the_static_tree():
-    from polydec import registry
-    decoder, _ = registry.build("rsd-c", toy(1), toy(2))
+    decoder, _ = build("rsd-c", toy(1), toy(2))
     assert decoder.drafter.tree == Static((2, 1, 1))

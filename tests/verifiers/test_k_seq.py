@@ -5,12 +5,14 @@ from itertools import combinations, product
 import pytest
 import torch
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Draw
+from polydec.core.types import Draft, Draw
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -165,7 +167,7 @@ def test_one_candidate_is_speculative_sampling_decision_by_decision():
         target, draft = toy(seed % 9, 6), toy(seed % 7 + 20, 6, cost=0.1)
         request = Request((0, 1, 2), max_tokens=20, seed=seed, ignore_eos=True)
         drafter = FromModel(draft, Chain())
-        a, b = (run([Speculative(target, drafter, v, Fixed(3)).run(request)])[0] for v in (KSeq(), Exact()))
+        a, b = (run([answer_one(Speculative(target, drafter, v, Fixed(3)), request)])[0] for v in (KSeq(), Exact()))
         assert a == b
 
 

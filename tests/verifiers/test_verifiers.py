@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
@@ -11,6 +11,7 @@ from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.recycling import Recycling
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import executions, total_variation
 from polydec.testing.toy import toy
@@ -27,7 +28,7 @@ REQUESTS = [Request((0, 1, 0, 1), max_tokens=24, seed=s) for s in range(6)]
 
 def texts(drafter, verifier):
     decoder = Speculative(toy(3, 7, eos=-1), drafter, verifier, Fixed(4, 12))
-    return [run([decoder.run(r)])[0] for r in REQUESTS]
+    return [run([answer_one(decoder, r)])[0] for r in REQUESTS]
 
 
 def ids(results):

@@ -60,12 +60,12 @@ def run_task(lm: LM, method: Method, task: Task, at: int, repeat: int, **request
 
 
 def summary(tickets: Sequence[Ticket], answers: Sequence[Completion], at: int, repeat: int) -> Run:
-    watches = [w for t in tickets for w in t.watches]
-    stats = [t.result.stats for ticket in tickets for t in ticket.tasks]
+    watches = [t.watch for t in tickets]
+    stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
     begun, ended = min(w.opened for w in watches), max(w.last for w in watches)
     ids = tuple(c.token_ids for a in answers for c in a.choices)
     generated = sum(map(len, ids))
-    return Run(at, repeat, generated - sum(s.first for s in stats), ended - min(w.first for w in watches), ended - begun,
+    return Run(at, repeat, generated - sum(s.first for s in stats), ended - min(w.first or w.last for w in watches), ended - begun,
                generated, sum(s.passes for s in stats),
                sum(m["positions_fed"] for a in answers for m in a.metrics["models"]),
                sum(s.drafts for s in stats), sum(s.accepted for s in stats), ids,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from polydec.bench.passes import Passes, table
-from polydec.core.costs import Costs
 from polydec.core.types import Reads
+from polydec.models.costs import Costs
 from polydec.models.linear import cpu_name, profile_path
 
 if TYPE_CHECKING:

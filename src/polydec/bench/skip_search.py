@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec import registry
 from polydec.bench.surrogate import Mask, minimise
+from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.models.depth import left, named
+from polydec.testing.kits import build
 
 _WANT, _SILENT = Want(law=Reads.ARGMAX), Want(law=Reads.NOTHING)
 
@@ -111,8 +112,8 @@ Case = tuple[Any, Draft, tuple[int, ...]]
 
 
 def _cases(target: Target, prompts: Sequence[Sequence[int]], tokens: int) -> list[Case]:
-    decoder, _ = registry.build("plain", target)
-    texts = run([decoder.run(Request(tuple(p), max_tokens=tokens, ignore_eos=True)) for p in prompts])
+    decoder, _ = build("plain", target)
+    texts = run([answer_one(decoder, Request(tuple(p), max_tokens=tokens, ignore_eos=True)) for p in prompts])
     sessions = [target.open(p) for p in prompts]
     run([s.prefill(_SILENT) for s in sessions])
     return [(s, Draft.chain(p[-1], t.token_ids[:-1]), t.token_ids) for s, p, t in zip(sessions, prompts, texts, strict=True)]

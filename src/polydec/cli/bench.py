@@ -35,9 +35,7 @@ def bench(flags: Flags,
                          "write a method's options after it, as in draft-model:depth=3")
     chosen = parse(methods)
     lm = flags.load()
-    have = {need for need, there in (("draft", lm.draft), ("layers", lm.checkpoint.lm.layers),
-                                     ("draft's layers", lm.draft and lm.draft.lm.layers)) if there}
-    chosen = [m for m in chosen if methods != "all" or have >= set(registry.get(m.name).CARD.needs)]
+    chosen = [m for m in chosen if methods != "all" or registry.can(m.name, lm.kit())]
     rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
     for m in chosen:
         lm.check(m.name, m.options)

@@ -58,7 +58,7 @@ def trace(path: Path) -> TextIO:
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
     """Stream a ticket to the terminal; whether Ctrl-C ended it. Several choices are printed when they are done."""
-    console, stream = Console(highlight=False, soft_wrap=True), not quiet and len(ticket.tasks) == 1
+    console, stream = Console(highlight=False, soft_wrap=True), not quiet and ticket.plan.request.n == 1
     interrupted = False
     try:
         for piece in api.follow(engine, ticket):

@@ -1,4 +1,4 @@
-"""The seams. A method implements one of these; nothing in the package asks which class it got."""
+"""The seams that all families share: models, laws and what bends them. Nothing in the package asks which class it got."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,11 +6,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
-from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Exactness, Reads, Verdict, Vocab, Want
+from polydec.core.types import Draft, Reads, Vocab, Want
 
 S = TypeVar("S")
-P = TypeVar("P")
 
 
 class Model(Protocol):
@@ -92,7 +90,11 @@ class Session(Protocol):
         """Forget the last n committed tokens, and whatever is staged."""
         ...
 
-    def fork(self) -> Session: ...
+    def fork(self, choice: int | None = None) -> Session:
+        """A session of its own that has seen the same tokens. choice: it writes this choice of the request; laws that draw
+        (XTC's coin) then draw in that choice's stream."""
+        ...
+
     def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
         """The same cache under these layers only: the first ones (early exit: what they computed is not computed again),
         or any (layer skip), without some halves (2 i: the attention of layer i; 2 i + 1: its MLP). Else raises ValueError."""
@@ -126,47 +128,3 @@ class Shaper(Protocol[S]):
     def start(self, prompt: Sequence[int]) -> S: ...
     def step(self, state: S, token: int) -> S: ...
     def shape(self, state: S, logw_V: Tensor) -> Tensor: ...
-
-
-class Guess(Protocol):
-    """A drafter at work on one sequence."""
-    @property
-    def want(self) -> Want:
-        """What it needs to see of each score; `law` is ignored. With want.prompt, `learn` is called once before the
-        first proposal with the prompt as an accepted chain."""
-        ...
-
-    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        """A draft below `root`; `position` is that of the first drafted token. Own draws are made at
-        rng.at("draft", position, ...)."""
-        ...
-
-    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        """The one place where a drafter sees the truth."""
-        ...
-
-    def fork(self) -> Guess: ...
-    def close(self) -> None: ...
-
-
-class Drafter(Protocol):
-    """Who guesses. `session` is the target's own, for drafters that read its hidden states or run its first layers."""
-    def open(self, prompt: Sequence[int], session: Session) -> Guess: ...
-
-
-class Tree(Protocol):
-    """Which nodes are drawn, for drafters that have a law at any node."""
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft: ...
-
-
-class Verifier(Protocol):
-    """Accepts a path. A pure function of laws; a position's draws are made at rng.at("token", position, ...)."""
-    exactness: ClassVar[Exactness]
-    def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict: ...
-
-
-class Policy(Protocol[P]):
-    """How much to guess next, from what was accepted; never from the clock."""
-    def start(self) -> P: ...
-    def budget(self, state: P) -> Budget: ...
-    def observe(self, state: P, draft: Draft, verdict: Verdict) -> P: ...

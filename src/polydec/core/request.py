@@ -1,9 +1,9 @@
 """What is asked and what comes back."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 
 class Writer(Protocol):
@@ -14,6 +14,10 @@ class Writer(Protocol):
 
     def end(self) -> str:
         """What was held back; nothing may be pushed after it."""
+        ...
+
+    def fork(self) -> Writer:
+        """An independent writer that has seen the same tokens."""
         ...
 
     @property
@@ -32,14 +36,18 @@ class Mute:
     def end(self) -> str:
         return ""
 
+    def fork(self) -> Mute:
+        return self
+
 
 @dataclass(frozen=True)
 class Request:
-    """One choice of one request, in token ids.
+    """One request in token ids; it asks for `n` answers to one prompt.
 
-    prompt: at least one token; max_tokens: at least 1, EOS included; stop_ids end the answer like EOS; ignore_eos: the
-    vocabulary's own EOS ids do not; seed and choice name the randomness; logprobs: None, or how many alternatives to
-    report (0 to 64) beside each token; writer: makes text and finds stop strings.
+    prompt: at least one token; max_tokens: of each answer, at least 1, EOS included; stop_ids end an answer like EOS;
+    ignore_eos: the vocabulary's own EOS ids do not; seed and a choice's number name its randomness; choice: the number of the
+    first answer, 0 or more; n: how many answers, at least 1; logprobs: None, or how many alternatives to report (0 to 64)
+    beside each token; writer: makes text and finds stop strings.
     """
     prompt: tuple[int, ...]
     max_tokens: int = 128
@@ -49,14 +57,22 @@ class Request:
     choice: int = 0
     logprobs: int | None = None
     writer: Callable[[], Writer] = Mute
+    n: int = 1
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError("prompt is empty: at least one token (such as BOS) is needed")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}: it must be at least 1")
+        if self.n < 1:
+            raise ValueError(f"n is {self.n}: it must be at least 1")
         if self.logprobs is not None and not 0 <= self.logprobs <= 64:
             raise ValueError(f"logprobs is {self.logprobs}: it must lie in 0 to 64")
+
+    @property
+    def choices(self) -> range:
+        """The numbers of the answers."""
+        return range(self.choice, self.choice + self.n)
 
 
 @dataclass(frozen=True)
@@ -68,62 +84,36 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True)
-class Stats:
-    """passes: scores of the target; drafts: those with a draft; drafted and accepted: nodes, bonus tokens left out;
-    accepted_at[d]: drafts of which at least d + 1 levels were accepted; tried_at[d]: drafts that had such a level;
-    first: tokens that the first pass gave; expected: nodes that the proposers thought would be accepted, where all of them
-    said their chances."""
-    passes: int = 0
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    accepted_at: tuple[int, ...] = ()
-    tried_at: tuple[int, ...] = ()
-    first: int = 0
-    expected: float | None = field(default=0.0, compare=False)
+class Stats(Protocol):
+    """What a method counts while it writes one answer. Every family has its own kind; they add up, and they name the
+    figures that they have beside those of all methods, so that nobody who reports them needs to know the family."""
+    @property
+    def passes(self) -> int:
+        """Passes of the target that this answer took part in."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """Tokens that were there after the first pass: decoding is timed without them."""
+        ...
+
+    def plus(self, other: Self) -> Self:
+        """Both together: of two answers, or of two parts of one."""
+        ...
+
+    def metrics(self) -> Mapping[str, Any]:
+        """The family's own figures by name."""
+        ...
 
 
 @dataclass(frozen=True)
 class Result:
-    """token_ids: EOS or stop id included; text: without it, and cut before a stop string; finish_reason: "stop" or
-    "length"."""
+    """One answer. token_ids: EOS or stop id included; text: without it, and cut before a stop string; finish_reason: "stop" or
+    "length"; score: what a search ranked it by, None where nothing was ranked; choice: its number."""
     token_ids: tuple[int, ...]
     text: str
     finish_reason: str
     logprobs: tuple[TokenLogprob, ...] | None
     stats: Stats
-
-
-class Output:
-    """The answer being written: where it ends is decided here and nowhere else."""
-    def __init__(self, request: Request, eos: frozenset[int]) -> None:
-        self._limit, self.ends = request.max_tokens, (frozenset[int]() if request.ignore_eos else eos) | request.stop_ids
-        self._writer = request.writer()
-        self.tokens: list[int] = []
-        self._text: list[str] = []
-        self.finish_reason: str | None = None
-
-    @property
-    def room(self) -> int:
-        return self._limit - len(self.tokens)
-
-    @property
-    def text(self) -> str:
-        return "".join(self._text)
-
-    def append(self, tokens: Sequence[int]) -> tuple[str, ...]:
-        """Take tokens up to and including the one that ends the answer; the text that each one adds."""
-        pieces: list[str] = []
-        for x in tokens:
-            self.tokens.append(x)
-            pieces.append("" if x in self.ends else self._writer.push(x))
-            if x in self.ends or self._writer.stopped:
-                self.finish_reason = "stop"
-            elif not self.room:
-                self.finish_reason = "length"
-            if self.finish_reason is not None:
-                pieces[-1] += self._writer.end()
-                break
-        self._text += pieces
-        return tuple(pieces)
+    score: float | None = None
+    choice: int = 0

@@ -42,8 +42,13 @@ class Task:
             self.done = True
             for kid in self.kids:
                 kid.close()
-            if not self.running:                  # one that ends itself (from an observer) is closed when it next waits
+            if not self.busy:                     # one that ends itself (from an observer) is closed when it next waits
                 self.coro.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether this task or one below it is running just now."""
+        return self.running or any(kid.busy for kid in self.kids)
 
 
 Group = list[tuple[Task, Forward]]
@@ -68,15 +73,18 @@ class Scheduler:
     Each step runs one merged pass of the cheapest model that is waited for, so that drafts of different depth gather
     into one pass of the dearer target; a model that was passed over `patience` times runs all the same.
 
+    positions: how many one pass takes at most, None for no limit: what is over waits for the next pass, first come first
+    served (a query that is larger than that runs alone). A pass that is interrupted (Ctrl-C) stays due and runs again.
+
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
     """
-    def __init__(self, patience: int = 64, pool: Executor | None = None) -> None:
+    def __init__(self, patience: int = 64, pool: Executor | None = None, positions: int | None = None) -> None:
         self._pool, self._running = pool, dict[Future[Answers], tuple[Model, Group]]()
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
         self._skipped: dict[Model, int] = {}
-        self._patience, self._passes = patience, 0
+        self._patience, self._passes, self._positions = patience, 0, positions
 
     def submit(self, coro: Coro) -> Task:
         task = Task(coro)
@@ -100,20 +108,38 @@ class Scheduler:
         for model in list(self._waiting):
             skipped = self._skipped.pop(model, 0)
             if model is cheapest or skipped >= self._patience:
-                group = self._waiting.pop(model)
-                self._take(model, group, _forward(model, group))
+                group = self._due(model)
+                try:
+                    result = _forward(model, group)
+                except BaseException:             # an interrupt: nothing was lost if the pass is still due
+                    self._waiting[model] = [*group, *self._waiting.get(model, ())]
+                    raise
+                self._take(model, group, result)
             else:
                 self._skipped[model] = skipped + 1
         return True
 
+    def _due(self, model: Model) -> Group:
+        """What the next pass of a model takes of those that wait for it; the others wait on."""
+        group = self._waiting.pop(model)
+        if self._positions is None:
+            return group
+        count = size = 0
+        while count < len(group) and (not count or size + group[count][1].size <= self._positions):
+            size += group[count][1].size
+            count += 1
+        if count < len(group):
+            self._waiting[model] = group[count:]
+        return group[:count]
+
     def _overlap(self, pool: Executor) -> bool:
         busy = [model for model, _ in self._running.values()]
         for model in [m for m in self._waiting if m not in busy]:
-            group = self._waiting.pop(model)
+            group = self._due(model)
             self._running[pool.submit(_forward, model, group)] = model, group
         for future in wait(self._running, return_when=FIRST_COMPLETED).done if self._running else ():
             self._take(*self._running.pop(future), future.result())
-        return bool(self._ready or self._running)
+        return bool(self._ready or self._running or self._waiting)
 
     def _take(self, model: Model, group: Group, result: Answers) -> None:
         given, seconds = result
@@ -142,10 +168,13 @@ class Scheduler:
             self._finish(task, stop.value, None)
         except Exception as failure:
             self._finish(task, None, failure)
+        except BaseException as failure:          # an interrupt between passes: this request cannot go on
+            self._finish(task, None, failure)
+            raise
         else:
             task.running = False
             if task.done:
-                task.coro.close()
+                pass                              # it was cancelled while it ran
             elif isinstance(effect, Forward):
                 self._waiting.setdefault(effect.model, []).append((task, effect))
             else:
@@ -153,8 +182,13 @@ class Scheduler:
                 task.join, task.kids = join, [Task(c, task, i) for i, c in enumerate(join.coros)]
                 task.left = len(task.kids)
                 self._ready.extend((k, None, None) for k in task.kids)
+        above: Task | None = task
+        while above is not None and above.done:   # whoever was cancelled while this task ran
+            above.coro.close()
+            above = above.parent
 
     def _finish(self, task: Task, value: Any, error: BaseException | None) -> None:
+        task.running = False
         if task.done:
             return
         task.done, task.result, task.error = True, value, error

@@ -7,51 +7,43 @@ from typing import Any, get_type_hints
 
 from polydec.core.types import Edit
 
+_KINDS: dict[str, type[Event]] = {}
+"""Every kind of event by its name; a family adds its own by writing a subclass of Event."""
+
 
 @dataclass(frozen=True)
-class Opened:
-    """A choice of a request begins."""
+class Event:
+    """Something that happened to one choice of a request."""
     choice: int
+
+    def __init_subclass__(cls) -> None:
+        _KINDS[cls.__name__] = cls
+
+
+@dataclass(frozen=True)
+class Opened(Event):
+    """A choice of a request begins."""
     prompt: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Proposed:
-    """A draft as it is fed: node 0 is the root."""
-    choice: int
-    position: int
-    token: tuple[int, ...]
-    parent: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Verified:
-    """Which nodes were accepted, and the token after them."""
-    choice: int
-    position: int
-    path: tuple[int, ...]
-    bonus: int
-
-
-@dataclass(frozen=True)
-class Edited:
-    """Tokens are final. `pieces[i]` is the text that write i made certain; the first `accepted` ones were drafted."""
-    choice: int
+class Edited(Event):
+    """The text was edited. `tokens` became final by that, the ones that follow what was final before; `pieces[i]` is the text
+    that tokens[i] made certain; the first `accepted` of them were drafted."""
     edit: Edit
+    tokens: tuple[int, ...]
     pieces: tuple[str, ...]
     accepted: int
 
 
 @dataclass(frozen=True)
-class Finished:
-    choice: int
+class Finished(Event):
+    """A choice is complete."""
     finish_reason: str
 
 
-Event = Opened | Proposed | Verified | Edited | Finished
 Observer = Callable[[Event], None]
 """One that has `kinds` need not be told of other events."""
-_KINDS: dict[str, type[Event]] = {c.__name__: c for c in (Opened, Proposed, Verified, Edited, Finished)}
 
 
 def ignore(event: Event) -> None:
@@ -79,16 +71,24 @@ def from_json(line: Mapping[str, Any]) -> Event:
 
 
 def replay(prompt: Sequence[int], edits: Iterable[Edit]) -> list[int]:
-    """The generated tokens that a run's edits add up to."""
-    text = list(prompt)
+    """The generated tokens that a run's edits add up to. What stands behind a gap is left out."""
+    text: list[int | None] = list(prompt)
     for edit in edits:
-        for at in sorted(edit.erase, reverse=True):
-            del text[at]
-        for at, token in edit.insert:
-            text.insert(at, token)
-        for at, token in edit.write:
-            if at == len(text):
-                text.append(token)
-            else:
-                text[at] = token
-    return text[len(prompt):]
+        apply(edit, text)
+    out: list[int] = []
+    for token in text[len(prompt):]:
+        if token is None:
+            break
+        out.append(token)
+    return out
+
+
+def apply(edit: Edit, text: list[int | None], start: int = 0) -> None:
+    """Edit `text`, whose first entry stands at position `start`. A write beyond the end leaves gaps (None) before it."""
+    for at in sorted(edit.erase, reverse=True):
+        del text[at - start]
+    for at, token in edit.insert:
+        text.insert(at - start, token)
+    for at, token in edit.write:
+        text += [None] * (at - start + 1 - len(text))
+        text[at - start] = token

@@ -4,7 +4,7 @@ Shape suffixes: N nodes of a draft, V vocabulary, H hidden width, R rows, K the 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -159,17 +159,6 @@ class Draft:
                 return i
         return None
 
-    def follow(self, pick: Callable[[int, int], int]) -> Verdict:
-        """Walk down from the root: pick(node, its depth) is the token after a node; stop where no child has it."""
-        node, path = 0, list[int]()
-        while True:
-            token = pick(node, len(path))
-            child = self.child(node, token)
-            if child is None:
-                return Verdict(tuple(path), token)
-            path.append(child)
-            node = child
-
     def path_to(self, node: int) -> tuple[int, ...]:
         """Nodes from the root (left out) down to `node`."""
         out: list[int] = []
@@ -212,16 +201,6 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The accepted nodes (root left out, top down), the token that follows them, and an importance weight. `prompt`: it
-    is the prompt that stands here, for drafters that want its rows; who holds drafters passes it on to those alone."""
-    path: tuple[int, ...]
-    bonus: int
-    logw: float = 0.0
-    prompt: bool = False
-
-
-@dataclass(frozen=True)
 class Edit:
     """The unit of commitment of all loops, in the order erase, insert, write: positions count from the prompt's start.
 
@@ -231,21 +210,3 @@ class Edit:
     write: tuple[tuple[int, int], ...] = ()
     erase: tuple[int, ...] = ()
     insert: tuple[tuple[int, int], ...] = ()
-
-
-def always(depth: int, q: float) -> bool:
-    """The go_on of a budget that never stops early."""
-    return True
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much to guess: levels, nodes in all (root left out), siblings, and whether to go on below a draw of
-    probability q at a depth (1 is the first): stop after a draw, never un-draw it. q of a certain draw is 1, or where
-    `graded` the probability under the draft model before shaping. floor: less likely paths need not be named, 0 to 1."""
-    depth: int = 4
-    nodes: int = 8
-    width: int = 1
-    go_on: Callable[[int, float], bool] = field(default=always)
-    graded: bool = False
-    floor: float = 0.0

@@ -67,8 +67,8 @@ class Reader:
         await self.session.prefill(Want(law=Reads.NOTHING))
         return self.session, ids[-1]
 
-    def fork(self) -> Reader:
-        session = None if self.session is None else self.session.fork()
+    def fork(self, choice: int | None = None) -> Reader:
+        session = None if self.session is None else self.session.fork(choice)
         return Reader(self.draft, self.words, self.context, list(self.text), self.start, session, list(self.fed))
 
     def close(self) -> None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polydec.core.protocols import Guess, Scores
-from polydec.core.types import Draft, Verdict, Want
+from polydec.core.protocols import Scores
+from polydec.core.types import Draft, Want
+from polydec.families.ar.protocols import Guess
+from polydec.families.ar.types import Verdict
 
 
 def wanted(guesses: Sequence[Guess]) -> Want:

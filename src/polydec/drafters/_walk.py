@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import TypeVar
 
-from polydec.core.types import Budget, Draft
+from polydec.core.types import Draft
+from polydec.families.ar.types import Budget
 
 S = TypeVar("S")
 

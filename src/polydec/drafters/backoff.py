@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
+from polydec.families.ar.types import Budget, Verdict
 from polydec.models.ngrams import NGrams
 
 
@@ -61,7 +62,7 @@ class BackoffGuess:
         self.tail.extend((*[draft.token[i] for i in verdict.path], verdict.bonus))
         del self.tail[:-self.how.table.order]
 
-    def fork(self) -> BackoffGuess:
+    def fork(self, session: Session, choice: int | None = None) -> BackoffGuess:
         return BackoffGuess(self.how, list(self.tail))
 
     def close(self) -> None:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Verdict, Want
+from polydec.core.types import Draft, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.drafters.suffix import Suffix, SuffixGuess
+from polydec.families.ar.types import Budget, Verdict
 from polydec.models.ngrams import NGrams
 
 Place = tuple[int, int, list[int]]
@@ -79,7 +80,7 @@ class BlendedGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.seen.learn(draft, scores, verdict)
 
-    def fork(self) -> BlendedGuess:
+    def fork(self, session: Session, choice: int | None = None) -> BlendedGuess:
         return BlendedGuess(self.how, self.seen.fork())
 
     def close(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from polydec.core.protocols import Drafter, Guess, Scores, Session
+from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Verdict, Want
+from polydec.core.types import Draft, Want
+from polydec.families.ar.protocols import Drafter, Guess
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class CappedGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)
 
-    def fork(self) -> CappedGuess:
-        return CappedGuess(self.how, self.guess.fork())
+    def fork(self, session: Session, choice: int | None = None) -> CappedGuess:
+        return CappedGuess(self.how, self.guess.fork(session, choice))
 
     def close(self) -> None:
         self.guess.close()

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._windows import Windows
+from polydec.families.ar.types import Budget, Verdict
 
 LENGTHS = (2, 3, 4, 5)
 """Match lengths that are tried where the length is chosen on the way."""
@@ -105,7 +106,7 @@ class CopyingGuess:
                 self.rate[n] += PACE * ((self.seen.text[start] == x) - self.rate[n])
             self.seen.extend((x,))
 
-    def fork(self) -> CopyingGuess:
+    def fork(self, session: Session, choice: int | None = None) -> CopyingGuess:
         return CopyingGuess(self.how, self.seen.fork(), dict(self.rate))
 
     def close(self) -> None:

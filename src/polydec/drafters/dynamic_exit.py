@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
 
-from polydec.core.protocols import Scores, Session, Tree
+from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Tree
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,11 @@ class Count:
 
 @dataclass
 class DynamicGuess:
-    """session: the decoder's own, which that one commits; a fork (own) keeps one of itself in step. begun: after the prompt."""
+    """session: the decoder's own, which that one commits. begun: after the prompt."""
     how: DynamicExit
     session: Session
     counts: dict[int, Count]
     begun: bool = False
-    own: bool = False
 
     @property
     def want(self) -> Want:
@@ -138,15 +139,12 @@ class DynamicGuess:
             tokens = [shadow.argmax(k) for k in range(len(nodes))]
             seen = [(x == y, exp(shadow.base.logp(k, (x,))[0])) for k, (x, y) in enumerate(zip(tokens, right, strict=True))]
             self.counts[exit] = count.after(self.how.omega, seen)
-        if self.own and self.begun:
-            self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
 
-    def fork(self) -> DynamicGuess:
-        return DynamicGuess(self.how, self.session.fork(), dict(self.counts), self.begun, True)
+    def fork(self, session: Session, choice: int | None = None) -> DynamicGuess:
+        return DynamicGuess(self.how, session, dict(self.counts), self.begun)
 
     def close(self) -> None:
-        if self.own:
-            self.session.close()
+        pass
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polydec.core.protocols import Drafter, Guess, Scores, Session
+from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Verdict, Want
+from polydec.core.types import Draft, Want
 from polydec.drafters._several import tell, wanted
+from polydec.families.ar.protocols import Drafter, Guess
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class FirstOfGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         tell(self.guesses, draft, scores, verdict)
 
-    def fork(self) -> FirstOfGuess:
-        return FirstOfGuess(tuple(g.fork() for g in self.guesses))
+    def fork(self, session: Session, choice: int | None = None) -> FirstOfGuess:
+        return FirstOfGuess(tuple(g.fork(session, choice) for g in self.guesses))
 
     def close(self) -> None:
         for guess in self.guesses:

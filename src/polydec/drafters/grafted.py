@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from polydec.core.protocols import Drafter, Guess, Scores, Session
+from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Verdict, Want
+from polydec.core.types import Draft, Draw, Want
 from polydec.drafters._several import tell, wanted
+from polydec.families.ar.protocols import Drafter, Guess
+from polydec.families.ar.types import Budget, Verdict
 
 BUCKETS = 16
 """Chances are told apart to 1 / BUCKETS."""
@@ -173,8 +175,8 @@ class GraftedGuess:
             self.tried[cell] /= 2
             self.right[cell] /= 2
 
-    def fork(self) -> GraftedGuess:
-        return GraftedGuess(self.how, tuple(g.fork() for g in self.guesses), list(self.right), list(self.tried),
+    def fork(self, session: Session, choice: int | None = None) -> GraftedGuess:
+        return GraftedGuess(self.how, tuple(g.fork(session, choice) for g in self.guesses), list(self.right), list(self.tried),
                             list(self.last))
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class JacobiGuess:
         missing = len(self.guess) - len(new)
         self.guess[:] = [*new, *spread(self.prompt, missing)]
 
-    def fork(self) -> JacobiGuess:
+    def fork(self, session: Session, choice: int | None = None) -> JacobiGuess:
         return JacobiGuess(self.prompt, list(self.guess))
 
     def close(self) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters.jacobi import spread
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class LookaheadGuess:
         if len(self.pool) > self.how.pool // self.how.guesses:
             del self.pool[next(iter(self.pool))]
 
-    def fork(self) -> LookaheadGuess:
+    def fork(self, session: Session, choice: int | None = None) -> LookaheadGuess:
         return LookaheadGuess(self.how, [list(level) for level in self.levels],
                               {head: list(row) for head, row in self.pool.items()})
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._windows import Windows
+from polydec.families.ar.types import Budget, Verdict
 
 PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
 """How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on
@@ -90,7 +91,7 @@ class LookupGuess:
                 self.right[n] += self.seen.text[start] == x
             self.seen.extend((x,))
 
-    def fork(self) -> LookupGuess:
+    def fork(self, session: Session, choice: int | None = None) -> LookupGuess:
         return LookupGuess(self.how, self.seen.fork(), list(self.right), list(self.tried))
 
     def close(self) -> None:

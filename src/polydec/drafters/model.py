@@ -4,9 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polydec.core.protocols import Scores, Session, Target, Tree
+from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Tree
+from polydec.families.ar.types import Budget, Verdict
 
 
 def there(draft: Target | None, asked: str) -> Target:
@@ -56,8 +58,8 @@ class ModelGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
 
-    def fork(self) -> ModelGuess:
-        return ModelGuess(self.tree, self.session.fork())
+    def fork(self, session: Session, choice: int | None = None) -> ModelGuess:
+        return ModelGuess(self.tree, self.session.fork(choice))
 
     def close(self) -> None:
         self.session.close()

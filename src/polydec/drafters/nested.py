@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from polydec.core.protocols import Drafter, Guess, Scores, Session, Target, Verifier
+from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
-from polydec.models.draws import sure
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.families.ar.draws import sure
+from polydec.families.ar.protocols import Drafter, Guess, Verifier
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class NestedGuess:
         want = replace(self._inner.want, law=Reads.ROW, prompt=False)
         want = replace(want, base=Reads.ROW) if budget.graded else want
         await self._small.prefill(Want(law=Reads.NOTHING))
-        inner, tip, on = self._inner.fork(), root, True
+        inner, tip, on = self._inner.fork(self._small), root, True
         while on and (left := length + 1 - len(chain)):
             at, pass_ = position + len(chain) - 1, here.at(len(self._steps))
             draft = await inner.propose(tip, at, Budget(min(self._how.depth, left - 1), self._how.inner_nodes), pass_)
@@ -110,8 +112,9 @@ class NestedGuess:
             self._inner.learn(step.draft, step.scores, step.verdict)
             left -= len(step.tokens)
 
-    def fork(self) -> NestedGuess:
-        twin = NestedGuess(self._how, self._small.fork(), self._inner.fork())
+    def fork(self, session: Session, choice: int | None = None) -> NestedGuess:
+        small = self._small.fork(choice)
+        twin = NestedGuess(self._how, small, self._inner.fork(small, choice))
         twin._steps, twin._held = None if self._steps is None else list(self._steps), list(self._held)
         return twin
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from polydec.core.law import NEG_INF
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters._shape import Template, of_counts
+from polydec.families.ar.types import Budget, Verdict
 
 Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 """How many rows were averaged, and of the likeliest tokens id and probability, best first."""
@@ -145,7 +146,7 @@ class NgramRowsGuess:
         while len(self.store.after) > self.how.most:
             del self.store.after[next(iter(self.store.after))]
 
-    def fork(self) -> NgramRowsGuess:
+    def fork(self, session: Session, choice: int | None = None) -> NgramRowsGuess:
         store = self.store if self.how.store is not None else Rows(dict(self.store.after))
         return NgramRowsGuess(self.how, store, list(self.text), list(self.like))
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class NothingGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         pass
 
-    def fork(self) -> NothingGuess:
+    def fork(self, session: Session, choice: int | None = None) -> NothingGuess:
         return self
 
     def close(self) -> None:

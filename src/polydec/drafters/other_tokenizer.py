@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
+from polydec.core.types import Draft, Draw, Reads, Vocab, Want
 from polydec.drafters._reader import Reader, check, translate, words_of
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class OtherTokenizerGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
 
-    def fork(self) -> OtherTokenizerGuess:
-        return OtherTokenizerGuess(self.how, self.reader.fork())
+    def fork(self, session: Session, choice: int | None = None) -> OtherTokenizerGuess:
+        return OtherTokenizerGuess(self.how, self.reader.fork(choice))
 
     def close(self) -> None:
         self.reader.close()

@@ -4,9 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from polydec.core.protocols import Scores, Session, Tree
+from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Tree
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,14 @@ class FromPart:
                              f"in {self.layers}, not both of one")
 
     def open(self, prompt: Sequence[int], session: Session) -> PartGuess:
-        return PartGuess(self.tree, session.part(self.layers, self.without))
+        return PartGuess(self, session.part(self.layers, self.without))
 
 
 @dataclass(frozen=True)
 class PartGuess:
-    """session: a part of the decoder's own, which that one commits; a fork (own) keeps one of itself in step."""
-    tree: Tree
+    """session: a part of the decoder's own, which that one commits."""
+    how: FromPart
     session: Session
-    own: bool = False
 
     @property
     def want(self) -> Want:
@@ -51,16 +52,13 @@ class PartGuess:
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        return await self.tree.grow(self.session, root, position, budget, rng)
+        return await self.how.tree.grow(self.session, root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        if self.own:
-            self.session.rewind(0)                # nothing of the draft is kept: the whole must see it
-            self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+        pass
 
-    def fork(self) -> PartGuess:
-        return replace(self, session=self.session.fork(), own=True)
+    def fork(self, session: Session, choice: int | None = None) -> PartGuess:
+        return replace(self, session=session.part(self.how.layers, self.how.without))
 
     def close(self) -> None:
-        if self.own:
-            self.session.close()
+        pass

@@ -8,8 +8,9 @@ from heapq import heappop, heappush
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._shape import Template, of_counts, template
+from polydec.families.ar.types import Budget, Verdict
 
 RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
 """How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
@@ -120,7 +121,7 @@ class RecyclingGuess:
         for i in (*[i for i in range(len(draft)) if i not in accepted], *accepted):
             self.memory.after[draft.token[i]] = tuple(rows[i])
 
-    def fork(self) -> RecyclingGuess:
+    def fork(self, session: Session, choice: int | None = None) -> RecyclingGuess:
         if self.how.memory is not None:
             return self
         return RecyclingGuess(self.how, Memory(dict(self.memory.after)))

@@ -11,8 +11,9 @@ from torch import Tensor
 from polydec.core.law import NEG_INF, normalise, probs
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
+from polydec.core.types import Draft, Draw, Reads, Vocab, Want
 from polydec.drafters._reader import Reader, check, twins
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class SharedTokensGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
 
-    def fork(self) -> SharedTokensGuess:
-        return SharedTokensGuess(self.reader.fork(), self.shared, self.size)
+    def fork(self, session: Session, choice: int | None = None) -> SharedTokensGuess:
+        return SharedTokensGuess(self.reader.fork(choice), self.shared, self.size)
 
     def close(self) -> None:
         self.reader.close()

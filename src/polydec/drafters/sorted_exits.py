@@ -7,8 +7,9 @@ from math import exp
 
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
-from polydec.models.draws import categorical, drawn
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.draws import categorical, drawn
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ class SortedGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
 
-    def fork(self) -> SortedGuess:
-        return SortedGuess(self.how, self.session.fork())
+    def fork(self, session: Session, choice: int | None = None) -> SortedGuess:
+        return SortedGuess(self.how, self.session.fork(choice))
 
     def close(self) -> None:
         self.session.close()

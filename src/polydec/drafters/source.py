@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.types import Budget, Verdict
 
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""
@@ -144,7 +145,7 @@ class SourceGuess:
                 self.right[i] += self.source[at] == x
             self.push(x)
 
-    def fork(self) -> SourceGuess:
+    def fork(self, session: Session, choice: int | None = None) -> SourceGuess:
         p = self.place
         return SourceGuess(self.how, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), list(self.right),
                            list(self.tried))

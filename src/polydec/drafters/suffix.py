@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.drafters.automaton import Automaton, Store
+from polydec.families.ar.types import Budget, Verdict
 
 PRIOR = (0.28, 0.49, 0.66, 0.73, 0.77, 0.8, 0.82, 0.86, 0.93)
 """How often the only token that followed a match of length 1, 2, … comes back, before anything is known of this text:
@@ -114,7 +115,7 @@ class SuffixGuess:
                 self.right[i] += likeliest == x
             self.extend((x,))
 
-    def fork(self) -> SuffixGuess:
+    def fork(self, session: Session, choice: int | None = None) -> SuffixGuess:
         return SuffixGuess(self.how, self.seen.copy(), list(self.text), list(self.at), list(self.right), list(self.tried))
 
     def close(self) -> None:

@@ -6,10 +6,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from polydec.core.costs import Costs
-from polydec.core.protocols import Drafter, Guess, Scores, Session
+from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Drafter, Guess
+from polydec.families.ar.types import Budget, Verdict
+from polydec.models.costs import Costs
 
 BINS = 12
 """Chances are told apart to 1 / BINS."""
@@ -242,9 +244,9 @@ class ThriftGuess:
                 book.paths.see(book.said[i], true[i])
         book.tree = None
 
-    def fork(self) -> ThriftGuess:
-        return replace(self, free=self.free.fork(), paid=None if self.paid is None else self.paid.fork(),
-                       ledger=deepcopy(self.ledger))
+    def fork(self, session: Session, choice: int | None = None) -> ThriftGuess:
+        paid = None if self.paid is None else self.paid.fork(session, choice)
+        return replace(self, session=session, free=self.free.fork(session, choice), paid=paid, ledger=deepcopy(self.ledger))
 
     def close(self) -> None:
         self._tell()

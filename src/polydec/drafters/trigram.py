@@ -8,7 +8,8 @@ from math import log, sqrt
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.types import Budget, Verdict
 
 Pair = tuple[int, int]
 Sentence = tuple[float, tuple[int, ...]]
@@ -231,7 +232,7 @@ class TrigramGuess:
                 row[c] *= self.how.decay
         row[token] = min(row.get(token, 0.0) + self.how.rate, self.how.cap)
 
-    def fork(self) -> TrigramGuess:
+    def fork(self, session: Session, choice: int | None = None) -> TrigramGuess:
         return TrigramGuess(self.how, {k: dict(row) for k, row in self.own.items()}, list(self.text))
 
     def close(self) -> None:

@@ -290,7 +290,7 @@ class LMSession:
         del self._text[len(self._text) - n:]
         self._forget(min(self._cache.length, len(self._text)))
 
-    def fork(self) -> LMSession:
+    def fork(self, choice: int | None = None) -> LMSession:
         twin = LMSession(self._lm, self._cache.fork(), self._text)
         twin._tree, twin._staged, twin._lag = self._tree, list(self._staged), list(self._lag)
         twin._answers = {k: list(v) for k, v in self._answers.items()}
@@ -336,8 +336,8 @@ class _Within:
     def rewind(self, n: int) -> None:
         self.whole.rewind(n)
 
-    def fork(self) -> Self:
-        return replace(self, whole=self.whole.fork())
+    def fork(self, choice: int | None = None) -> Self:
+        return replace(self, whole=self.whole.fork(choice))
 
     def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> PartSession | SkipSession:
         return self.whole.part(layers, without)

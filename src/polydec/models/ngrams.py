@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import zoo
 
@@ -36,11 +37,19 @@ class NGrams:
     follower_MK: 16-bit ids of the likeliest next tokens, likeliest first, LAST where there are fewer; chance_MK: theirs,
     in 255ths. Where a context is known, so is every shorter one that ends it.
     """
+    called: ClassVar[str] = "an n-gram table"
+    kind: ClassVar[str] = "ngrams"
+    made_by: ClassVar[str] = "polydec train ngrams"
+
     order: int
     vocab: Vocab
     key_M: np.ndarray
     follower_MK: np.ndarray
     chance_MK: np.ndarray
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise ValueError where it was counted in another vocabulary."""
+        target.vocab.require_same(self.vocab, "the n-gram table")
 
     @cached_property
     def _at(self) -> dict[int, int]:

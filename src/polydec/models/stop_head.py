@@ -5,13 +5,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import linear, silu
+
+from polydec.core.protocols import Target
 
 WEIGHTS, CONFIG = "head.safetensors", "config.json"
 
@@ -23,8 +25,15 @@ class StopHead:
 
     States come as sessions give them, before the model's final norm, and are divided by their root mean square first.
     """
+    called: ClassVar[str] = "a stop head"
+    kind: ClassVar[str] = "stop-head"
+    made_by: ClassVar[str] = "polydec train stop-head"
+
     blocks: tuple[tuple[Tensor, Tensor], ...]
     out: tuple[Tensor, Tensor]
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise ValueError where the draft's states are of another width."""
 
     @property
     def width(self) -> int:

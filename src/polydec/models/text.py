@@ -5,6 +5,7 @@ import codecs
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,6 +151,7 @@ class Speller(Protocol):
     """Turns tokens into whole characters."""
     def feed(self, token: int) -> str: ...
     def end(self) -> str: ...
+    def fork(self) -> Speller: ...
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,12 @@ class ByteSpeller:
     def end(self) -> str:
         return self._decoder.decode(b"", True)
 
+    def fork(self) -> ByteSpeller:
+        twin = copy(self)
+        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        twin._decoder.setstate(self._decoder.getstate())
+        return twin
+
 
 class WindowSpeller:
     """For decoders that look at neighbours: what a few tokens decode to with the next one, less what they do without."""
@@ -253,6 +261,11 @@ class WindowSpeller:
     def end(self) -> str:
         return self._tokenizer.decode(self._ids)[len(self._written):]
 
+    def fork(self) -> WindowSpeller:
+        twin = copy(self)
+        twin._ids = list(self._ids)
+        return twin
+
 
 class StopWriter:
     """Holds back what may become a stop string. Of several, the one complete first ends the text."""
@@ -270,6 +283,11 @@ class StopWriter:
         piece = self._take(self._speller.end())
         held, self._held = self._held, ""
         return piece + held
+
+    def fork(self) -> StopWriter:
+        twin = copy(self)
+        twin._speller = self._speller.fork()
+        return twin
 
     def _take(self, piece: str) -> str:
         if not self._stop or not piece:

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from polydec.core.costs import Costs
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
+from polydec.families.ar.types import Budget, Verdict
+from polydec.models.costs import Costs
 
 BINS = 10
 KEPT = 0.97

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polydec.core.types import Budget, Draft, Verdict
+from polydec.core.types import Draft
+from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """Input-guided aggressive decoding."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.source import Source
 from polydec.drafters.thrift import Thrift
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -20,18 +22,22 @@ CARD = Card(
            "(input-guided; the generalised form needs an encoder-decoder)",
     reduces_to="plain where the output shares no token with the source",
     parent="plain", home="grammar correction and code edits",
-    options={
-        "start": "where the source begins in the prompt, in tokens (negative: from its end)",
-        "stop": "where it ends (negative: from the prompt's end), none: with the prompt",
-        "near": "after a departure, look near the place that was left (ours), else for what is unambiguous (as published)",
-        "eager": "begin with the source's first token: for a span that is just the text to be rewritten",
-        "block": "most tokens of a copy, 1 to 64",
-        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
-    },
+    aliases=("input-guided aggressive decoding",), arxiv="2205.10350",
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, start: int = 0, stop: int | None = None,
-          near: bool = True, eager: bool = False, block: int = 10, thrift: bool = True) -> Speculative:
+def build(
+    kit: Kit, *,
+    start: Annotated[int, "where the source begins in the prompt, in tokens (negative: from its end)"] = 0,
+    stop: Annotated[int | None, "where it ends (negative: from the prompt's end), none: with the prompt"] = None,
+    near: Annotated[
+        bool, "after a departure, look near the place that was left (ours), else for what is unambiguous (as published)",
+    ] = True,
+    eager: Annotated[
+        bool, "begin with the source's first token: for a span that is just the text to be rewritten",
+    ] = False,
+    block: Annotated[int, Within(1, 64), "most tokens of a copy"] = 10,
+    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+) -> Speculative:
     drafter = Source(start, stop, near, eager, block)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))
+    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(block))

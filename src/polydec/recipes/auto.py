@@ -1,18 +1,20 @@
 """Choose by goodput, step by step, what to draft and how much."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.blended import Blended
 from polydec.drafters.grafted import Grafted
-from polydec.drafters.model import FromModel, there
+from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.drafters.thrift import Thrift
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
 from polydec.models.ngrams import NGrams
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -24,17 +26,22 @@ CARD = Card(
     summary="Of what cheap drafters propose (copies, the model's n-gram table), feeds what is worth its rows here, or nothing.",
     kind="draft-and-verify", family="ar", guarantee=Exactness.LAW, parent="plain", home="everywhere: never slower than plain",
     reduces_to="plain where every further row costs more than the token it may bring",
-    options={"depth": "most levels of a draft, 0 to 64", "nodes": "most tokens of a draft, 0 to 1024",
-             "wide": "weigh Token Recycling too; none: where four rows cost less than 1.5 passes",
-             "ask": "ask the draft model too; none: where there is one, rows cost as little, and it pays"},
+    aliases=("goodput", "turbospec", "smartspec"), arxiv="2406.14066",
 )
 
 
-def build(target: Target, *, draft: Target | None = None, ngrams: NGrams | None, costs: Costs, depth: int = 12, nodes: int = 32,
-          wide: bool | None = None, ask: bool | None = None) -> Speculative:
-    cheap, seen = costs.share(4) < 1.5 * costs.share(1), Suffix(floor=0.05)
-    copy = seen if ngrams is None else Blended(seen, ngrams)
-    free = Grafted((copy, Recycling())) if (cheap if wide is None else wide) else copy
-    asked = cheap and draft is not None if ask is None else ask
-    paid = FromModel(Shaped(there(draft, "ask is true"), Greedy()), Chain(), 128) if asked else None
-    return Speculative(target, Thrift(free, paid, costs), Match(), Fixed(depth, nodes))
+def build(
+    kit: Kit, *,
+    depth: Annotated[int, Within(0, 64), "most levels of a draft"] = 12,
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 32,
+    wide: Annotated[bool | None, "weigh Token Recycling too; none: where four rows cost less than 1.5 passes"] = None,
+    ask: Annotated[
+        bool | None, "ask the draft model too; none: where there is one, rows cost as little, and it pays",
+    ] = None,
+) -> Speculative:
+    rows_are_cheap, table, copies = kit.costs.share(4) < 1.5 * kit.costs.share(1), kit.find(NGrams), Suffix(floor=0.05)
+    free = copies if table is None else Blended(copies, table)
+    free = Grafted((free, Recycling())) if (rows_are_cheap if wide is None else wide) else free
+    asked = rows_are_cheap and kit.draft is not None if ask is None else ask
+    paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
+    return Speculative(kit.target, Thrift(free, paid, kit.costs), Match(), Fixed(depth, nodes))

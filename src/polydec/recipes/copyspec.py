@@ -1,13 +1,15 @@
 """CopySpec without a draft model."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.copying import Copying
 from polydec.drafters.thrift import Thrift
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -19,18 +21,20 @@ CARD = Card(
     source="Dumitru et al., CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality, 2025",
     reduces_to="plain with block 0; prompt-lookup with one length of match, without loop",
     parent="plain", home="later turns of a chat that repeat what was said",
-    options={
-        "gamma": "tokens that must match, 1 to 16; none: 3 (adapt tries 2 to 5 instead)",
-        "block": "tokens copied, 0 to 64",
-        "first": "copy from the earliest occurrence instead of the latest",
-        "adapt": "choose the lengths of match and copy by what was right so far",
-        "cost": "of adapt, the price of a drafted token beside that of a pass, 0 to 1; none: 0.1",
-        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
-    },
+    arxiv="2502.08923",
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, gamma: int | None = None, block: int = 10,
-          first: bool = True, adapt: bool = False, cost: float | None = None, thrift: bool = True) -> Speculative:
+def build(
+    kit: Kit, *,
+    gamma: Annotated[int | None, Within(1, 16), "tokens that must match; none: 3 (adapt tries 2 to 5 instead)"] = None,
+    block: Annotated[int, Within(0, 64), "tokens copied"] = 10,
+    first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
+    adapt: Annotated[bool, "choose the lengths of match and copy by what was right so far"] = False,
+    cost: Annotated[
+        float | None, Within(0, 1), "of adapt, the price of a drafted token beside that of a pass; none: 0.1",
+    ] = None,
+    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+) -> Speculative:
     drafter = Copying(gamma, block, first, adapt, cost)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))
+    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(block))

@@ -1,14 +1,17 @@
 """CopySpec over a draft model."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.capped import Capped
 from polydec.drafters.copying import Copying
 from polydec.drafters.first_of import FirstOf
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -21,17 +24,16 @@ CARD = Card(
     source="Dumitru et al., CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality, 2025",
     reduces_to="draft-model with block 0",
     parent="draft-model", home="later turns of a chat that repeat what was said",
-    needs=("draft",),
-    options={
-        "gamma": "tokens that must match, 1 to 16",
-        "block": "tokens copied, 0 to 64",
-        "depth": "tokens that the model drafts a pass, 0 to 64",
-        "first": "copy from the earliest occurrence instead of the latest",
-    },
+    needs=(DRAFT,),
 )
 
 
-def build(target: Target, *, draft: Target, gamma: int = 3, block: int = 10, depth: int = 3,
-          first: bool = True) -> Speculative:
-    drafter = FirstOf((Copying(gamma, block, first), Capped(FromModel(draft, Chain()), depth)))
-    return Speculative(target, drafter, Exact(), Fixed(max(block, depth)))
+def build(
+    kit: Kit, *,
+    gamma: Annotated[int, Within(1, 16), "tokens that must match"] = 3,
+    block: Annotated[int, Within(0, 64), "tokens copied"] = 10,
+    depth: Annotated[int, Within(0, 64), "tokens that the model drafts a pass"] = 3,
+    first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
+) -> Speculative:
+    drafter = FirstOf((Copying(gamma, block, first), Capped(FromModel(kit.drafting, Chain()), depth)))
+    return Speculative(kit.target, drafter, Exact(), Fixed(max(block, depth)))

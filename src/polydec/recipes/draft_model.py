@@ -1,11 +1,14 @@
 """Speculative sampling."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -19,10 +22,10 @@ CARD = Card(
            "language model decoding with speculative sampling, 2023",
     reduces_to="plain where nothing is accepted",
     parent="plain", home="any text that the draft predicts well; gains as the target grows",
-    needs=("draft",),
-    options={"depth": "tokens drafted a pass, 0 to 64"},
+    needs=(DRAFT,),
+    aliases=("speculative-sampling", "speculative-decoding", "assisted-generation", "leviathan"), arxiv="2211.17192",
 )
 
 
-def build(target: Target, *, draft: Target, depth: int = 2) -> Speculative:
-    return Speculative(target, FromModel(draft, Chain()), Exact(), Fixed(depth))
+def build(kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2) -> Speculative:
+    return Speculative(kit.target, FromModel(kit.drafting, Chain()), Exact(), Fixed(depth))

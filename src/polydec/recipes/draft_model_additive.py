@@ -1,11 +1,14 @@
 """Speculative sampling whose drafts grow and shrink."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import AtLeast, Within
 from polydec.policies.additive import Additive
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -18,15 +21,17 @@ CARD = Card(
     source="Leviathan et al., 2023; the heuristic schedule of Hugging Face transformers (Gante, Assisted generation, 2023)",
     reduces_to="draft-model where rise and fall are 0",
     parent="draft-model", home="texts in which easy and hard stretches take turns",
-    needs=("draft",),
-    options={
-        "first": "depth of the first draft, least to most", "least": "shortest draft, 1 to most",
-        "most": "longest draft, 1 to 64", "rise": "tokens more after a draft that was accepted whole, 0 to 64",
-        "fall": "tokens less after any other, 0 to 64",
-    },
+    needs=(DRAFT,),
+    aliases=("assisted-generation-heuristic", "aimd"),
 )
 
 
-def build(target: Target, *, draft: Target, first: int = 5, least: int = 1, most: int = 16, rise: int = 2,
-          fall: int = 1) -> Speculative:
-    return Speculative(target, FromModel(draft, Chain()), Exact(), Additive(first, least, most, rise, fall))
+def build(
+    kit: Kit, *,
+    first: Annotated[int, "depth of the first draft, least to most"] = 5,
+    least: Annotated[int, AtLeast(1), "shortest draft, at most most"] = 1,
+    most: Annotated[int, Within(1, 64), "longest draft"] = 16,
+    rise: Annotated[int, Within(0, 64), "tokens more after a draft that was accepted whole"] = 2,
+    fall: Annotated[int, Within(0, 64), "tokens less after any other"] = 1,
+) -> Speculative:
+    return Speculative(kit.target, FromModel(kit.drafting, Chain()), Exact(), Additive(first, least, most, rise, fall))

@@ -1,11 +1,14 @@
 """Speculative sampling that stops where the draft model is unsure."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.confidence import Confidence
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -18,11 +21,14 @@ CARD = Card(
     source="Leviathan et al., 2023; the confidence threshold of Hugging Face transformers (Assisted generation)",
     reduces_to="draft-model where threshold is 0",
     parent="draft-model", home="any text; most where passes over more tokens cost more, as on CPUs",
-    needs=("draft",),
-    options={"threshold": "least probability of a token that the draft goes on after, 0 to 1",
-             "depth": "longest draft, 0 to 64"},
+    needs=(DRAFT,),
+    aliases=("assisted-generation-confidence",),
 )
 
 
-def build(target: Target, *, draft: Target, threshold: float = 0.4, depth: int = 8) -> Speculative:
-    return Speculative(target, FromModel(draft, Chain()), Exact(), Confidence(threshold, depth))
+def build(
+    kit: Kit, *,
+    threshold: Annotated[float, Within(0, 1), "least probability of a token that the draft goes on after"] = 0.4,
+    depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
+) -> Speculative:
+    return Speculative(kit.target, FromModel(kit.drafting, Chain()), Exact(), Confidence(threshold, depth))

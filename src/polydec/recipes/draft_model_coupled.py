@@ -1,11 +1,14 @@
 """Drafter-invariant speculative sampling."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.coupled_chain import CoupledChain
 from polydec.verifiers.coupled import Coupled
@@ -18,10 +21,10 @@ CARD = Card(
     source="Daliri, Musco, Suresh, Coupling without communication and drafter-invariant speculative decoding, 2024",
     reduces_to="draft-model where the target is greedy",
     parent="plain", home="sampling where a text must be reproducible under any draft",
-    needs=("draft",),
-    options={"depth": "tokens drafted a pass, 0 to 64"},
+    needs=(DRAFT,),
+    aliases=("drafter-invariant", "gumbel-coupling"), arxiv="2408.07978",
 )
 
 
-def build(target: Target, *, draft: Target, depth: int = 2) -> Speculative:
-    return Speculative(target, FromModel(draft, CoupledChain()), Coupled(), Fixed(depth))
+def build(kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2) -> Speculative:
+    return Speculative(kit.target, FromModel(kit.drafting, CoupledChain()), Coupled(), Fixed(depth))

@@ -1,11 +1,14 @@
 """Drafter-invariant speculative sampling with a token tree."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Length, Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.coupled_static import CoupledStatic
 from polydec.verifiers.coupled import Coupled
@@ -19,11 +22,15 @@ CARD = Card(
            "Kool et al., Stochastic beams and where to find them, 2019",
     reduces_to="draft-model-coupled where every level has one child",
     parent="draft-model-coupled", home="sampling where a text must be reproducible under any draft",
-    needs=("draft",),
-    options={"levels": "children of each node, level by level, 1 to 16 of 1 to 16, such as 2,1,1",
-             "nodes": "most tokens of a tree, 0 to 1024"},
+    needs=(DRAFT,),
 )
 
 
-def build(target: Target, *, draft: Target, levels: tuple[int, ...] = (2, 1, 1), nodes: int = 16) -> Speculative:
-    return Speculative(target, FromModel(draft, CoupledStatic(levels)), Coupled(), Fixed(64, nodes))
+def build(
+    kit: Kit, *,
+    levels: Annotated[
+        tuple[int, ...], Length(1, 16), Within(1, 16), "children of each node, level by level, such as 2,1,1",
+    ] = (2, 1, 1),
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
+) -> Speculative:
+    return Speculative(kit.target, FromModel(kit.drafting, CoupledStatic(levels)), Coupled(), Fixed(64, nodes))

@@ -1,12 +1,14 @@
 """Speculative sampling with drafts as long as pay."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import AtLeast, Within
 from polydec.policies.goodput import Goodput
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -19,11 +21,13 @@ CARD = Card(
     source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
     reduces_to="plain, but for exploring rounds, where the draft is never right",
     parent="draft-model", home="text of changing difficulty, machines on which no one length is best",
-    needs=("draft",),
-    options={"depth": "most tokens of a draft, 0 to 64",
-             "explore": "rounds without a draft after which one is tried, at least 1"},
+    needs=(DRAFT,),
 )
 
 
-def build(target: Target, *, draft: Target, costs: Costs, depth: int = 10, explore: int = 16) -> Speculative:
-    return Speculative(target, FromModel(draft, Chain()), Exact(), Goodput(costs, depth, explore=explore))
+def build(
+    kit: Kit, *,
+    depth: Annotated[int, Within(0, 64), "most tokens of a draft"] = 10,
+    explore: Annotated[int, AtLeast(1), "rounds without a draft after which one is tried"] = 16,
+) -> Speculative:
+    return Speculative(kit.target, FromModel(kit.drafting, Chain()), Exact(), Goodput(kit.costs, depth, explore=explore))

@@ -1,11 +1,14 @@
 """A token tree that grows where it is likely to be reached."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Above, AtMost, Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.greedy_growth import GreedyGrowth
 from polydec.verifiers.exact import Exact
@@ -18,16 +21,22 @@ CARD = Card(
     source="Xiong et al., DySpec: faster speculative decoding with dynamic token tree structure, 2024",
     reduces_to="draft-model where the draft is certain of every token",
     parent="rsd-c", home="texts in which sure and unsure stretches take turns",
-    needs=("draft",),
-    options={
-        "threshold": "least chance of being reached that a place must have to be filled, above 0 to 1",
-        "floor": "chance of acceptance of a token that the draft holds for unlikely, 0 to 1 (published: 0)",
-        "fade": "factor of that chance for each sibling rejected before, 0 to 1 (published: 1)",
-        "nodes": "most tokens of a tree, 0 to 1024", "depth": "most levels, 0 to 64",
-    },
+    needs=(DRAFT,),
+    arxiv="2410.11744",
 )
 
 
-def build(target: Target, *, draft: Target, threshold: float = 0.1, floor: float = 0.4, fade: float = 0.4,
-          nodes: int = 8, depth: int = 8) -> Speculative:
-    return Speculative(target, FromModel(draft, GreedyGrowth(threshold, floor=floor, fade=fade)), Exact(), Fixed(depth, nodes))
+def build(
+    kit: Kit, *,
+    threshold: Annotated[
+        float, Above(0), AtMost(1), "least chance of being reached that a place must have to be filled",
+    ] = 0.1,
+    floor: Annotated[
+        float, Within(0, 1), "chance of acceptance of a token that the draft holds for unlikely (published: 0)",
+    ] = 0.4,
+    fade: Annotated[float, Within(0, 1), "factor of that chance for each sibling rejected before (published: 1)"] = 0.4,
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 8,
+    depth: Annotated[int, Within(0, 64), "most levels"] = 8,
+) -> Speculative:
+    drafter = FromModel(kit.drafting, GreedyGrowth(threshold, floor=floor, fade=fade))
+    return Speculative(kit.target, drafter, Exact(), Fixed(depth, nodes))

@@ -1,11 +1,14 @@
 """Entropy Adaptive Decoding."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.targets.switch import ByEntropy, Switch
 from polydec.verifiers.match import Match
@@ -18,14 +21,17 @@ CARD = Card(
     source="Entropy Adaptive Decoding: Dynamic Model Switching for Efficient Inference, 2025 (published: window 5)",
     reduces_to="plain, of the target at tau below 0, of the draft at tau none",
     parent="plain", home="a small model that is nearly as good, where a text near the large model's is good enough",
-    needs=("draft",),
-    options={"tau": "bits of mean entropy above which the target takes over, none: never",
-             "tau_down": "bits at or below which the draft does, none: tau",
-             "window": "tokens of the mean, 1 to 256", "hold": "least tokens between two switches, 1 to 4096"},
+    needs=(DRAFT,),
+    aliases=("entropy-adaptive-decoding", "ead-switch"), arxiv="2502.06833",
 )
 
 
-def build(target: Target, *, draft: Target, tau: float | None = 1.0, tau_down: float | None = None, window: int = 5,
-          hold: int = 10) -> Speculative:
-    law = Switch(draft, target, ByEntropy(tau, tau_down, window, hold))
+def build(
+    kit: Kit, *,
+    tau: Annotated[float | None, "bits of mean entropy above which the target takes over, none: never"] = 1.0,
+    tau_down: Annotated[float | None, "bits at or below which the draft does, none: tau"] = None,
+    window: Annotated[int, Within(1, 256), "tokens of the mean"] = 5,
+    hold: Annotated[int, Within(1, 4096), "least tokens between two switches"] = 10,
+) -> Speculative:
+    law = Switch(kit.drafting, kit.target, ByEntropy(tau, tau_down, window, hold))
     return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

@@ -1,11 +1,14 @@
 """Jacobi decoding."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.jacobi import Jacobi
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -17,9 +20,9 @@ CARD = Card(
     source="Santilli et al., Accelerating transformer inference for translation via parallel decoding, 2023",
     reduces_to="plain where no guess comes true",
     parent="plain", home="text whose next tokens hardly depend on each other; rarely more than a few per cent alone",
-    options={"block": "tokens guessed, 1 to 64"},
+    aliases=("parallel-jacobi",), arxiv="2305.10427",
 )
 
 
-def build(target: Target, *, draft: Target | None = None, block: int = 4) -> Speculative:
-    return Speculative(target, Jacobi(block), Match(), Fixed(block))
+def build(kit: Kit, *, block: Annotated[int, Within(1, 64), "tokens guessed"] = 4) -> Speculative:
+    return Speculative(kit.target, Jacobi(block), Match(), Fixed(block))

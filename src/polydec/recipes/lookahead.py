@@ -1,11 +1,14 @@
 """Lookahead decoding."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.lookahead import Lookahead
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -18,11 +21,15 @@ CARD = Card(
            "ngram 5, guesses 15 for 7B on an A100; 7, 5, 7 in Spec-Bench)",
     reduces_to="plain where the pool has nothing to try",
     parent="jacobi", home="devices on which fifty tokens of a pass cost little more than one; code and other repetitive text",
-    options={"window": "columns of the window, 1 to 32", "ngram": "length of the n-grams that are kept, 2 to 16",
-             "guesses": "n-grams tried in a pass, 0 to 64"},
+    aliases=("lookahead-decoding",), arxiv="2402.02057",
 )
 
 
-def build(target: Target, *, draft: Target | None = None, window: int = 4, ngram: int = 3, guesses: int = 4) -> Speculative:
+def build(
+    kit: Kit, *,
+    window: Annotated[int, Within(1, 32), "columns of the window"] = 4,
+    ngram: Annotated[int, Within(2, 16), "length of the n-grams that are kept"] = 3,
+    guesses: Annotated[int, Within(0, 64), "n-grams tried in a pass"] = 4,
+) -> Speculative:
     drafter = Lookahead(window, ngram, guesses)
-    return Speculative(target, drafter, Match(), Fixed(64, min(drafter.nodes, 1024)))
+    return Speculative(kit.target, drafter, Match(), Fixed(64, min(drafter.nodes, 1024)))

@@ -1,15 +1,17 @@
 """Prompt lookup, else Token Recycling."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.first_of import FirstOf
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.thrift import Thrift
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
+from polydec.options import AtLeast, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -21,19 +23,19 @@ CARD = Card(
     source="composition of Saxena, 2023, and Luo et al., 2024",
     reduces_to="token-recycling where no n-gram comes back",
     parent="token-recycling", home="any text without a draft model",
-    options={
-        "max_ngram": "longest run of tokens that is looked up, 1 to 16",
-        "min_ngram": "shortest run of tokens that is looked up, 1 to max_ngram",
-        "k": "candidates remembered after each token, 1 to 64",
-        "nodes": "tokens of an unfolded tree, 1 to 256",
-        "depth": "most tokens of a copy, 0 to 64",
-        "growth": "tokens copied for each token that matched, 0 to 16 (0: always depth)",
-        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
-    },
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, max_ngram: int = 5, min_ngram: int = 2, k: int = 8,
-          nodes: int = 3, depth: int = 10, growth: int = 2, thrift: bool = True) -> Speculative:
+def build(
+    kit: Kit, *,
+    max_ngram: Annotated[int, Within(1, 16), "longest run of tokens that is looked up"] = 5,
+    min_ngram: Annotated[int, AtLeast(1), "shortest run of tokens that is looked up, at most max_ngram"] = 2,
+    k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
+    nodes: Annotated[int, Within(1, 256), "tokens of an unfolded tree"] = 3,
+    depth: Annotated[int, Within(0, 64), "most tokens of a copy"] = 10,
+    growth: Annotated[int, Within(0, 16), "tokens copied for each token that matched (0: always depth)"] = 2,
+    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+) -> Speculative:
     drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, max(depth, nodes)))
+    drafter = Thrift(drafter, None, kit.costs) if thrift else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, max(depth, nodes)))

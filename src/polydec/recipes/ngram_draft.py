@@ -1,14 +1,16 @@
 """Drafts of an n-gram table."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.backoff import Backoff
 from polydec.drafters.thrift import Thrift
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit, Trained
 from polydec.models.ngrams import NGrams
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -19,18 +21,18 @@ CARD = Card(
     source="Leviathan et al., speculative decoding (bigram drafts), 2023; Ou et al., adaptive n-gram decoding, 2024",
     reduces_to="plain with a table that knows nothing of the text",
     parent="plain", home="answers of the kinds that the table was counted in",
-    needs=("ngrams",),
-    options={
-        "floor": "go on while the whole draft is right with at least this chance, 0 to 1",
-        "width": "most alternatives after a context, 1 to 16",
-        "depth": "most tokens in a row, 0 to 64",
-        "nodes": "most tokens of a draft, 0 to 1024",
-        "thrift": "feed only what is worth its rows by the costs measured here",
-    },
+    needs=(Trained(NGrams),),
+    aliases=("ngrams", "n-gram"),
 )
 
 
-def build(target: Target, *, draft: Target | None = None, ngrams: NGrams, costs: Costs, floor: float = 0.1, width: int = 2,
-          depth: int = 8, nodes: int = 16, thrift: bool = True) -> Speculative:
-    drafter = Backoff(ngrams, floor, width)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+def build(
+    kit: Kit, *,
+    floor: Annotated[float, Within(0, 1), "go on while the whole draft is right with at least this chance"] = 0.1,
+    width: Annotated[int, Within(1, 16), "most alternatives after a context"] = 2,
+    depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 8,
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 16,
+    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here"] = True,
+) -> Speculative:
+    drafter = Backoff(kit.need(NGrams), floor, width)
+    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))

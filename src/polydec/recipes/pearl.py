@@ -1,10 +1,13 @@
 """PEARL: parallel speculative decoding with adaptive draft length."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.loops.pearl import Pearl
+from polydec.families.ar.pearl import Pearl
+from polydec.kit import DRAFT, Kit
+from polydec.options import Within
 from polydec.verifiers.exact import Exact
 
 CARD = Card(
@@ -15,10 +18,15 @@ CARD = Card(
     source="Liu et al., PEARL: parallel speculative decoding with adaptive draft length, 2024 (published: gamma 3 to 5)",
     reduces_to="plain where nothing is accepted",
     parent="draft-model", home="two devices, or two halves of one, that run draft and target at the same time",
-    needs=("draft",),
-    options={"gamma": "tokens drafted a round, 1 to 64; best about the ratio of the two models' pass times"},
+    needs=(DRAFT,),
+    aliases=("parallel speculative decoding",), arxiv="2408.11850",
 )
 
 
-def build(target: Target, *, draft: Target, gamma: int = 4) -> Pearl:
-    return Pearl(target, draft, Exact(), gamma)
+def build(
+    kit: Kit, *,
+    gamma: Annotated[
+        int, Within(1, 64), "tokens drafted a round; best about the ratio of the two models' pass times",
+    ] = 4,
+) -> Pearl:
+    return Pearl(kit.target, kit.drafting, Exact(), gamma)

@@ -1,11 +1,11 @@
 """Plain decoding."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -16,8 +16,9 @@ CARD = Card(
     kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
     source="the definition of an autoregressive law",
     reduces_to="itself",
+    aliases=("autoregressive", "greedy", "sampling", "vanilla"),
 )
 
 
-def build(target: Target, *, draft: Target | None = None) -> Speculative:
-    return Speculative(target, Nothing(), Match(), Fixed(0))
+def build(kit: Kit) -> Speculative:
+    return Speculative(kit.target, Nothing(), Match(), Fixed(0))

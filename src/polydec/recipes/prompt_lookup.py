@@ -1,13 +1,15 @@
 """Prompt lookup decoding."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.thrift import Thrift
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
+from polydec.options import AtLeast, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -19,19 +21,21 @@ CARD = Card(
     source="Saxena, Prompt lookup decoding, 2023",
     reduces_to="plain where no n-gram of the text comes back",
     parent="plain", home="text that copies from its prompt: edits, summaries, code",
-    options={
-        "max_ngram": "longest run of tokens that is looked up, 1 to 16",
-        "min_ngram": "shortest run of tokens that is looked up, 1 to max_ngram",
-        "depth": "most tokens a draft may hold, 0 to 64",
-        "growth": "tokens copied for each token that matched, 0 to 16 (0: always depth, as published)",
-        "loop": "a copy that reaches the end of the text goes on from its own start",
-        "first": "copy from the earliest occurrence instead of the latest",
-        "thrift": "feed only what is worth its rows by the costs measured here (as published: false)",
-    },
+    aliases=("pld", "ngram", "prompt-lookup-decoding"),
 )
 
 
-def build(target: Target, *, draft: Target | None = None, costs: Costs, max_ngram: int = 8, min_ngram: int = 1,
-          depth: int = 10, growth: int = 2, loop: bool = True, first: bool = False, thrift: bool = True) -> Speculative:
+def build(
+    kit: Kit, *,
+    max_ngram: Annotated[int, Within(1, 16), "longest run of tokens that is looked up"] = 8,
+    min_ngram: Annotated[int, AtLeast(1), "shortest run of tokens that is looked up, at most max_ngram"] = 1,
+    depth: Annotated[int, Within(0, 64), "most tokens a draft may hold"] = 10,
+    growth: Annotated[
+        int, Within(0, 16), "tokens copied for each token that matched (0: always depth, as published)",
+    ] = 2,
+    loop: Annotated[bool, "a copy that reaches the end of the text goes on from its own start"] = True,
+    first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = False,
+    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+) -> Speculative:
     drafter = Lookup(max_ngram, min_ngram, first, loop, growth)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth))
+    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth))

@@ -1,11 +1,14 @@
 """A token tree of draws without replacement."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Length, Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.static import Static
 from polydec.verifiers.exact import Exact
@@ -18,11 +21,16 @@ CARD = Card(
     source="Jeon et al., Recursive speculative decoding: accelerating LLM inference via sampling without replacement, 2024",
     reduces_to="draft-model where every level has one child",
     parent="specinfer", home="sampling, where passes over several tokens cost little more than one",
-    needs=("draft",),
-    options={"levels": "children of each node, level by level, 1 to 16 of 1 to 16, such as 2,1,1",
-             "nodes": "most tokens of a tree, 0 to 1024"},
+    needs=(DRAFT,),
+    aliases=("draft-model-tree", "recursive speculative decoding", "constant branching"), arxiv="2402.14160",
 )
 
 
-def build(target: Target, *, draft: Target, levels: tuple[int, ...] = (2, 1, 1), nodes: int = 16) -> Speculative:
-    return Speculative(target, FromModel(draft, Static(levels)), Exact(), Fixed(64, nodes))
+def build(
+    kit: Kit, *,
+    levels: Annotated[
+        tuple[int, ...], Length(1, 16), Within(1, 16), "children of each node, level by level, such as 2,1,1",
+    ] = (2, 1, 1),
+    nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
+) -> Speculative:
+    return Speculative(kit.target, FromModel(kit.drafting, Static(levels)), Exact(), Fixed(64, nodes))

@@ -1,11 +1,14 @@
 """Whole paths drawn without replacement."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.stochastic_beam import StochasticBeam
 from polydec.verifiers.exact import Exact
@@ -18,10 +21,15 @@ CARD = Card(
     source="Jeon et al., Recursive speculative decoding: accelerating LLM inference via sampling without replacement, 2024",
     reduces_to="draft-model at width 1",
     parent="rsd-c", home="sampling, where passes over several tokens cost little more than one",
-    needs=("draft",),
-    options={"width": "paths drawn, 1 to 64", "depth": "levels, 0 to 64"},
+    needs=(DRAFT,),
+    aliases=("stochastic beam",),
 )
 
 
-def build(target: Target, *, draft: Target, width: int = 2, depth: int = 3) -> Speculative:
-    return Speculative(target, FromModel(draft, StochasticBeam(width)), Exact(), Fixed(depth, min(width * depth, 1024)))
+def build(
+    kit: Kit, *,
+    width: Annotated[int, Within(1, 64), "paths drawn"] = 2,
+    depth: Annotated[int, Within(0, 64), "levels"] = 3,
+) -> Speculative:
+    drafter = FromModel(kit.drafting, StochasticBeam(width))
+    return Speculative(kit.target, drafter, Exact(), Fixed(depth, min(width * depth, 1024)))

@@ -1,11 +1,14 @@
 """S2D: one nested draft, left at the exit that is sure."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.sorted_exits import SortedExits
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, DRAFT_LAYERS, Kit
+from polydec.options import AtLeast, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.exact import Exact
 
@@ -18,15 +21,18 @@ CARD = Card(
            "models, 2024",
     reduces_to="draft-model at tau_1 and tau_2 above 1 and stop 0; a draft of half the layers at tau_1 0",
     parent="draft-model", home="one draft for several targets",
-    needs=("draft", "draft's layers"),
-    options={"tau_1": "probability from which half the draft's layers suffice, 0 and more (above 1: never)",
-             "tau_2": "the same of three quarters, 0 and more", "stop": "drafting ends below this probability, 0 to 1",
-             "depth": "longest draft, 0 to 64"},
+    needs=(DRAFT, DRAFT_LAYERS),
+    aliases=("sorted speculative decoding",), arxiv="2407.01955",
 )
 
 
-def build(target: Target, *, draft: Target, tau_1: float = 0.9, tau_2: float = 0.8, stop: float = 0.3,
-          depth: int = 5) -> Speculative:
-    last = draft.layers
-    drafter = SortedExits.of(draft, (last // 2, 3 * last // 4, last), stop, tau_1=tau_1, tau_2=tau_2)
-    return Speculative(target, drafter, Exact(), Fixed(depth))
+def build(
+    kit: Kit, *,
+    tau_1: Annotated[float, AtLeast(0), "probability from which half the draft's layers suffice (above 1: never)"] = 0.9,
+    tau_2: Annotated[float, AtLeast(0), "the same of three quarters"] = 0.8,
+    stop: Annotated[float, Within(0, 1), "drafting ends below this probability"] = 0.3,
+    depth: Annotated[int, Within(0, 64), "longest draft"] = 5,
+) -> Speculative:
+    last = kit.drafting.layers
+    drafter = SortedExits.of(kit.drafting, (last // 2, 3 * last // 4, last), stop, tau_1=tau_1, tau_2=tau_2)
+    return Speculative(kit.target, drafter, Exact(), Fixed(depth))

@@ -1,12 +1,15 @@
 """Speculative sampling whose drafts end where a trained head expects a rejection."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
-from polydec.models import stop_head
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit, Trained
+from polydec.models.stop_head import StopHead
+from polydec.options import AtLeast, Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.learned_stop import LearnedStop
 from polydec.verifiers.exact import Exact
@@ -19,17 +22,16 @@ CARD = Card(
     source="Huang, Guo, Wang, SpecDec++: boosting speculative decoding via adaptive candidate lengths, 2024",
     reduces_to="draft-model at threshold 1",
     parent="draft-model-confidence", home="a draft and target that are used long enough to train the head once",
-    needs=("draft", "head"), needs_training=True,
-    options={
-        "head": "directory of the head; polydec train stop-head makes it",
-        "threshold": "chance that some token is rejected above which the draft ends, 0 to 1",
-        "least": "tokens that are drafted in any case, 1 to depth",
-        "depth": "longest draft, 0 to 64",
-    },
+    needs=(DRAFT, Trained(StopHead)), needs_training=True,
+    aliases=("specdec++", "stop-head"), arxiv="2405.19715",
 )
 
 
-def build(target: Target, *, draft: Target, head: str | None = None, threshold: float = 0.7, least: int = 1,
-          depth: int = 8) -> Speculative:
-    stop = LearnedStop.below(depth, stop_head.load(head), threshold, least)
-    return Speculative(target, FromModel(draft, stop), Exact(), Fixed(depth))
+def build(
+    kit: Kit, *,
+    threshold: Annotated[float, Within(0, 1), "chance that some token is rejected above which the draft ends"] = 0.7,
+    least: Annotated[int, AtLeast(1), "tokens that are drafted in any case, at most depth"] = 1,
+    depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
+) -> Speculative:
+    stop = LearnedStop.below(depth, kit.need(StopHead), threshold, least)
+    return Speculative(kit.target, FromModel(kit.drafting, stop), Exact(), Fixed(depth))

@@ -1,11 +1,14 @@
 """Several independent sequences, verified by optimal transport."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.sequences import Sequences
 from polydec.verifiers.k_seq import KSeq
@@ -18,10 +21,14 @@ CARD = Card(
     source="Sun et al., SpecTr: fast speculative decoding via optimal transport, 2023",
     reduces_to="draft-model where count is 1",
     parent="draft-model", home="sampling at high temperature, where passes over several tokens cost little more than one",
-    needs=("draft",),
-    options={"count": "sequences drawn, 1 to 64", "depth": "tokens of a sequence, 0 to 64"},
+    needs=(DRAFT,),
+    aliases=("k-seq",), arxiv="2310.15141",
 )
 
 
-def build(target: Target, *, draft: Target, count: int = 2, depth: int = 3) -> Speculative:
-    return Speculative(target, FromModel(draft, Sequences(count)), KSeq(), Fixed(depth, min(count * depth, 1024)))
+def build(
+    kit: Kit, *,
+    count: Annotated[int, Within(1, 64), "sequences drawn"] = 2,
+    depth: Annotated[int, Within(0, 64), "tokens of a sequence"] = 3,
+) -> Speculative:
+    return Speculative(kit.target, FromModel(kit.drafting, Sequences(count)), KSeq(), Fixed(depth, min(count * depth, 1024)))

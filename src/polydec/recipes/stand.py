@@ -1,13 +1,14 @@
 """STAND."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.ngram_rows import NgramRows, Rows
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit
+from polydec.options import AtLeast, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.exact import Exact
 
@@ -19,19 +20,22 @@ CARD = Card(
     source="Accelerated test-time scaling with model-free speculative sampling (STAND), 2025",
     reduces_to="plain while no n-gram comes back",
     parent="token-recycling", home="several sampled answers to one question that share their rows",
-    options={
-        "shape": "child counts of the tree's nodes, 0 to 64 each, breadth first, such as 3,2,1",
-        "longest": "longest n-gram that is looked up, 1 to 16",
-        "shortest": "shortest n-gram that is looked up, 1 to longest (published: 2)",
-        "keep": "tokens kept of an averaged row, 1 to 64",
-        "draws": "draw the tree, else take the likeliest tokens",
-        "hot": "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
-    },
+    arxiv="2506.04708",
 )
 
 
-def build(target: Target, *, draft: Target | None = None, kept: dict[str, Any],
-          shape: tuple[int, ...] = (3, 2, 1, 1, 1, 1, 0, 1), longest: int = 4, shortest: int = 1, keep: int = 10,
-          draws: bool = True, hot: bool = False) -> Speculative:
-    drafter = NgramRows(shape, longest, shortest, keep, draws, store=kept.setdefault("rows", Rows()) if hot else None)
-    return Speculative(target, drafter, Exact(), Fixed(64, 256))
+def build(
+    kit: Kit, *,
+    shape: Annotated[
+        tuple[int, ...], Within(0, 64), "child counts of the tree's nodes, breadth first, such as 3,2,1",
+    ] = (3, 2, 1, 1, 1, 1, 0, 1),
+    longest: Annotated[int, Within(1, 16), "longest n-gram that is looked up"] = 4,
+    shortest: Annotated[int, AtLeast(1), "shortest n-gram that is looked up, at most longest (published: 2)"] = 1,
+    keep: Annotated[int, Within(1, 64), "tokens kept of an averaged row"] = 10,
+    draws: Annotated[bool, "draw the tree, else take the likeliest tokens"] = True,
+    hot: Annotated[
+        bool, "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
+    ] = False,
+) -> Speculative:
+    drafter = NgramRows(shape, longest, shortest, keep, draws, store=kit.memory.setdefault("rows", Rows()) if hot else None)
+    return Speculative(kit.target, drafter, Exact(), Fixed(64, 256))

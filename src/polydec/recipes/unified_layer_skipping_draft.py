@@ -1,12 +1,15 @@
 """Unified Layer Skipping as a draft."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.part import FromPart
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import LAYERS, Kit
 from polydec.models.depth import kept_layers
+from polydec.options import AtLeast, Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
@@ -20,13 +23,15 @@ CARD = Card(
            "verified as in Zhang et al., Draft & verify, 2023",
     reduces_to="plain at depth 0",
     parent="plain", home="models tuned with the same pattern",
-    needs=("layers",),
-    options={"speed": "layers of the model for each one that drafts, 1 and more (at least two draft)",
-             "depth": "tokens of a draft, 0 to 64", "even": "as evenly spaced as can be (false: the published rule)"},
+    needs=(LAYERS,),
 )
 
 
-def build(target: Target, *, draft: Target | None = None, speed: float = 2.0, depth: int = 4,
-          even: bool = True) -> Speculative:
-    layers = kept_layers(target.layers, speed, even=even)
-    return Speculative(target, FromPart(Chain(), layers), Exact(), Fixed(depth))
+def build(
+    kit: Kit, *,
+    speed: Annotated[float, AtLeast(1), "layers of the model for each one that drafts (at least two draft)"] = 2.0,
+    depth: Annotated[int, Within(0, 64), "tokens of a draft"] = 4,
+    even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
+) -> Speculative:
+    layers = kept_layers(kit.target.layers, speed, even=even)
+    return Speculative(kit.target, FromPart(Chain(), layers), Exact(), Fixed(depth))

@@ -1,11 +1,14 @@
 """Universal assisted decoding: a draft model of any tokenizer."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.other_tokenizer import OtherTokenizer
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import ANY_DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -18,10 +21,14 @@ CARD = Card(
            "speculative decoding algorithms for heterogeneous vocabularies, 2025 (string-level exact match)",
     reduces_to="plain where nothing is accepted",
     parent="plain", home="a target whose family has no small model, at low temperature",
-    needs=("draft",), same_tokenizer=False,
-    options={"depth": "tokens drafted a pass, 0 to 64", "context": "most tokens that the draft reads, 16 to 65536"},
+    needs=(ANY_DRAFT,),
+    aliases=("universal-assisted-generation", "universal assisted decoding", "uag"), arxiv="2502.05202",
 )
 
 
-def build(target: Target, *, draft: Target, depth: int = 3, context: int = 512) -> Speculative:
-    return Speculative(target, OtherTokenizer(draft, target.vocab, context), Match(), Fixed(depth))
+def build(
+    kit: Kit, *,
+    depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 3,
+    context: Annotated[int, Within(16, 65536), "most tokens that the draft reads"] = 512,
+) -> Speculative:
+    return Speculative(kit.target, OtherTokenizer(kit.drafting, kit.target.vocab, context), Match(), Fixed(depth))

@@ -1,11 +1,14 @@
 """Universal assisted decoding over the tokens that two vocabularies share."""
 from __future__ import annotations
 
-from polydec.core.card import Card
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Target
+from typing import Annotated
+
+from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.shared_tokens import SharedTokens
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import ANY_DRAFT, Kit
+from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.exact import Exact
 
@@ -18,10 +21,14 @@ CARD = Card(
            "vocabularies, 2025 (token-level intersection; in transformers since 4.50)",
     reduces_to="draft-model where the two tokenizers are one",
     parent="universal-draft", home="sampling with a draft of another tokenizer whose vocabulary is much the same",
-    needs=("draft",), same_tokenizer=False,
-    options={"depth": "tokens drafted a pass, 0 to 64", "context": "most tokens that the draft reads, 16 to 65536"},
+    needs=(ANY_DRAFT,),
+    aliases=("tli", "token-level intersection"),
 )
 
 
-def build(target: Target, *, draft: Target, depth: int = 2, context: int = 512) -> Speculative:
-    return Speculative(target, SharedTokens(draft, target.vocab, context), Exact(), Fixed(depth))
+def build(
+    kit: Kit, *,
+    depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2,
+    context: Annotated[int, Within(16, 65536), "most tokens that the draft reads"] = 512,
+) -> Speculative:
+    return Speculative(kit.target, SharedTokens(kit.drafting, kit.target.vocab, context), Exact(), Fixed(depth))

@@ -85,8 +85,8 @@ class ConfidentSession:
         self._inner.rewind(n)
         self._done = max(0, self._done - n)
 
-    def fork(self) -> ConfidentSession:
-        return ConfidentSession(self._how, self._inner.fork(), self._done)
+    def fork(self, choice: int | None = None) -> ConfidentSession:
+        return ConfidentSession(self._how, self._inner.fork(choice), self._done)
 
     def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
         raise ValueError("layers of a model that exits early cannot be chosen again")

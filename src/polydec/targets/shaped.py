@@ -151,14 +151,21 @@ class ShapedSession:
         if not self._blind:
             self._trail.rewind(n)
 
-    def fork(self) -> ShapedSession:
-        return ShapedSession(self._shapers, self._inner.fork(), Trail(self._trail.tip))
+    def fork(self, choice: int | None = None) -> ShapedSession:
+        shapers = self._shapers if choice is None else tuple(of_choice(s, choice) for s in self._shapers)
+        return ShapedSession(shapers, self._inner.fork(choice), Trail(self._trail.tip))
 
     def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> ShapedSession:
         return ShapedSession(self._shapers, self._inner.part(layers, without), self._trail)
 
     def close(self) -> None:
         self._inner.close()
+
+
+def of_choice(shaper: Shaper[Any], choice: int) -> Shaper[Any]:
+    """The shaper as it is for another choice of the request: the same, but for rules that draw."""
+    change = getattr(shaper, "for_choice", None)
+    return shaper if change is None else change(choice)
 
 
 class ShapedScores:

@@ -82,8 +82,8 @@ class SkippingSession:
         self._part.rewind(n - cut)
         self._prompt = min(self._prompt, self._length + 1)
 
-    def fork(self) -> SkippingSession:
-        twin = SkippingSession(self._whole.fork(), self._layers, self._prompt)
+    def fork(self, choice: int | None = None) -> SkippingSession:
+        twin = SkippingSession(self._whole.fork(choice), self._layers, self._prompt)
         twin._length, twin._unread, twin._scored = self._length, list(self._unread), self._scored
         return twin
 

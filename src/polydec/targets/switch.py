@@ -199,8 +199,8 @@ class SwitchSession:
             session.rewind(n - waiting)
         del self._states[max(1, len(self._states) - (n - waiting)):]
 
-    def fork(self) -> SwitchSession:
-        twin = SwitchSession(self._rule, {t: s.fork() for t, s in self._inner.items()}, list(self._states))
+    def fork(self, choice: int | None = None) -> SwitchSession:
+        twin = SwitchSession(self._rule, {t: s.fork(choice) for t, s in self._inner.items()}, list(self._states))
         twin._unread, twin._scored = list(self._unread), self._scored
         return twin
 

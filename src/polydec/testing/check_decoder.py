@@ -5,13 +5,14 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from polydec.core.decode import Speculative
+from polydec.core.decoder import Decoder, answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import run
 from polydec.core.trace import Edited, Event, from_json, replay, to_json
 from polydec.core.types import Exactness
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -21,7 +22,7 @@ from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
 
-Make = Callable[[Target, Target], Speculative]
+Make = Callable[[Target, Target], Decoder]
 """(target, draft) -> the decoder to check."""
 
 PROMPT = (0, 1, 0)
@@ -52,7 +53,7 @@ def check_law(make: Make, *, laws: int = 8, length: int = 3, tolerance: float = 
             shapers = SHAPERS[name]
             decoder, request = make(bend(target, shapers), bend(draft, shapers)), Request(PROMPT, max_tokens=length)
             try:
-                got = law_of(lambda rng, d=decoder, r=request: d.run(r, rng))
+                got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
             except ValueError as error:
                 if "enumerated for 3 tokens" not in str(error):
                     raise
@@ -63,9 +64,9 @@ def check_law(make: Make, *, laws: int = 8, length: int = 3, tolerance: float = 
     assert done, "no law could be enumerated"
 
 
-def _run(decoder: Speculative, *requests: Request, on: Callable[[Event], None] | None = None) -> list[Result]:
+def _run(decoder: Decoder, *requests: Request, on: Callable[[Event], None] | None = None) -> list[Result]:
     extra: dict[str, Any] = {} if on is None else {"on": on}
-    return run([decoder.run(r, **extra) for r in requests])
+    return run([answer_one(decoder, r, **extra) for r in requests])
 
 
 def check_greedy(make: Make) -> None:
@@ -103,7 +104,7 @@ def check_replay(make: Make) -> None:
     for seed in range(8):
         target, draft = toy(seed, 5), toy(seed + 1, 5, cost=0.1)
         events, decoder = list[Event](), make(target, draft)
-        coro = decoder.run(Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append)   # type: ignore[arg-type]
+        coro = answer_one(decoder, Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append)
         out = run([coro])[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
         assert read == events, "an event is not what its JSON says"

@@ -6,13 +6,16 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Drafter, Guess, Policy, Session
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Session
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.protocols import Drafter, Guess, Policy
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.strict import StrictRng
@@ -38,10 +41,10 @@ def check_drafter(drafter: Drafter, *, size: int = 3, tolerance: float = 1e-9) -
         target = toy(seed + 1, size)
         for prompt, length in (((0, 1), 3), ((0, 1, 0), 4)):
             request, decoder = Request(prompt, max_tokens=length), Speculative(target, drafter, Exact(), Fixed(2, 4))
-            off = distance(law_of(lambda rng, d=decoder, r=request: d.run(r, rng)), target_law(target, prompt, length))
+            off = distance(law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng)), target_law(target, prompt, length))
             assert off < tolerance, f"under exact verification the output law {seed} is off by {off:.2e}"
         request = Request(TEXT, max_tokens=24, ignore_eos=True, seed=seed)
-        texts = [_now(Speculative(target, d, Match(), Fixed(5, 12)).run(request, StrictRng.of(seed)))    # type: ignore[arg-type]
+        texts = [_now(answer_one(Speculative(target, d, Match(), Fixed(5, 12)), request, StrictRng.of(seed)))
                  for d in (Nothing(), drafter)]
         assert texts[0].token_ids == texts[1].token_ids, "under `match` a draft changed the text"
     _now(_rounds(drafter, size))
@@ -53,7 +56,8 @@ async def _rounds(drafter: Drafter, size: int) -> None:
     guesses = [drafter.open(TEXT, s) for s in sessions]
     for g, s in zip(guesses, sessions, strict=True):
         await _prefill(g, s)
-    root, position, twin = TEXT[-1], len(TEXT), guesses[0].fork()
+    root, position, other = TEXT[-1], len(TEXT), sessions[0].fork()
+    twin = guesses[0].fork(other)
     for budget in (Budget(3, 6), Budget(0, 0), Budget(1, 2), Budget(4, 3), Budget(2, 64), Budget(6, 12)):
         rng = Rng.of(position)
         drafts = [await g.propose(root, position, budget, rng) for g in guesses]
@@ -69,12 +73,15 @@ async def _rounds(drafter: Drafter, size: int) -> None:
             g.learn(d, scores, verdict)
         position += len(drafts[0].path_to(_last(drafts[0]))) + 1
         root = bonus
-        guesses[2], sessions[2] = guesses[0].fork(), sessions[0].fork()       # the third went another way
+        for old in (guesses[2], sessions[2]):     # the third went another way
+            old.close()
+        sessions[2] = sessions[0].fork()
+        guesses[2] = guesses[0].fork(sessions[2])
     fresh, session = drafter.open(TEXT, target.open(TEXT)), target.open(TEXT)
     await _prefill(fresh, session)
     late = [await g.propose(TEXT[-1], len(TEXT), Budget(3, 6), Rng.of(len(TEXT))) for g in (twin, fresh)]     # in one company
     assert _same(*late), "what one guess learned changed its fork"
-    for thing in (*guesses, twin, fresh, *sessions):
+    for thing in (*guesses, twin, fresh, *sessions, other):
         thing.close()
 
 

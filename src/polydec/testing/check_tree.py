@@ -8,9 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from polydec.core.law import probs, without
-from polydec.core.protocols import Target, Tree
+from polydec.core.protocols import Target
 from polydec.core.scheduler import run
-from polydec.core.types import Budget, Draft, Draw, Want
+from polydec.core.types import Draft, Draw, Want
+from polydec.families.ar.protocols import Tree
+from polydec.families.ar.types import Budget
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.enumerate import executions

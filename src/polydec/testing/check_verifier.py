@@ -6,12 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Scores, Verifier
+from polydec.core.decoder import answer_one
+from polydec.core.protocols import Scores
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Draw, Exactness, Want
 from polydec.drafters.nothing import Nothing
+from polydec.families.ar.protocols import Verifier
+from polydec.families.ar.speculative import Speculative
 from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.examples import Siblings
@@ -59,7 +61,7 @@ def check_verifier(verifier: Verifier, *, laws: int = 2, tolerance: float = 1e-9
 
 def _enumerable(verifier: Verifier, size: int) -> bool:
     try:
-        law_of(lambda rng: Speculative(toy(1, size), Nothing(), verifier, Fixed(0)).run(Request((0,), max_tokens=1), rng))
+        law_of(lambda rng: answer_one(Speculative(toy(1, size), Nothing(), verifier, Fixed(0)), Request((0,), max_tokens=1), rng))
     except ValueError:                            # noise over more than three tokens is not enumerable
         return False
     return True
@@ -68,7 +70,7 @@ def _enumerable(verifier: Verifier, size: int) -> bool:
 def _law(verifier: Verifier, seed: int, size: int, drafter: Siblings, name: str, length: int, tolerance: float) -> None:
     target = toy(seed + 1, size)
     decoder, request = Speculative(target, drafter, verifier, Fixed(8)), Request((0, 1), max_tokens=length)
-    off = distance(law_of(lambda rng: decoder.run(request, rng)), target_law(target, (0, 1), length))
+    off = distance(law_of(lambda rng: answer_one(decoder, request, rng)), target_law(target, (0, 1), length))
     assert off < tolerance, f"candidates {name}, law {seed} over {size} tokens: the output law is off by {off:.2e}"
 
 

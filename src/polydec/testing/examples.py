@@ -3,32 +3,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from tempfile import mkdtemp
 from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 
-from polydec import registry
-from polydec.core.costs import Costs
-from polydec.core.decode import Speculative
-from polydec.core.protocols import Drafter, Scores, Session, Shaper, Target, Tree, Verifier
+from polydec.core.decoder import Decoder
+from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Vocab, Want
+from polydec.core.types import Draft, Draw, Reads, Vocab, Want
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
+from polydec.families.ar.protocols import Drafter, Tree, Verifier
+from polydec.families.ar.types import Budget, Verdict
+from polydec.kit import Artefact
+from polydec.models.costs import Costs
 from polydec.models.lm import LM
 from polydec.models.ngrams import LAST, NGrams, longer
-from polydec.models.stop_head import StopHead, fresh, save
+from polydec.models.stop_head import StopHead, fresh
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition
 from polydec.shapers.temperature import Temperature
 from polydec.shapers.top_p import TopP
 from polydec.targets.shaped import Shaped
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.trees.chain import Chain
 from polydec.verifiers.match import Match
@@ -59,16 +60,6 @@ def head(width: int = 4) -> StopHead:
     return StopHead(fresh(width, 2, False, 3).blocks, (torch.nn.functional.pad(out, (0, width - 4)), torch.tensor([-0.5, 0.5])))
 
 
-@cache
-def options(name: str, width: int = 4) -> dict[str, Any]:
-    """What a recipe must be given that has no default: files of what was trained, for a draft of this width."""
-    needs, out = registry.get(name).CARD.needs, dict[str, Any]()
-    if "head" in needs:
-        out["head"] = mkdtemp(prefix="polydec-head-")
-        save(out["head"], head(width), {})
-    return out
-
-
 def ngrams(vocab: Vocab) -> NGrams:
     """A table over a few tokens: what follows each, and what each pair of which the first is even."""
     size, keys = vocab.size, dict[int, int]()
@@ -81,9 +72,14 @@ def ngrams(vocab: Vocab) -> NGrams:
     return NGrams(2, vocab, key_M, follower_MK, np.broadcast_to([140, 80], follower_MK.shape))
 
 
-def decoder(name: str, target: Target, draft: Target | None = None) -> Speculative:
+def artefacts(vocab: Vocab, width: int = 4) -> tuple[Artefact, ...]:
+    """One of each kind, for a target of this vocabulary and a draft of this width."""
+    return ngrams(vocab), head(width)
+
+
+def decoder(name: str, target: Target, draft: Target | None = None) -> Decoder:
     """A recipe with what it needs, its options at their defaults."""
-    return registry.build(name, target, draft, options(name), ngrams=ngrams(target.vocab))[0]
+    return build(name, target, draft, artefacts=artefacts(target.vocab))[0]
 
 
 def example(kind: type) -> Any:
@@ -152,8 +148,8 @@ class SiblingsGuess:
         for s in self.sessions:
             s.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
 
-    def fork(self) -> SiblingsGuess:
-        return SiblingsGuess(self.how, tuple(s.fork() for s in self.sessions))
+    def fork(self, session: Session, choice: int | None = None) -> SiblingsGuess:
+        return SiblingsGuess(self.how, tuple(s.fork(choice) for s in self.sessions))
 
     def close(self) -> None:
         for s in self.sessions:

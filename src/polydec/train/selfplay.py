@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from polydec import registry
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, Task
 from polydec.models.lm import LM
 from polydec.models.text import Text
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
+from polydec.testing.kits import build
 from polydec.train.data import bucket, held_out, read_rows
 
 
@@ -85,9 +86,9 @@ def answers(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_t
         while waiting and len(running) < live:
             n, (_, ids, mode) = waiting.pop()
             sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
-            decoder, _ = registry.build("plain", Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)))
+            decoder, _ = build("plain", Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)))
             room = lm.network.context - len(ids)
-            running[scheduler.submit(decoder.run(Request(ids, max_tokens=min(max_tokens, room), seed=seed + n)))] = n
+            running[scheduler.submit(answer_one(decoder, Request(ids, max_tokens=min(max_tokens, room), seed=seed + n)))] = n
         scheduler.step()
         for task in [t for t in running if t.done]:
             kind, ids, mode = asked[running.pop(task)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polydec.core.protocols import Session
-from polydec.core.types import Budget, Draft, Reads, Want
-from polydec.models.draws import Pick, drawn
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.draws import Pick, drawn
+from polydec.families.ar.types import Budget
 
 
 def wanted(budget: Budget) -> Want:

@@ -6,7 +6,8 @@ from math import exp
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Want
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.families.ar.types import Budget
 from polydec.trees.greedy_growth import check_width
 
 Node = tuple[float, tuple[int, ...], float]

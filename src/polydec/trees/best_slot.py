@@ -6,7 +6,8 @@ from heapq import heappop, heappush
 
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Reads, Want
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.types import Budget
 from polydec.trees._siblings import siblings
 from polydec.trees.greedy_growth import accepted, below, check_chances, check_width
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft
-from polydec.models.draws import categorical
+from polydec.core.types import Draft
+from polydec.families.ar.draws import categorical
+from polydec.families.ar.types import Budget
 from polydec.trees._line import line
 
 

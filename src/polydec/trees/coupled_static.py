@@ -7,7 +7,8 @@ from torch import Tensor
 
 from polydec.core.protocols import Session
 from polydec.core.rng import Noise, Rng
-from polydec.core.types import Budget, Draft, Draw
+from polydec.core.types import Draft, Draw
+from polydec.families.ar.types import Budget
 from polydec.trees.static import check_levels, filled
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft
-from polydec.models.draws import categorical, drawn
+from polydec.core.types import Draft
+from polydec.families.ar.draws import categorical, drawn
+from polydec.families.ar.types import Budget
 from polydec.models.stop_head import StopHead
 from polydec.trees._line import wanted
 

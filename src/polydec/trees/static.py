@@ -10,8 +10,9 @@ from torch import Tensor
 from polydec.core.law import probs
 from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw
-from polydec.models.draws import sure
+from polydec.core.types import Draft, Draw
+from polydec.families.ar.draws import sure
+from polydec.families.ar.types import Budget
 from polydec.trees._line import wanted
 
 

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from polydec.core.protocols import Scores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Exactness, Verdict
+from polydec.core.types import Draft, Exactness
+from polydec.families.ar.types import Verdict, follow
 
 
 @dataclass(frozen=True)
@@ -30,4 +31,4 @@ class Coupled:
             row_V = scores.row(node)
             return rng.at("token", position + depth).noise(len(row_V)).argmax(row_V)
 
-        return draft.follow(pick)
+        return follow(draft, pick)

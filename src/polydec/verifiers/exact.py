@@ -9,7 +9,8 @@ from torch import Tensor
 from polydec.core.law import probs, residual, without
 from polydec.core.protocols import Scores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Exactness, Verdict
+from polydec.core.types import Draft, Draw, Exactness
+from polydec.families.ar.types import Verdict
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 from polydec.core.law import probs, residual, without
 from polydec.core.protocols import Scores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Exactness, Verdict
+from polydec.core.types import Draft, Draw, Exactness
+from polydec.families.ar.types import Verdict, follow
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class KSeq:
     exactness: ClassVar[Exactness] = Exactness.LAW
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
-        return draft.follow(lambda node, depth: self._token(draft, node, scores, rng.at("token", position + depth)))
+        return follow(draft, lambda node, depth: self._token(draft, node, scores, rng.at("token", position + depth)))
 
     def _token(self, draft: Draft, node: int, scores: Scores, here: Rng) -> int:
         """The token that follows a node."""

@@ -7,7 +7,8 @@ from typing import ClassVar
 from polydec.core.law import probs
 from polydec.core.protocols import Scores
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Exactness, Verdict
+from polydec.core.types import Draft, Exactness
+from polydec.families.ar.types import Verdict, follow
 
 
 @dataclass(frozen=True)
@@ -28,4 +29,4 @@ class Match:
             only = scores.certain(node)
             return rng.at("token", position + depth).categorical(probs(scores.row(node))) if only is None else only
 
-        return draft.follow(pick)
+        return follow(draft, pick)

@@ -2,11 +2,12 @@
 import pytest
 import torch
 
-from polydec import registry
 from polydec.bench.overlap import pearl_speedup, speedup, tokens_per_round
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.testing.enumerate import total_variation
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 
 P, Q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.3, 0.4, 0.3])
@@ -21,16 +22,16 @@ def constant(p_V, cost):
 @pytest.mark.parametrize("gamma", [1, 2, 4])
 def test_tokens_a_round(gamma):
     alpha = 1.0 - total_variation(P, Q)
-    decoder = registry.build("draft-model", constant(P, 1.0), constant(Q, 0.1), {"depth": gamma})[0]
-    results = run([decoder.run(Request((0, 1), 400, seed=seed)) for seed in range(6)])
+    decoder = build("draft-model", constant(P, 1.0), constant(Q, 0.1), {"depth": gamma})[0]
+    results = run([answer_one(decoder, Request((0, 1), 400, seed=seed)) for seed in range(6)])
     got = sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results)
     assert alpha == pytest.approx(0.8) and got == pytest.approx(tokens_per_round(alpha, gamma), rel=0.05)
 
 
 @pytest.mark.parametrize("gamma", [1, 3])
 def test_a_draft_that_is_the_target(gamma):
-    decoder = registry.build("draft-model", toy(4, 5, eos=-1), toy(4, 5, eos=-1, cost=0.1), {"depth": gamma})[0]
-    got = run([decoder.run(Request((0, 1), 8 * (gamma + 1)))])[0]
+    decoder = build("draft-model", toy(4, 5, eos=-1), toy(4, 5, eos=-1, cost=0.1), {"depth": gamma})[0]
+    got = run([answer_one(decoder, Request((0, 1), 8 * (gamma + 1)))])[0]
     assert got.stats.passes == 8 and tokens_per_round(1.0, gamma) == gamma + 1
 
 

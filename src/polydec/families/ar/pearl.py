@@ -6,14 +6,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from polydec.core.decode import count, logprobs
+from polydec.core.decoder import Streams
 from polydec.core.effects import gather
-from polydec.core.protocols import Scores, Session, Target, Verifier
-from polydec.core.request import Output, Request, Result, Stats, TokenLogprob
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.trace import Edited, Finished, Observer, Opened, Proposed, Verified, ignore
-from polydec.core.types import Draft, Edit, Exactness, Reads, Want
-from polydec.models.draws import categorical, drawn
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
+from polydec.families.ar.draws import categorical, drawn
+from polydec.families.ar.events import Proposed, Verified
+from polydec.families.ar.protocols import Verifier
+from polydec.families.ar.stats import DraftStats
 
 
 @dataclass(frozen=True)
@@ -46,49 +49,56 @@ class Pearl:
     def exactness(self) -> Exactness:
         return self.verifier.exactness
 
-    async def run(self, request: Request, rng: Rng | None = None, on: Observer = ignore) -> Result:
-        """Decode one choice. Stats count as drafted what was tested."""
-        rng = rng or Rng.of(request.seed, request.choice)
-        out, stats, choice, prompt = Output(request, self.target.vocab.eos), Stats(), request.choice, request.prompt
-        notes: list[TokenLogprob] | None = None if request.logprobs is None else []
-        want = Want(law=Reads.ROW, base=Reads.NOTHING if notes is None else Reads.ROW)
-        big, small = self.target.open(prompt), self.draft.open(prompt)
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Decode all choices; both models read the prompt once. Stats count as drafted what was tested."""
+        texts = [into.open(choice) for choice in request.choices]
+        held = [self.target.open(request.prompt)]
         try:
-            on(Opened(choice, prompt))
-            await gather(big.prefill(Want(law=Reads.NOTHING)), small.prefill(Want(law=Reads.NOTHING)))
-            pending = line = Draft.chain(prompt[-1])      # the root and what waits for the target; what the draft has staged
-            while True:
-                n, held, known = len(prompt) + len(out.tokens), len(pending) - 1, len(line)
-                more = 0 if held and pending.token[-1] in out.ends else min(self.gamma, out.room - held)
-                line, scores = await gather(self._ahead(small, line, more, n, rng, out.ends), big.score(pending, want))
-                tested = _lengthen(pending, line, known, known + 1)
-                on(Proposed(choice, n, tested.token, tested.parent))
-                verdict = self.verifier.verify(tested, Until(scores, len(tested) - 1), rng, n)
-                got = len(verdict.path)
-                new = tested.token[1:got + 1]
-                if got < len(tested) - 1:
-                    new = (*new, verdict.bonus)
-                on(Verified(choice, n, verdict.path[:len(new) - 1], new[-1]))
-                pieces = out.append(new)
-                new = new[:len(pieces)]
-                stats = count(stats, tested, verdict, len(new))
-                if notes is not None:
-                    notes += logprobs(scores, tuple(range(len(new))), new, request.logprobs or 0)
-                on(Edited(choice, Edit(write=tuple(enumerate(new, n))), pieces, min(got, len(new))))
-                if out.finish_reason is not None:
-                    on(Finished(choice, out.finish_reason))
-                    done = None if notes is None else tuple(notes)
-                    return Result(tuple(out.tokens), out.text, out.finish_reason, done, stats)
-                if got == len(tested) - 1:
-                    big.commit(pending.token)
-                    pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))
-                else:
-                    big.commit(tested.token[:got + 1])
-                    small.commit(line.token[:known - held + got])
-                    pending = line = Draft.chain(new[-1])
+            held.append(self.draft.open(request.prompt))
+            await gather(*(s.prefill(Want(law=Reads.NOTHING)) for s in held))
+            pairs = [(held[0], held[1])]
+            for choice in request.choices[1:]:
+                pairs.append((held[0].fork(choice), held[1].fork(choice)))
+                held += pairs[-1]
+            return await gather(*(self._write(big, small, text, rng(choice), into)
+                                  for (big, small), text, choice in zip(pairs, texts, request.choices, strict=True)))
         finally:
-            big.close()
-            small.close()
+            for session in held:
+                session.close()
+
+    async def _write(self, big: Session, small: Session, text: Text, rng: Rng, into: Transcript) -> Result:
+        choice, asked, stats = text.choice or 0, into.request.logprobs, DraftStats()
+        want = Want(law=Reads.ROW, base=Reads.NOTHING if asked is None else Reads.ROW)
+        pending = line = Draft.chain(into.request.prompt[-1])
+        # pending: the root and what waits for the target; line: what the draft has staged
+        while True:
+            n, held, known = text.position, len(pending) - 1, len(line)
+            more = 0 if held and pending.token[-1] in text.ends else min(self.gamma, text.room - held)
+            line, scores = await gather(self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want))
+            tested = _lengthen(pending, line, known, known + 1)
+            into.on(Proposed(choice, n, tested.token, tested.parent))
+            verdict = self.verifier.verify(tested, Until(scores, len(tested) - 1), rng, n)
+            got = len(verdict.path)
+            new = tested.token[1:got + 1]
+            if got < len(tested) - 1:
+                new = (*new, verdict.bonus)
+            into.on(Verified(choice, n, verdict.path[:len(new) - 1], new[-1]))
+            notes = () if asked is None else logprobs(scores, range(len(new)), new, asked)
+            count = text.write(new, notes, got)
+            stats = stats.seen(tested, verdict, count)
+            if text.finish_reason is not None:
+                return text.result(stats)
+            if got == len(tested) - 1:
+                big.commit(pending.token)
+                pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))
+            else:
+                big.commit(tested.token[:got + 1])
+                small.commit(line.token[:known - held + got])
+                pending = line = Draft.chain(new[-1])
 
     async def _ahead(self, session: Session, line: Draft, more: int, n: int, rng: Rng, ends: frozenset[int]) -> Draft:
         """The line with `more` tokens of the draft behind it, fewer where one is an end."""

@@ -5,18 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydec import registry
 from polydec.bench.overlap import Timed, commits_per_round, overlapped, rounds
+from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Proposed, Verified
 from polydec.core.types import Draft, Exactness, Want
-from polydec.loops.pearl import Pearl, Until
+from polydec.families.ar.events import Proposed, Verified
+from polydec.families.ar.pearl import Pearl, Until
 from polydec.models.lm import LM
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_decoder, check_law
+from polydec.testing.kits import build
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 from polydec.verifiers.coupled import Coupled
@@ -28,7 +29,7 @@ PROMPT = (0, 1, 0)
 
 def decode(decoder, tokens=60, seed=0, on=None, scheduler=None, **request):
     extra = {} if on is None else {"on": on}
-    return run([decoder.run(Request(PROMPT, tokens, seed=seed, **request), **extra)], scheduler)[0]
+    return run([answer_one(decoder, Request(PROMPT, tokens, seed=seed, **request), **extra)], scheduler)[0]
 
 
 @pytest.mark.parametrize("verifier", [Exact(), Match(), Coupled()], ids=repr)
@@ -45,7 +46,7 @@ def test_contract(gamma):
 def test_under_match_it_writes_the_text_of_plain_decoding():
     for seed in range(6):
         target, draft = toy(seed, 5), toy(seed + (seed % 2), 5, cost=0.1)
-        want = decode(registry.build("plain", target)[0], 40, seed)
+        want = decode(build("plain", target)[0], 40, seed)
         assert decode(Pearl(target, draft, Match(), 3), 40, seed).token_ids == want.token_ids
 
 
@@ -96,7 +97,7 @@ def test_caches_hold_what_is_committed_and_drafted():
 def test_every_token_of_an_accepted_run_is_fed_to_the_draft_once():
     target, draft = toy(3, 5, eos=-1), toy(3, 5, eos=-1, cost=0.1)
     scheduler = Scheduler()
-    task = scheduler.submit(Pearl(target, draft, Exact(), 4).run(Request(PROMPT, 60)))
+    task = scheduler.submit(answer_one(Pearl(target, draft, Exact(), 4), Request(PROMPT, 60)))
     while scheduler.step():
         pass
     assert task.usage[draft.network].positions <= len(PROMPT) + 60
@@ -110,7 +111,7 @@ def test_overlapped_and_one_after_the_other_write_the_same():
             for shaper in (Greedy(), Temperature(0.7)):
                 decoder = Pearl(Shaped(target, shaper), Shaped(draft, shaper), Exact(), 3)
                 requests = [Request(PROMPT, 30, seed=s) for s in range(3)]
-                texts = [[r.token_ids for r in run([decoder.run(q) for q in requests], s)]
+                texts = [[r.token_ids for r in run([answer_one(decoder, q) for q in requests], s)]
                          for s in (None, Scheduler(pool=pool))]
                 assert texts[0] == texts[1]
 
@@ -139,7 +140,7 @@ def test_simulated_overlap():
 def test_logprobs_are_those_of_the_rows():
     target, draft = toy(3, 5), toy(3, 5, cost=0.1)
     got = decode(Pearl(target, draft, Match(), 3), 12, ignore_eos=True, logprobs=2)
-    want = decode(registry.build("plain", target)[0], 12, ignore_eos=True, logprobs=2)
+    want = decode(build("plain", target)[0], 12, ignore_eos=True, logprobs=2)
     assert got.token_ids == want.token_ids
     for a, b in zip(got.logprobs, want.logprobs, strict=True):
         assert a.token == b.token and a.logp == pytest.approx(b.logp) and a.top[0][0] == b.top[0][0]
@@ -148,7 +149,7 @@ def test_logprobs_are_those_of_the_rows():
 def test_draws_have_names_of_their_own():
     for seed in range(8):
         target, draft = toy(seed, 5, eos=-1), toy(seed + seed % 2, 5, eos=-1, cost=0.1)
-        run([Pearl(target, draft, Exact(), 3).run(Request(PROMPT, 40), StrictRng.of(seed))])
+        run([answer_one(Pearl(target, draft, Exact(), 3), Request(PROMPT, 40), StrictRng.of(seed))])
 
 
 class Fault(Exact):
@@ -180,16 +181,16 @@ def test_faulty_tests_show_in_the_law(verifier):
 
 
 def test_rows_of_another_place_show_in_the_law(monkeypatch):
-    monkeypatch.setattr("polydec.loops.pearl.Until", Late)
+    monkeypatch.setattr("polydec.families.ar.pearl.Until", Late)
     with pytest.raises(AssertionError):
         check_law(lambda target, draft: Pearl(target, draft, Exact(), 2), laws=3, length=3, shapings=["plain"])
 
 
 def test_recipe():
-    decoder, values = registry.build("pearl", toy(1), toy(2, cost=0.1), {"gamma": "3"})
+    decoder, values = build("pearl", toy(1), toy(2, cost=0.1), {"gamma": "3"})
     assert decoder.exactness is Exactness.LAW and values == {"gamma": 3}
     with pytest.raises(ValueError, match="gamma is 0: it must lie in 1 to 64"):
-        registry.build("pearl", toy(1), toy(2), {"gamma": 0})
+        build("pearl", toy(1), toy(2), {"gamma": 0})
 
 
 def test_the_view_of_rows_that_are_known():

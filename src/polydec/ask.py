@@ -1,0 +1,190 @@
+"""A request as a user makes it, and the checked plan of it: everything that can be wrong is said before anything runs."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, get_args, get_type_hints
+
+from polydec import registry
+from polydec.card import Card
+from polydec.core.decoder import Decoder
+from polydec.core.request import Request
+from polydec.kit import ANY_DRAFT, DRAFT, Kit
+from polydec.loaded import LM, Prompt
+from polydec.models.costs import Costs
+from polydec.options import AtLeast, Note, Option, Within, option, shown
+from polydec.shapers.sampling import Sampling, build_shapers
+from polydec.targets.shaped import Shaped
+
+LENGTH = 128
+"""Tokens of an answer where nobody says how many."""
+
+STOPS = 64
+"""Most stop strings, and most stop ids, of a request."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request.
+
+    prompt: text (through the chat template where the model has one), token ids, or chat messages; method: any name of a
+    method; options: of the method; sampling: None for the checkpoint's own; stop: a text or several; stop_token_ids: end an
+    answer like EOS; order: the engine whose order of sampling rules is followed. The n answers share the seed and have their
+    own randomness each.
+    """
+    prompt: Prompt
+    method: str = "plain"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sampling: Sampling | None = None
+    max_tokens: Annotated[int | None, AtLeast(1), Note(f"none: {LENGTH}, or what the context leaves"),
+                          "tokens of an answer at most, EOS included"] = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: Annotated[bool, "go on after EOS"] = False
+    include_stop: Annotated[bool, "leave the stop string in the text"] = False
+    seed: Annotated[int, "names the randomness"] = 0
+    n: Annotated[int, Within(1, 1024), "answers to one prompt"] = 1
+    logprobs: Annotated[int | None, Within(0, 64), Note("none: no log-probabilities"),
+                        "alternatives to report beside each token"] = None
+    raw: Annotated[bool, "no chat template"] = False
+    order: str = "vllm"
+
+
+@cache
+def limits() -> tuple[Option, ...]:
+    """The fields of a request that are plain values, with their ranges."""
+    hints = get_type_hints(Ask, include_extras=True)
+    return tuple(option(f.name, hints[f.name], f.default) for f in fields(Ask)
+                 if any(isinstance(x, str) for x in get_args(hints[f.name])[1:]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have."""
+    request: Request
+    decoder: Decoder
+    card: Card
+    options: Mapping[str, Any]
+
+    @property
+    def method(self) -> dict[str, Any]:
+        """What will run, as results and traces name it."""
+        return {"name": self.card.name, "guarantee": self.decoder.exactness.value, "options": dict(self.options)}
+
+
+def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambda method: {},
+         measure: Callable[[], Costs] | None = None) -> Plan:
+    """Check a request against a model and build its decoder; nothing is computed. memory: what a method keeps between
+    requests, by its name; measure: gives the costs of passes, None: the model's. Raises ValueError with one sentence that
+    names the field, the value and what is legal."""
+    point, card = model.checkpoint, registry.get(_text("method", ask.method)).CARD
+    values = {o.name: o.convert(getattr(ask, o.name)) for o in limits()}
+    options = registry.chosen(card.name, _mapping("options", ask.options))
+    stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
+    ids = model.ids(ask.prompt, raw=values["raw"])
+    sampling = model.sampling() if ask.sampling is None else ask.sampling
+    sampling.check(point.lm.vocab.size)
+    length = _length(model, card, ids, values["max_tokens"])
+    if sampling.min_tokens > length:
+        raise ValueError(f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})")
+    # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
+    alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
+    writer = point.text.writer(stops, values["include_stop"], after=() if alone else ids)
+    request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"])
+    target, draft = _shaped(model, card, sampling, request, ask.order)
+    build = Build(card.name, options, target, draft, model.artefacts, memory(card.name))
+    return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options)
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a decoder is made of. Costs are measured only for methods that ask for them, and only once all else is checked."""
+    method: str
+    options: Mapping[str, Any]
+    target: Any
+    draft: Any
+    artefacts: tuple[Any, ...]
+    memory: dict[str, Any]
+
+    def decoder(self, measure: Callable[[], Costs]) -> Decoder:
+        asked: list[bool] = []
+
+        def unmeasured() -> Costs:
+            asked.append(True)
+            return Costs()
+
+        first = self._build(unmeasured)
+        return self._build(measure) if asked else first
+
+    def _build(self, measure: Callable[[], Costs]) -> Decoder:
+        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory)
+        return registry.build(self.method, kit, self.options)[0]
+
+
+def _shaped(model: LM, card: Card, sampling: Sampling, request: Request, order: str) -> tuple[Any, Any]:
+    """The target's and the draft's law as the request bends them; a draft that may have another vocabulary takes the rules
+    that name no token."""
+    lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
+    eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
+    shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0)
+    target = Shaped(lm, *shapers) if shapers else lm
+    if draft is None:
+        return target, None
+    if ANY_DRAFT in card.needs:
+        shapers = build_shapers(sampling.anywhere(), order=order, eos=draft.vocab.eos, seed=request.seed, choice=0)
+    return target, Shaped(draft, *shapers) if shapers else draft
+
+
+def _length(model: LM, card: Card, ids: Sequence[int], asked: int | None) -> int:
+    """Tokens of an answer at most. Raises ValueError where the context has no room for them."""
+    contexts = {model.name: model.checkpoint.lm.network.context}
+    draft = model.draft
+    if draft is not None and DRAFT in card.needs:
+        contexts[draft.name] = draft.lm.network.context
+    who, context = min(contexts.items(), key=lambda kv: kv[1])
+    room = context - len(ids)
+    if room < 1:
+        raise ValueError(f"prompt has {len(ids)} tokens: the context of {who} holds {context}, the answer included")
+    if asked is not None and asked > room:
+        raise ValueError(f"max_tokens is {asked}: the prompt has {len(ids)} tokens and the context of {who} "
+                         f"holds {context}, so it can be at most {room}")
+    return min(LENGTH, room) if asked is None else asked
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {shown(value)}: it must be a text")
+    return value
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if value is not None and not (isinstance(value, Mapping) and all(isinstance(k, str) for k in value)):
+        raise ValueError(f"{name} is {shown(value)}: it must hold values by name")
+    return value or {}
+
+
+def _are_ids(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and not isinstance(prompt[0], Mapping)
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    """Stop strings, checked."""
+    if isinstance(stop, str):
+        stop = (stop,)
+    if not isinstance(stop, Sequence) or len(stop) > STOPS:
+        raise ValueError(f"stop is {shown(stop)}: it must be a text or up to {STOPS} of them")
+    for s in stop:
+        if not isinstance(s, str) or not 1 <= len(s) <= 4096:
+            raise ValueError(f"stop has {shown(s)}: each must be a text of 1 to 4096 characters")
+    return tuple(stop)
+
+
+def _ids(ids: Any, size: int) -> frozenset[int]:
+    """Stop ids, checked."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, set, frozenset)) or len(ids) > STOPS:
+        raise ValueError(f"stop_token_ids is {shown(ids)}: it must hold up to {STOPS} token ids")
+    for x in ids:
+        if type(x) is not int or not 0 <= x < size:
+            raise ValueError(f"stop_token_ids has token {shown(x)}: ids lie in 0 to {size - 1}")
+    return frozenset(ids)

@@ -1,0 +1,46 @@
+"""What answers a request."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.trace import Observer, ignore
+from polydec.core.transcript import Transcript
+from polydec.core.types import Exactness, Vocab
+
+Streams = Callable[[int], Rng]
+"""The random stream of each choice, by its number."""
+
+
+class Decoder(Protocol):
+    """A method with everything that it needs, ready to run. Frozen: what changes while it runs is in its coroutine."""
+    @property
+    def exactness(self) -> Exactness: ...
+    @property
+    def vocab(self) -> Vocab:
+        """Of the texts that it writes."""
+        ...
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Write all choices of the request, in order. What they share (the prompt, a search) is computed once. Awaits
+        scores, and `gather` or `race` of such; closes the sessions that it opened, however it ends."""
+        ...
+
+
+def streams(request: Request) -> Streams:
+    """The request's own randomness."""
+    return partial(Rng.of, request.seed)
+
+
+async def answers(decoder: Decoder, request: Request, on: Observer = ignore) -> list[Result]:
+    """Run a decoder on a request, with the request's own randomness."""
+    return await decoder.run(request, streams(request), Transcript(request, decoder.vocab.eos, on))
+
+
+async def answer_one(decoder: Decoder, request: Request, rng: Any = None, on: Observer = ignore) -> Result:
+    """The first choice alone. rng: replaces its stream (the enumerator of polydec.testing does that)."""
+    of = streams(request) if rng is None else lambda choice: rng
+    return (await decoder.run(request, of, Transcript(request, decoder.vocab.eos, on)))[0]

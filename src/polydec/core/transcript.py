@@ -1,0 +1,200 @@
+"""Answers as they are written: what stands, where it ends, what it reads as, and who is told of it.
+
+A `Transcript` belongs to one request. It opens a `Text` for each answer, and silent ones for hypotheses of a search. Where an
+answer ends is decided in `Text` and nowhere else.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from polydec.core.protocols import Scores
+from polydec.core.request import Request, Result, Stats, TokenLogprob, Writer
+from polydec.core.trace import Edited, Event, Finished, Observer, Opened, apply, ignore
+from polydec.core.types import Edit
+
+
+class Transcript:
+    """The record of one request.
+
+    request: what was asked; eos: the ids that end a text of this vocabulary; on: who is told of every event. `ends` holds the
+    ids that end an answer: EOS unless the request ignores it, and the request's own stop ids.
+    """
+    def __init__(self, request: Request, eos: frozenset[int] = frozenset(), on: Observer = ignore) -> None:
+        self.request, self.on = request, on
+        self.ends = (frozenset[int]() if request.ignore_eos else eos) | request.stop_ids
+        self.texts: dict[int, Text] = {}          # of the answers that have begun
+
+    def open(self, choice: int) -> Text:
+        """The text of an answer; its observers are told that it begins."""
+        self.on(Opened(choice, self.request.prompt))
+        text = self.texts[choice] = Text(self, choice, self.request.writer())
+        return text
+
+    def hypothesis(self) -> Text:
+        """A text that may become an answer. Nobody is told of what is written to it."""
+        return Text(self, None, self.request.writer())
+
+    def told(self, kind: type[Event]) -> bool:
+        """Whether the observer wants to be told of events of this kind; what others would cost can be saved."""
+        return self.on is not ignore and kind in getattr(self.on, "kinds", (kind,))
+
+
+class Text:
+    """One answer being written, or a hypothesis of one (choice: None).
+
+    tokens: what is final, from the beginning without a gap; it ends at the first end (an EOS or stop id, a complete stop
+    string, the last token that the request allows) and takes nothing after that. notes: a log-probability of each, where the
+    request asks for them. score: what a search ranks the text by.
+
+    Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what follows a gap, or is not
+    final yet, waits inside and may still be changed.
+    """
+    __slots__ = ("_ahead", "_asked", "_begin", "_pieces", "_record", "_writer", "choice", "ends", "finish_reason", "limit",
+                 "notes", "score", "tokens")
+
+    def __init__(self, record: Transcript, choice: int | None, writer: Writer) -> None:
+        request = record.request
+        self._record, self._writer, self.choice = record, writer, choice
+        self._begin, self._asked = len(request.prompt), request.logprobs is not None
+        self.ends, self.limit = record.ends, request.max_tokens
+        self.tokens: list[int] = []
+        self.notes: list[TokenLogprob] = []
+        self.score: float | None = None
+        self.finish_reason: str | None = None
+        self._pieces: list[str] = []
+        self._ahead: list[int | None] = []        # what stands behind the final tokens; None is a gap
+
+    @property
+    def room(self) -> int:
+        """How many tokens may still be added."""
+        return self.limit - len(self.tokens)
+
+    @property
+    def position(self) -> int:
+        """Where the next final token stands, counted from the prompt's start."""
+        return self._begin + len(self.tokens)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def write(self, tokens: Sequence[int], notes: Sequence[TokenLogprob] = (), accepted: int = 0) -> int:
+        """Append final tokens up to and including the one that ends the answer; how many those are. accepted: how many of
+        them, from the first, were drafted. Raises ValueError where the answer has ended or a canvas is open."""
+        if self.finish_reason is not None:
+            raise ValueError("the answer has ended: nothing can be written to it")
+        if self._ahead:
+            raise ValueError("tokens stand behind a gap: edit the text instead of appending to it")
+        at = self.position
+        pieces = self._take(tokens, notes)
+        count = len(pieces)
+        if self.choice is not None:
+            new = tuple(tokens[:count])
+            self._tell(Edit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
+        return count
+
+    def edit(self, edit: Edit, *, final: int | None = None, notes: Mapping[int, TokenLogprob] | None = None,
+             accepted: int = 0) -> int:
+        """Change what is not final. Positions count from the prompt's start; what is written beyond the end leaves gaps.
+
+        final: tokens before this position never change again; None: every token before the first gap. notes: of positions
+        that become final now. Returns how many tokens became final. Where one of them ends the answer, what stands behind it
+        is erased. Raises ValueError for a position that is final already, or beyond the request's room.
+        """
+        self._check(edit)
+        apply(edit, self._ahead, self.position)
+        if len(self._ahead) > self.room:
+            raise ValueError(f"position {self.position + len(self._ahead) - 1} lies beyond the {self.limit} tokens of the answer")
+        ready = 0
+        stop = len(self._ahead) if final is None else min(len(self._ahead), max(0, final - self.position))
+        while ready < stop and self._ahead[ready] is not None:
+            ready += 1
+        at, new = self.position, [x for x in self._ahead[:ready] if x is not None]
+        noted = [notes[p] for p in range(at, at + ready)] if notes and self._asked else ()
+        pieces = self._take(new, noted)
+        del self._ahead[:len(pieces)]
+        self._tell(edit, tuple(new[:len(pieces)]), pieces, min(accepted, len(pieces)))
+        return len(pieces)
+
+    def fork(self) -> Text:
+        """A hypothesis that has the same tokens, and a writer that has seen them."""
+        twin = Text(self._record, None, self._writer.fork())
+        twin.tokens, twin.notes, twin.score = list(self.tokens), list(self.notes), self.score
+        twin.finish_reason, twin._pieces, twin._ahead = self.finish_reason, list(self._pieces), list(self._ahead)
+        return twin
+
+    def follow(self, other: Text, length: int | None = None) -> None:
+        """Become as `other` is, up to so many tokens (None: all): this text must be a beginning of it."""
+        have = len(self.tokens)
+        stop = len(other.tokens) if length is None else length
+        if other.tokens[:have] != self.tokens:
+            raise ValueError("the text to follow begins otherwise")
+        if length is None:
+            self.score = other.score
+        if stop > have:
+            self.write(other.tokens[have:stop], other.notes[have:stop])
+
+    def result(self, stats: Stats) -> Result:
+        """The finished answer."""
+        if self.finish_reason is None:
+            raise ValueError("the answer has not ended")
+        notes = tuple(self.notes) if self._asked else None
+        return Result(tuple(self.tokens), self.text, self.finish_reason, notes, stats, self.score, self.choice or 0)
+
+    def _take(self, tokens: Iterable[int], notes: Sequence[TokenLogprob]) -> tuple[str, ...]:
+        """Make these final, up to the end; the text that each made certain."""
+        pieces: list[str] = []
+        for x in tokens:
+            self.tokens.append(x)
+            ended = x in self.ends
+            pieces.append("" if ended else self._writer.push(x))
+            if ended or self._writer.stopped:
+                self.finish_reason = "stop"
+            elif len(self.tokens) == self.limit:
+                self.finish_reason = "length"
+            if self.finish_reason is not None:
+                pieces[-1] += self._writer.end()
+                break
+        self.notes += notes[:len(pieces)]
+        self._pieces += pieces
+        return tuple(pieces)
+
+    def _check(self, edit: Edit) -> None:
+        if self.finish_reason is not None:
+            raise ValueError("the answer has ended: it cannot be edited")
+        first = self.position
+        for at in (*edit.erase, *(p for p, _ in edit.insert), *(p for p, _ in edit.write)):
+            if at < first:
+                raise ValueError(f"position {at} is final: edits begin at {first}")
+
+    def _tell(self, edit: Edit, new: tuple[int, ...], pieces: tuple[str, ...], accepted: int) -> None:
+        behind = tuple(range(self.position, self.position + len(self._ahead)))
+        if self.finish_reason is not None:        # the canvas behind the end is no part of the answer
+            self._ahead = []
+        if self.choice is None:
+            return
+        on = self._record.on
+        on(Edited(self.choice, edit, new, pieces, accepted))
+        if self.finish_reason is not None:
+            if behind:
+                on(Edited(self.choice, Edit(erase=behind), (), (), 0))
+            on(Finished(self.choice, self.finish_reason))
+
+
+def common(texts: Iterable[Text]) -> list[int]:
+    """The tokens that all of these texts begin with: what is certain of a search's answer while they are all that is left."""
+    every = [t.tokens for t in texts]
+    if not every:
+        return []
+    low, high = min(every), max(every)
+    same = next((i for i, (x, y) in enumerate(zip(low, high)) if x != y), min(len(low), len(high)))
+    return low[:same]
+
+
+def logprobs(scores: Scores, nodes: Sequence[int], tokens: Sequence[int], k: int) -> list[TokenLogprob]:
+    """Of tokens that follow these nodes, with the k likeliest of the model beside each."""
+    out: list[TokenLogprob] = []
+    for node, x in zip(nodes, tokens, strict=False):
+        top = zip(*scores.base.topk(node, k), strict=True) if k else ()
+        out.append(TokenLogprob(x, scores.logp(node, (x,))[0], scores.base.logp(node, (x,))[0], tuple(top)))
+    return out

@@ -1,0 +1,292 @@
+"""Many requests at once over one model, each with its own method and options, merged by one scheduler."""
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+from polydec.ask import Ask, Plan, plan
+from polydec.core.decoder import streams
+from polydec.core.request import Result, TokenLogprob
+from polydec.core.scheduler import Scheduler, Task
+from polydec.core.trace import Edited, Event, Observer, Opened, ignore
+from polydec.core.transcript import Transcript
+from polydec.loaded import LM, Prompt
+from polydec.models.costs import Costs
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer. score: what a search ranked it by; None where nothing was ranked."""
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token of a stream: the text that it made certain, and whether it was drafted."""
+    text: str
+    token: int
+    drafted: bool
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The answer to one request. `metrics` and `usage` are those of the JSON that the command line prints.
+
+    tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
+    and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
+    """
+    choices: tuple[Choice, ...]
+    usage: dict[str, int]
+    method: dict[str, Any]
+    metrics: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `polydec generate --json`."""
+        out: dict[str, Any] = {"text": self.text, "token_ids": list(self.token_ids), "finish_reason": self.finish_reason,
+                               "usage": self.usage, "method": self.method, "metrics": self.metrics}
+        first = self.choices[0]
+        if len(self.choices) > 1 or first.logprobs is not None or first.score is not None:
+            out["choices"] = [_choice_json(c) for c in self.choices]
+        return out
+
+
+def _choice_json(c: Choice) -> dict[str, Any]:
+    out: dict[str, Any] = {"text": c.text, "token_ids": list(c.token_ids), "finish_reason": c.finish_reason,
+                           "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs]}
+    return out if c.score is None else {**out, "score": c.score}
+
+
+@dataclass
+class Watch:
+    """The clock beside a request's events, and the edits that nobody has taken yet."""
+    on: Observer
+    opened: float = 0.0
+    first: float | None = None
+    last: float = 0.0
+    edits: deque[Edited] = field(default_factory=deque[Edited])
+
+    def __post_init__(self) -> None:
+        self.kinds = (Opened, Edited) if self.on is ignore else getattr(self.on, "kinds", _EVERY)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Edited):
+            self.last = time.perf_counter()
+            self.first = self.last if self.first is None else self.first
+            self.edits.append(event)
+        elif isinstance(event, Opened) and not self.opened:
+            self.opened = self.last = time.perf_counter()
+        self.on(event)
+
+    def pieces(self) -> list[Piece]:
+        """What became final since this was last asked."""
+        out: list[Piece] = []
+        while self.edits:
+            e = self.edits.popleft()
+            out += [Piece(text, token, i < e.accepted, e.choice)
+                    for i, (text, token) in enumerate(zip(e.pieces, e.tokens, strict=True))]
+        return out
+
+
+class _Every:
+    """All kinds of events."""
+    def __contains__(self, kind: object) -> bool:
+        return True
+
+
+_EVERY = _Every()
+
+
+class Ticket:
+    """A request under way: waiting, running, or done. It belongs to the engine that gave it."""
+    def __init__(self, engine: Engine, made: Plan, on: Observer) -> None:
+        self.engine, self.plan, self.watch = engine, made, Watch(on)
+        self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
+        self.task: Task | None = None             # None while it waits for its turn
+        self.cancelled = False
+
+    @property
+    def method(self) -> dict[str, Any]:
+        return self.plan.method
+
+    @property
+    def done(self) -> bool:
+        return self.cancelled or (self.task is not None and self.task.done)
+
+    @property
+    def results(self) -> list[Result]:
+        """The answers of a request that has run to its end; else none."""
+        return [] if self.task is None or self.task.result is None else self.task.result
+
+    def completion(self) -> Completion:
+        """The answers, or what there is of them (finish_reason "abort"). Raises what the request's coroutine raised."""
+        if self.task is not None and self.task.error is not None:
+            raise self.task.error
+        if self.results:
+            choices = tuple(Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score) for r in self.results)
+        else:
+            choices = tuple(self._so_far(choice) for choice in self.plan.request.choices)
+        usage = {"prompt_tokens": len(self.plan.request.prompt),
+                 "completion_tokens": sum(len(c.token_ids) for c in choices)}
+        return Completion(choices, usage, self.method, self._metrics(usage["completion_tokens"]))
+
+    def _so_far(self, choice: int) -> Choice:
+        text = self.transcript.texts.get(choice)
+        if text is None:
+            return Choice("", (), "abort")
+        return Choice(text.text, tuple(text.tokens), text.finish_reason or "abort")
+
+    def _metrics(self, count: int) -> dict[str, Any]:
+        watch, results = self.watch, self.results
+        first = watch.last if watch.first is None else watch.first
+        later, decoding = count - sum(r.stats.first for r in results), watch.last - first
+        stats = None
+        for r in results:
+            stats = r.stats if stats is None else stats.plus(r.stats)
+        passes = 0 if stats is None else stats.passes
+        use = {} if self.task is None else self.task.usage
+        names, target = self.engine.names, self.engine.model.network
+        return {
+            "seconds": watch.last - watch.opened,
+            "time_to_first_token": first - watch.opened,
+            "tokens_per_second": later / decoding if later and decoding > 0 else None,
+            "target_passes": passes,
+            "tokens_per_pass": count / passes if passes else None,
+            "positions_fed": use[target].positions if target in use else 0,
+            **({} if stats is None else stats.metrics()),
+            "models": [{"name": names.get(m, "?"), "passes": u.passes, "positions_fed": u.positions,
+                        "seconds": u.seconds} for m, u in use.items()],
+            "kernel": self.engine.model.checkpoint.kernel,
+        }
+
+
+class Engine:
+    """Requests to one model, merged by one scheduler. It may be called from several threads: `submit` at any time, and
+    whoever waits for an answer drives the others' along (`run`, `step`).
+
+    max_running: answers that are written at the same time, at least 1; other requests wait their turn, first come first
+    served. max_positions: of one pass, at least 1; what is over waits for the next. Neither changes a text.
+    """
+    def __init__(self, model: LM, *, max_running: int = 256, max_positions: int = 4096) -> None:
+        for name, value in (("max_running", max_running), ("max_positions", max_positions)):
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
+        self.model, self.max_running = model, max_running
+        self.names: dict[Any, str] = {model.network: model.name}
+        if model.draft is not None:
+            self.names[model.draft.lm.network] = model.draft.name
+        self._scheduler = Scheduler(positions=max_positions)
+        self._memory: dict[str, dict[str, Any]] = {}          # by method, what it keeps between requests
+        self._waiting: deque[Ticket] = deque()
+        self._running: list[Ticket] = []
+        self._lock = RLock()                      # whoever holds it drives the scheduler
+
+    def submit(self, prompt: Prompt | Ask, *, on: Observer = ignore, **fields: Any) -> Ticket:
+        """Check a request and put it into the queue; nothing is computed yet.
+
+        prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
+        that drives the engine. Raises ValueError with one sentence for anything that cannot be honoured, TypeError for a
+        field that is unknown.
+        """
+        ask = prompt if isinstance(prompt, Ask) else Ask(prompt, **fields)
+        made = plan(self.model, ask, memory=self._kept, measure=self._measure)
+        ticket = Ticket(self, made, on)
+        self._waiting.append(ticket)
+        return ticket
+
+    def _kept(self, method: str) -> dict[str, Any]:
+        return self._memory.setdefault(method, {})
+
+    def _measure(self) -> Costs:
+        with self._lock:                          # a network runs one pass at a time
+            return self.model.costs
+
+    def step(self) -> bool:
+        """One tick for all requests; False when none is left."""
+        with self._lock:
+            self._admit()
+            more = self._scheduler.step()
+            self._running = [t for t in self._running if not t.done]
+            return more or bool(self._waiting)
+
+    def _admit(self) -> None:
+        """Start the requests whose turn it is."""
+        answers = sum(t.plan.request.n for t in self._running)
+        while self._waiting:
+            ticket = self._waiting[0]
+            if self._running and answers + ticket.plan.request.n > self.max_running:
+                return
+            self._waiting.popleft()
+            if not ticket.cancelled:
+                request = ticket.plan.request
+                answers += request.n
+                self._running.append(ticket)
+                run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
+                ticket.task = self._scheduler.submit(run)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request; its completion then holds what there was, with finish_reason "abort". One that is done stays so."""
+        self._own(ticket)
+        with self._lock:
+            if not ticket.done:
+                ticket.cancelled = True
+                if ticket.task is not None:
+                    self._scheduler.cancel(ticket.task)
+
+    def _own(self, ticket: Ticket) -> None:
+        if ticket.engine is not self:
+            raise ValueError("the ticket belongs to another engine: only that one can run it")
+
+    def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
+        """Tick until these are done. The first error is raised after all have ended."""
+        for ticket in tickets:
+            self._own(ticket)
+        for ticket in tickets:
+            while not ticket.done:
+                self.step()
+        return [t.completion() for t in tickets]
+
+
+def generate(model: LM, prompt: Prompt | Ask, **fields: Any) -> Completion:
+    """Decode one request to its end; the fields are those of Ask, and `on` (see Engine.submit)."""
+    engine = Engine(model)
+    return engine.run([engine.submit(prompt, **fields)])[0]
+
+
+def stream(model: LM, prompt: Prompt | Ask, **fields: Any) -> Iterator[Piece]:
+    """The pieces of one request as they become certain. Closing the iterator cancels the request."""
+    engine = Engine(model)
+    ticket = engine.submit(prompt, **fields)
+    yield from follow(engine, ticket)
+
+
+def follow(engine: Engine, ticket: Ticket) -> Iterator[Piece]:
+    """Tick the engine and yield what becomes certain of one ticket; raises what the request raised."""
+    try:
+        while not ticket.done:
+            engine.step()
+            yield from ticket.watch.pieces()
+    finally:
+        engine.cancel(ticket)
+    yield from ticket.watch.pieces()
+    ticket.completion()

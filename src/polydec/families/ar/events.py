@@ -1,0 +1,22 @@
+"""What a trace tells of drafts."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.core.trace import Event
+
+
+@dataclass(frozen=True)
+class Proposed(Event):
+    """A draft as it is fed: node 0 is the root. position: of the first drafted token."""
+    position: int
+    token: tuple[int, ...]
+    parent: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Verified(Event):
+    """Which nodes were accepted, and the token after them."""
+    position: int
+    path: tuple[int, ...]
+    bonus: int

@@ -1,0 +1,67 @@
+"""The autoregressive loop: propose, score, verify, commit. Plain decoding is the drafter that proposes nothing."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Exactness, Reads, Vocab
+from polydec.families.ar.events import Proposed, Verified
+from polydec.families.ar.protocols import Drafter, Policy, Verifier
+from polydec.families.ar.stats import DraftStats
+from polydec.families.ar.walk import Walk
+
+
+@dataclass(frozen=True)
+class Speculative:
+    """A decoder of the draft-and-verify family. `law`: what the target's law is to the one that was asked for: LAW, the
+    same, or APPROXIMATE where the recipe puts another in its place."""
+    target: Target
+    drafter: Drafter
+    verifier: Verifier
+    policy: Policy[Any]
+    law: Exactness = Exactness.LAW
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.verifier.exactness if self.law is Exactness.LAW else self.law
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """All choices of a request: the prompt is fed once, and each choice goes on from a fork of the session."""
+        texts = [into.open(choice) for choice in request.choices]
+        walk = await Walk.open(self, request.prompt, base=Reads.NOTHING if request.logprobs is None else Reads.ROW)
+        walks = [walk]
+        try:
+            walks += [walk.fork(choice) for choice in request.choices[1:]]
+            return await gather(*(_write(w, text, rng(choice), into)
+                                  for w, text, choice in zip(walks, texts, request.choices, strict=True)))
+        finally:
+            for w in walks:
+                w.close()
+
+
+async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript) -> Result:
+    """Round after round until the text ends."""
+    choice, asked = text.choice or 0, into.request.logprobs
+    told, stats = into.told(Proposed), DraftStats()
+    while True:
+        r = await walk.round(rng, text.room, text.ends)
+        if told:
+            into.on(Proposed(choice, r.position, r.draft.token, r.draft.parent))
+            into.on(Verified(choice, r.position, r.verdict.path, r.verdict.bonus))
+        notes = () if asked is None else logprobs(r.scores, r.nodes, r.tokens, asked)
+        count = text.write(r.tokens, notes, len(r.verdict.path))
+        stats = stats.seen(r.draft, r.verdict, count)
+        if text.finish_reason is not None:
+            walk.close()                          # at once: what it holds is free for those that go on
+            return text.result(stats)
+        walk.take(r)

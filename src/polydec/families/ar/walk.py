@@ -1,0 +1,121 @@
+"""Draft and verify, one round at a time, on one sequence."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads
+from polydec.families.ar.protocols import Guess
+from polydec.families.ar.types import Verdict
+
+if TYPE_CHECKING:
+    from polydec.families.ar.speculative import Speculative
+
+NOBODY: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What one pass of the target gave. position: of the first new token; tokens: those that may stand, the accepted ones
+    first; scores: the laws at the nodes of the draft."""
+    position: int
+    draft: Draft
+    scores: Scores
+    verdict: Verdict
+    tokens: tuple[int, ...]
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The node that each token follows."""
+        return (0, *self.verdict.path)[:len(self.tokens)]
+
+
+class Walk:
+    """A text under a method: what is committed, and whoever guesses what comes next.
+
+    `round` proposes, scores and verifies; nothing is committed by that. `take` commits the round's tokens or the first of
+    them, and the drafter learns; whoever ends the text takes nothing. A fork goes its own way from here: the prompt and all
+    that is committed are shared, and nothing is computed twice.
+
+    Draws are made in the stream that `round` is given, keyed by absolute position: what is drafted moves no draw of the text.
+    """
+    __slots__ = ("_guess", "_method", "_open", "_session", "_state", "_want", "position", "root")
+
+    def __init__(self, method: Speculative, session: Session, guess: Guess, root: int, position: int, base: Reads) -> None:
+        self._method, self._session, self._guess = method, session, guess
+        self._state = method.policy.start()
+        self._want = replace(guess.want, law=Reads.ROW, prompt=False, base=max(guess.want.base, base))
+        self.root, self.position, self._open = root, position, True
+
+    @staticmethod
+    async def open(method: Speculative, prompt: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
+        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping."""
+        return await Walk.behind(method, method.target.open(prompt), prompt, base=base)
+
+    @staticmethod
+    async def behind(method: Speculative, session: Session, text: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
+        """Go on in a session that stands behind `text`, whose last token is the pending root. The walk owns the session."""
+        guess: Guess | None = None
+        try:
+            guess = method.drafter.open(text, session)
+            await _prefill(session, guess, text)
+        except BaseException:
+            if guess is not None:
+                guess.close()
+            session.close()
+            raise
+        return Walk(method, session, guess, text[-1], len(text), base)
+
+    async def round(self, rng: Rng, room: int, ends: frozenset[int] = NOBODY) -> Round:
+        """One pass of the target. room: how many tokens may be added, at least 1; ends: ids behind which nothing follows."""
+        budget, position = self._method.policy.budget(self._state), self.position
+        if budget.depth > room - 1:
+            budget = replace(budget, depth=room - 1)
+        draft = (await self._guess.propose(self.root, position, budget, rng)).fit(room - 1, ends)
+        scores = await self._session.score(draft, self._want)
+        verdict = self._method.verifier.verify(draft, scores, rng, position)
+        tokens = tuple(draft.token[i] for i in verdict.path)
+        if not (tokens and tokens[-1] in ends):
+            tokens = (*tokens, verdict.bonus)
+        return Round(position, draft, scores, verdict, tokens)
+
+    def take(self, round: Round, count: int | None = None) -> None:
+        """The first `count` tokens of the round stand (None: all of them)."""
+        tokens = round.tokens if count is None else round.tokens[:count]
+        if not tokens:
+            return
+        verdict = round.verdict
+        if len(tokens) <= len(verdict.path):      # the last of them was drafted: it is what follows the others
+            verdict = replace(verdict, path=verdict.path[:len(tokens) - 1], bonus=tokens[-1])
+        self._session.commit((self.root, *tokens[:-1]))
+        self._guess.learn(round.draft, round.scores, verdict)
+        self._state = self._method.policy.observe(self._state, round.draft, verdict)
+        self.root, self.position = tokens[-1], self.position + len(tokens)
+
+    def fork(self, choice: int | None = None) -> Walk:
+        """A walk of its own from here. choice: it writes this choice of the request (see Session.fork)."""
+        twin = object.__new__(Walk)
+        twin._method, twin._state, twin._want = self._method, self._state, self._want
+        twin.root, twin.position = self.root, self.position
+        twin._session = self._session.fork(choice)
+        twin._guess = self._guess.fork(twin._session, choice)
+        twin._open = True
+        return twin
+
+    def close(self) -> None:
+        """Give everything back. A second call does nothing."""
+        if self._open:
+            self._open = False
+            self._guess.close()
+            self._session.close()
+
+
+async def _prefill(session: Session, guess: Guess, prompt: Sequence[int]) -> None:
+    """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole."""
+    scores = await session.prefill(replace(guess.want, law=guess.want.base))
+    if guess.want.prompt and len(prompt) > 1:
+        whole = Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1], prompt=True)
+        guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, whole)

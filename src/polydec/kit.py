@@ -1,0 +1,140 @@
+"""What a recipe is given: the models, what was trained for them, what passes cost here, and a memory between requests."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from polydec.core.protocols import Target
+from polydec.models.costs import Costs
+
+
+class Artefact(Protocol):
+    """Something that was trained or counted for a model: a table, a head, an adapter. Read from disk once, by `polydec.load`.
+
+    called: what it is to a user ("an n-gram table"); kind: its short name, as files and `polydec methods` have it; made_by:
+    the command that makes one.
+    """
+    called: ClassVar[str]
+    kind: ClassVar[str]
+    made_by: ClassVar[str]
+
+    def fit(self, target: Target, draft: Target | None) -> None:
+        """Raise ValueError where it was made for other models than these."""
+        ...
+
+
+A = TypeVar("A", bound=Artefact)
+
+
+@dataclass(frozen=True)
+class Kit:
+    """target: the law to decode, shaped as the request asks; draft: the small model's, or None; artefacts: all that goes with
+    the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
+    its later requests in the same engine."""
+    target: Target
+    draft: Target | None = None
+    artefacts: tuple[Artefact, ...] = ()
+    measure: Callable[[], Costs] = Costs
+    memory: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What passes cost on this machine."""
+        return self.measure()
+
+    @property
+    def drafting(self) -> Target:
+        """The draft model. Raises ValueError where there is none."""
+        if self.draft is None:
+            raise ValueError("there is no draft model: name one (--draft)")
+        return self.draft
+
+    def find(self, kind: type[A]) -> A | None:
+        """An artefact of this type that fits the models; None where there is none."""
+        for one in self.artefacts:
+            if isinstance(one, kind):
+                try:
+                    one.fit(self.target, self.draft)
+                except ValueError:
+                    continue
+                return one
+        return None
+
+    def need(self, kind: type[A]) -> A:
+        """The artefact of this type. Raises ValueError where there is none, or none that fits."""
+        wrong: ValueError | None = None
+        for one in self.artefacts:
+            if isinstance(one, kind):
+                try:
+                    one.fit(self.target, self.draft)
+                except ValueError as error:
+                    wrong = error
+                    continue
+                return one
+        raise wrong or ValueError(f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one")
+
+    def without_foreign_draft(self) -> Kit:
+        """The kit for a method that needs no draft: one of another vocabulary is there for other methods."""
+        if self.draft is None or self.target.vocab.same(self.draft.vocab):
+            return self
+        return replace(self, draft=None)
+
+
+class Need(Protocol):
+    """Something that a kit must hold. name: how listings call it."""
+    @property
+    def name(self) -> str: ...
+    def check(self, kit: Kit, method: str) -> None:
+        """Raise ValueError with one sentence where the kit does not have it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft model; same_tokenizer: of the target's vocabulary."""
+    same_tokenizer: bool = True
+    name: ClassVar[str] = "draft"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if kit.draft is None:
+            raise ValueError(f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
+                             "(`polydec methods` lists them)")
+        if self.same_tokenizer:
+            kit.target.vocab.require_same(kit.draft.vocab, "the draft")
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A model whose layers can run alone; of_draft: the draft, else the target."""
+    of_draft: bool = False
+
+    @property
+    def name(self) -> str:
+        return "draft's layers" if self.of_draft else "layers"
+
+    def check(self, kit: Kit, method: str) -> None:
+        model = kit.drafting if self.of_draft else kit.target
+        if not model.layers:
+            raise ValueError(f"method {method} needs a {'draft' if self.of_draft else 'model'} whose layers can run alone: "
+                             "this one runs as a whole only")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An artefact of a type."""
+    kind: type[Artefact]
+
+    @property
+    def name(self) -> str:
+        return self.kind.kind
+
+    def check(self, kit: Kit, method: str) -> None:
+        if not any(isinstance(x, self.kind) for x in kit.artefacts):
+            raise ValueError(f"method {method} needs {self.kind.called}: name one (--with DIR); `{self.kind.made_by}` makes one")
+        kit.need(self.kind)
+
+
+DRAFT, ANY_DRAFT = Draft(), Draft(same_tokenizer=False)
+LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)

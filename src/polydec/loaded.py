@@ -1,0 +1,144 @@
+"""A loaded model, with the draft and whatever was trained for it."""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import index
+from typing import Any, TypeVar
+
+import torch
+
+from polydec import registry
+from polydec.kit import Artefact, Kit
+from polydec.models import artefacts, checkpoint, zoo
+from polydec.models.checkpoint import Checkpoint
+from polydec.models.costs import Costs
+from polydec.shapers.sampling import Sampling
+
+TORCH_THREADS = torch.get_num_threads()
+"""Threads that torch came with: what a model on the torch path gets unless told otherwise."""
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""Text (through the chat template where the model has one), token ids as they stand, or chat messages."""
+
+A = TypeVar("A", bound=Artefact)
+
+
+@dataclass(frozen=True)
+class LM:
+    """A loaded model; the draft that goes with it (None: methods that need one say so); and its artefacts, such as an n-gram
+    table or a stop head."""
+    checkpoint: Checkpoint
+    draft: Checkpoint | None = None
+    artefacts: tuple[Artefact, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
+        and kept, which takes about ten seconds and is said in a warning."""
+        from polydec.bench import profile
+        found = profile.read(self)
+        if found is None:
+            warnings.warn(f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
+                          "(`polydec tune` measures more carefully)", stacklevel=2)
+            found = profile.measure(self, seconds=profile.QUICK)
+            profile.keep(self, found)
+            if profile.read(self) is None:
+                warnings.warn(f"the profile could not be kept in {profile.path()}: the next process measures again "
+                              "(XDG_CACHE_HOME names another place)", stacklevel=2)
+        return found.costs
+
+    def kit(self) -> Kit:
+        """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
+        return Kit(self.checkpoint.lm, None if self.draft is None else self.draft.lm, self.artefacts)
+
+    def find(self, kind: type[A]) -> A | None:
+        """The artefact of this type that goes with the model; None where there is none."""
+        return self.kit().find(kind)
+
+    def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
+        """Raise ValueError with one sentence where this model cannot be decoded by a method with these options."""
+        registry.build(method, self.kit(), options)
+
+    @property
+    def network(self) -> Any:
+        """What runs its passes."""
+        return self.checkpoint.lm.network
+
+    def sampling(self, **given: Any) -> Sampling:
+        """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
+        says. Raises ValueError for a value out of range, TypeError for an unknown field."""
+        own = self.checkpoint.generation
+        known = {k: own[k] for k in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty") if own.get(k) is not None}
+        if own.get("do_sample") is False:
+            known.pop("temperature", None)
+        return Sampling(**{"temperature": 0.0, **known, **{k: v for k, v in given.items() if v is not None}})
+
+    def ids(self, prompt: Prompt, *, raw: bool = False) -> tuple[int, ...]:
+        """Token ids of a prompt. Raises ValueError where it is empty, or holds something else than a prompt does."""
+        if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):     # pyright: ignore
+            raise ValueError(f"prompt is a {type(prompt).__name__}: give text, token ids or chat messages")
+        if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+            raise ValueError("prompt is empty: give a text of at least one character")
+        text = self.checkpoint.text
+        if isinstance(prompt, str):
+            return text.encode(prompt) if raw or not text.has_chat else text.chat([{"role": "user", "content": prompt}])
+        if isinstance(prompt[0], Mapping):
+            if not text.has_chat:
+                raise ValueError(f"{self.name} has no chat template: give the prompt as text")
+            return text.chat([_message(i, m) for i, m in enumerate(prompt)])
+        return self._checked(prompt)
+
+    def _checked(self, prompt: Sequence[Any]) -> tuple[int, ...]:
+        size, ids = self.checkpoint.lm.vocab.size, list[int]()
+        for at, x in enumerate(prompt):
+            try:
+                ids.append(index(x) if not isinstance(x, bool) else size)
+            except TypeError:
+                raise ValueError(f"prompt[{at}] is a {type(x).__name__}: token ids are whole numbers") from None
+            if not 0 <= ids[-1] < size:
+                raise ValueError(f"prompt has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
+        return tuple(ids)
+
+
+def _message(at: int, message: Any) -> dict[str, str]:
+    """A message of a chat, checked. Raises ValueError where it is none."""
+    if not isinstance(message, Mapping):
+        raise ValueError(f"message {at} is a {type(message).__name__}: it must have a role and a content")
+    for key in ("role", "content"):
+        if not isinstance(message.get(key), str):
+            raise ValueError(f"message {at} has {'no' if key not in message else 'a'} {key}{' that is no text' * (key in message)}: "
+                             "it must have a role and a content, both text")
+    return dict(message)
+
+
+def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
+         threads: int | None = None, quantize: str | None = None, ngrams: str | None = "default",
+         trained: Sequence[str] = ()) -> LM:
+    """A model by Hub id, directory, GGUF file or `zoo:NAME`.
+
+    draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
+    likewise: a table that `polydec train ngrams` made of the model's text. trained: directories of whatever else was
+    trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
+    here. Raises ValueError with one sentence where something cannot be had or was made for another model.
+    """
+    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize)
+    if draft == "default":
+        draft = zoo.default_draft(name)
+    draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it
+    small = None if draft is None else checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
+    table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
+    paths = [*trained, *([] if table is None else [table])]
+    found = tuple(artefacts.read(p) for p in paths)
+    for one in found:
+        one.fit(model.lm, None if small is None else small.lm)
+    if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way
+        native = not model.why and (small is None or not small.why)
+        torch.set_num_threads(1 if native else threads or TORCH_THREADS)
+    return LM(model, small, found)

@@ -1,0 +1,206 @@
+"""Texts as they are written: ends, stop strings, edits in any order, forks, what several have in common."""
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polydec.core.request import Request, TokenLogprob
+from polydec.core.trace import Edited, Finished, Opened, replay
+from polydec.core.transcript import Transcript, common
+from polydec.core.types import Edit
+
+
+class Letters:
+    """Token i is the i-th letter; a text stops before `stop`, and what may become it is held back."""
+    def __init__(self, stop):
+        self.stop, self.held, self.stopped = stop, "", False
+
+    def push(self, token):
+        self.held += chr(ord("a") + token)
+        if self.stop in self.held:
+            self.stopped, out, self.held = True, self.held[:self.held.index(self.stop)], ""
+            return out
+        keep = next((n for n in range(len(self.stop) - 1, 0, -1) if self.held.endswith(self.stop[:n])), 0)
+        out, self.held = self.held[:len(self.held) - keep], self.held[len(self.held) - keep:]
+        return out
+
+    def end(self):
+        out, self.held = self.held, ""
+        return out
+
+    def fork(self):
+        twin = Letters(self.stop)
+        twin.held, twin.stopped = self.held, self.stopped
+        return twin
+
+
+def record(eos=frozenset({9}), on=None, prompt=(1,), **fields):
+    request = Request(prompt, **fields)
+    return Transcript(request, eos) if on is None else Transcript(request, eos, on)
+
+
+def text(**fields):
+    return record(**fields).open(0)
+
+
+def note(token):
+    return TokenLogprob(token, -1.0, -2.0, ())
+
+
+def test_takes_tokens_up_to_eos():
+    t = text()
+    assert t.write([1, 2]) == 2 and t.finish_reason is None and t.room == 126
+    assert t.write([3, 9, 4, 5]) == 2
+    assert (t.tokens, t.finish_reason, t.text) == ([1, 2, 3, 9], "stop", "")
+
+
+def test_several_ends_stop_ids_and_ignore_eos():
+    t = text(eos=frozenset({8, 9}), stop_ids=frozenset({5}))
+    t.write([5, 1])
+    assert t.tokens == [5]
+    t = text(eos=frozenset({8, 9}), stop_ids=frozenset({5}), ignore_eos=True)
+    t.write([8, 9, 5, 1])
+    assert (t.tokens, t.finish_reason) == ([8, 9, 5], "stop")
+
+
+def test_length():
+    t = text(max_tokens=3)
+    t.write([1, 2, 3, 4])
+    assert (t.tokens, t.finish_reason, t.room) == ([1, 2, 3], "length", 0)
+    t = text(max_tokens=2)
+    t.write([1, 9])
+    assert t.finish_reason == "stop"              # an end at the last place is an end
+
+
+def test_stop_string_inside_an_accepted_run():
+    events = []
+    t = text(writer=lambda: Letters("cd"), on=events.append)
+    t.write([0, 1, 2, 3, 4], accepted=5)
+    assert (t.tokens, t.text, t.finish_reason) == ([0, 1, 2, 3], "ab", "stop")
+    assert events[1:] == [Edited(0, Edit(write=((1, 0), (2, 1), (3, 2), (4, 3))), (0, 1, 2, 3), ("a", "b", "", ""), 4),
+                          Finished(0, "stop")]
+
+
+def test_what_is_held_back_comes_at_the_end():
+    t = text(writer=lambda: Letters("cd"), max_tokens=3)
+    t.write([0, 1, 2])
+    assert t.text == "abc"
+    t = text(writer=lambda: Letters("cd"))
+    t.write([0, 2, 9])
+    assert t.text == "ac"
+
+
+def test_nothing_is_written_behind_the_end():
+    t = text(max_tokens=1)
+    t.write([1])
+    with pytest.raises(ValueError, match="the answer has ended"):
+        t.write([1])
+    with pytest.raises(ValueError, match="the answer has ended"):
+        t.edit(Edit(write=((3, 1),)))
+
+
+def test_notes_stand_beside_the_tokens_that_stay():
+    t = text(logprobs=0)
+    t.write([1, 9, 3], [note(1), note(9), note(3)])
+    assert [n.token for n in t.notes] == [1, 9] and t.result(None).logprobs == (note(1), note(9))
+    assert text().notes == []
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.randoms())
+def test_a_canvas_filled_in_any_order_reads_as_one_written_from_left_to_right(tokens, dice):
+    """The finished prefix grows as gaps close; ends, stop strings, pieces and the replay of edits are those of appending."""
+    straight = text(max_tokens=len(tokens), writer=lambda: Letters("dg"))
+    straight.write(tokens)
+    events, places = [], list(range(len(tokens)))
+    dice.shuffle(places)
+    t = record(max_tokens=len(tokens), writer=lambda: Letters("dg"), on=events.append).open(0)
+    for i in places:
+        if t.finish_reason is not None:
+            break
+        before = len(t.tokens)
+        count = t.edit(Edit(write=((1 + i, tokens[i]),)))
+        assert len(t.tokens) == before + count
+    assert (t.tokens, t.text, t.finish_reason) == (straight.tokens, straight.text, straight.finish_reason)
+    edits = [e for e in events if isinstance(e, Edited)]
+    assert replay((1,), [e.edit for e in edits]) == straight.tokens
+    assert "".join(p for e in edits for p in e.pieces) == straight.text
+    assert [x for e in edits for x in e.tokens] == straight.tokens
+
+
+def test_what_is_not_final_may_change_and_what_is_may_not():
+    t = text(max_tokens=4)
+    assert t.edit(Edit(write=((1, 5), (2, 6))), final=0) == 0 and t.tokens == []
+    assert t.edit(Edit(write=((2, 7),)), final=2) == 1 and t.tokens == [5]
+    assert t.edit(Edit(erase=(2,)), final=2) == 0
+    assert t.edit(Edit(insert=((2, 3),))) == 1 and t.tokens == [5, 3]
+    with pytest.raises(ValueError, match="position 2 is final: edits begin at 3"):
+        t.edit(Edit(write=((2, 1),)))
+    with pytest.raises(ValueError, match="position 5 lies beyond the 4 tokens of the answer"):
+        t.edit(Edit(write=((5, 1),)))
+
+
+def test_appending_to_a_canvas_with_a_gap_is_refused():
+    t = text()
+    t.edit(Edit(write=((2, 4),)))
+    with pytest.raises(ValueError, match="tokens stand behind a gap"):
+        t.write([1])
+
+
+def test_a_hypothesis_is_silent_and_keeps_its_writer():
+    events = []
+    r = record(writer=lambda: Letters("cd"), on=events.append)
+    first = r.hypothesis()
+    first.write([0, 2])
+    twin = first.fork()
+    first.write([3])
+    twin.write([4])
+    twin.score = -1.5
+    assert first.finish_reason == "stop" and first.text == "a"
+    assert twin.finish_reason is None and twin.text == "ace" and events == []
+    shown = r.open(3)
+    shown.follow(twin, 1)
+    assert shown.tokens == [0] and shown.score is None
+    twin.write([9])
+    shown.follow(twin)
+    assert (shown.tokens, shown.text, shown.score) == ([0, 2, 4, 9], "ace", -1.5)
+    assert events[0] == Opened(3, (1,)) and events[-1] == Finished(3, "stop")
+    with pytest.raises(ValueError, match="begins otherwise"):
+        r.open(4).follow(first) or shown.follow(first)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=5))
+def test_common(lists):
+    r = record(max_tokens=99)
+    texts = [r.hypothesis() for _ in lists]
+    for t, tokens in zip(texts, lists):
+        t.write(tokens)
+    got = common(texts)
+    assert all(t[:len(got)] == got for t in lists)
+    longer = {tuple(t[:len(got) + 1]) for t in lists}
+    assert not lists or len(longer) > 1 or min(map(len, lists)) == len(got)
+
+
+def test_events_that_nobody_wants_need_not_be_made():
+    class Some:
+        kinds = (Edited,)
+
+        def __call__(self, event):
+            pass
+
+    assert record(on=Some()).told(Edited) and not record(on=Some()).told(Finished)
+    assert record(on=lambda event: None).told(Finished) and not record().told(Finished)
+
+
+def test_replay_leaves_out_what_stands_behind_a_gap():
+    assert replay((7,), [Edit(write=((3, 5),)), Edit(write=((1, 4),))]) == [4]
+    assert replay((7,), [Edit(write=((3, 5),)), Edit(write=((1, 4), (2, 6)))]) == [4, 6, 5]
+    rng = random.Random(0)
+    places = [(i, rng.randrange(9)) for i in range(1, 9)]
+    edits = [Edit(write=(w,)) for w in rng.sample(places, 8)]
+    assert replay((7,), edits) == [x for _, x in places]
+
+
+def test_an_answer_that_has_not_ended_has_no_result():
+    with pytest.raises(ValueError, match="has not ended"):
+        text().result(None)
