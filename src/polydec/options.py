@@ -282,7 +282,7 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 def shown(value: Any) -> str:
     """A value of any origin in at most 60 characters, without control characters."""
     try:
-        entries, kind = _entries(value), type(value)
+        entries, kind = _entries(value), cast(object, type(value))
         whole = kind is tuple and entries != () and all(type(x) is int for x in entries[:9])
         text = as_text(entries[:9]) + ",…" * (len(entries) > 9) if whole else _REPR.repr(value)
     except Exception:                    # whole numbers of too many digits, and whatever a foreign object's repr does
