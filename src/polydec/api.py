@@ -20,7 +20,7 @@ from polydec.models import checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.ngrams import NGrams
 from polydec.models.ngrams import load as load_ngrams
-from polydec.shapers.sampling import Sampling, build_shapers
+from polydec.shapers.sampling import Sampling, build_guard, build_shapers
 from polydec.targets.shaped import Shaped
 
 TORCH_THREADS = torch.get_num_threads()
@@ -293,9 +293,10 @@ class Engine:
         # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
         before = ids if raw or not model.text.has_chat or tuple(prompt) == ids else ()
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        request = Request(ids, max_tokens if max_tokens is not None else min(128, room), frozenset(stop_token_ids), ignore_eos,
-                          seed, 0, logprobs, model.text.writer(stops, include_stop, after=before))
         eos = frozenset() if ignore_eos else model.lm.vocab.eos
+        request = Request(ids, max_tokens if max_tokens is not None else min(128, room), frozenset(stop_token_ids), ignore_eos,
+                          seed, 0, logprobs, model.text.writer(stops, include_stop, after=before),
+                          build_guard(sampling, eos=eos, stop_ids=stop_token_ids))
         tasks, watches, chosen, guarantee = list[Task](), list[_Watch](), dict[str, Any](), None
         names: dict[Any, str] = {model.lm.network: model.name}
         if draft is not None:

@@ -1,7 +1,7 @@
 """The seams. A method implements one of these; nothing in the package asks which class it got."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
@@ -116,8 +116,10 @@ class Target(Protocol):
 class Shaper(Protocol[S]):
     """Bends a law. Pure, total and persistent; applied only at nodes that somebody looks at.
 
-    `shape` receives log-weights (finite but for -inf, at least one finite) and returns such; it must not write to its
-    argument. Weights are the model's logits for the first shaper: only rules that are defined on logits (CTRL's
+    `shape` receives log-weights (at most 1e30 in size but for -inf, at least one finite) and returns finite ones or -inf, not
+    all -inf; it must not write to its argument. A mask also says `forbids(state, token) -> bool`: where masks leave no token,
+    the row stays a law, and who writes the text asks. A rule that draws says `for_choice(choice)` (see `of_choice`).
+    Weights are the model's logits for the first shaper: only rules that are defined on logits (CTRL's
     repetition penalty) may look at more than differences. `reads`: ARGMAX says that the likeliest token is all it
     leaves; `keeps_argmax`: the likeliest token stays the likeliest.
     """
@@ -126,6 +128,13 @@ class Shaper(Protocol[S]):
     def start(self, prompt: Sequence[int]) -> S: ...
     def step(self, state: S, token: int) -> S: ...
     def shape(self, state: S, logw_V: Tensor) -> Tensor: ...
+
+
+def of_choice(shaper: Shaper[S], choice: int) -> Shaper[S]:
+    """The shaper for another choice of the same request: what its own `for_choice` gives, else itself. A rule that draws
+    has one; states of one choice serve the other."""
+    another: Callable[[int], Shaper[S]] | None = getattr(shaper, "for_choice", None)
+    return shaper if another is None else another(choice)
 
 
 class Guess(Protocol):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Writer(Protocol):
@@ -33,13 +33,21 @@ class Mute:
         return ""
 
 
+class Guard(Protocol):
+    """What a text may not hold. States are values."""
+    def start(self, prompt: Sequence[int]) -> Any: ...
+    def step(self, states: Any, token: int) -> Any:
+        """The state after one more token of the answer. Raises ValueError where it must not be written."""
+        ...
+
+
 @dataclass(frozen=True)
 class Request:
     """One choice of one request, in token ids.
 
     prompt: at least one token; max_tokens: at least 1, EOS included; stop_ids end the answer like EOS; ignore_eos: the
     vocabulary's own EOS ids do not; seed and choice name the randomness; logprobs: None, or how many alternatives to
-    report (0 to 64) beside each token; writer: makes text and finds stop strings.
+    report (0 to 64) beside each token; writer: makes text and finds stop strings; guard: ends a text that cannot go on.
     """
     prompt: tuple[int, ...]
     max_tokens: int = 128
@@ -49,6 +57,7 @@ class Request:
     choice: int = 0
     logprobs: int | None = None
     writer: Callable[[], Writer] = Mute
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -99,7 +108,8 @@ class Output:
     """The answer being written: where it ends is decided here and nowhere else."""
     def __init__(self, request: Request, eos: frozenset[int]) -> None:
         self._limit, self.ends = request.max_tokens, (frozenset[int]() if request.ignore_eos else eos) | request.stop_ids
-        self._writer = request.writer()
+        self._writer, self._guard = request.writer(), request.guard
+        self._held = None if self._guard is None else self._guard.start(request.prompt)
         self.tokens: list[int] = []
         self._text: list[str] = []
         self.finish_reason: str | None = None
@@ -116,6 +126,8 @@ class Output:
         """Take tokens up to and including the one that ends the answer; the text that each one adds."""
         pieces: list[str] = []
         for x in tokens:
+            if self._guard is not None:
+                self._held = self._guard.step(self._held, x)
             self.tokens.append(x)
             pieces.append("" if x in self.ends else self._writer.push(x))
             if x in self.ends or self._writer.stopped:
