@@ -242,9 +242,8 @@ def test_what_masks_forbid_is_what_has_no_weight() -> None:
 
 
 @pytest.mark.parametrize("make", [
-    lambda: Temperature(0.0), lambda: Temperature(-1.0), lambda: Temperature(math.nan), lambda: Temperature(1e39), lambda: Temperature(1e-6),
-    lambda: Repetition(1e-38), lambda: TopK(0),
-    lambda: TopP(0.0),
+    lambda: Temperature(0.0), lambda: Temperature(-1.0), lambda: Temperature(math.nan), lambda: Temperature(1e39),
+    lambda: Temperature(1e-6), lambda: Repetition(1e-38), lambda: TopK(0), lambda: TopP(0.0),
     lambda: TopP(1.1), lambda: MinP(-0.1), lambda: MinP(1.1), lambda: Typical(0.0), lambda: Epsilon(1.0), lambda: Eta(-0.1),
     lambda: TopNSigma(0.0), lambda: Repetition(0.0), lambda: Presence(math.inf), lambda: Frequency(math.nan),
     lambda: NoRepeatNgram(0), lambda: Dry(-1.0), lambda: Dry(1.0, 0.9), lambda: Dry(1.0, 2.0, 0), lambda: Dry(1.0, window=-1),
