@@ -174,6 +174,20 @@ def test_an_answer_that_ends_before_the_dead_end_is_fine() -> None:
             run([decoder.run(Request((1, 2), max_tokens=3, guard=guard))])
 
 
+def test_the_guard_goes_along_with_the_text() -> None:
+    def write(eos: tuple[int, ...], **given_: Any) -> tuple[int, ...]:
+        sampling = Sampling(temperature=0.0, **given_)
+        target = Shaped(toy(1, SIZE, eos=3), *build_shapers(sampling, eos=eos))
+        request = Request((1, 2), max_tokens=9, ignore_eos=not eos, guard=build_guard(sampling, eos=eos))
+        return run([registry.build("plain", target, None)[0].run(request)])[0].token_ids
+
+    assert write((3,), min_tokens=1, allowed_token_ids=(3, 5), no_repeat_ngram_size=1)[-1] == 3
+    with pytest.raises(ValueError, match="no token is left that allowed_token_ids, min_tokens and no_repeat_ngram_size allow"):
+        write((3,), min_tokens=2, allowed_token_ids=(3, 5), no_repeat_ngram_size=1)
+    with pytest.raises(ValueError, match="no token is left that no_repeat_ngram_size allows: "):
+        write((), no_repeat_ngram_size=1)
+
+
 def test_no_guard_where_nothing_is_forbidden() -> None:
     assert build_guard(Sampling(temperature=0.5, top_k=3, repetition_penalty=1.2, xtc_probability=1.0)) is None
     assert build_guard(Sampling(min_tokens=3)) is None and build_guard(Sampling(min_tokens=3), eos=(1,)) is not None

@@ -148,5 +148,11 @@ def table() -> str:
     return "\n".join(rows + [f"| `{o.name}` | {o.help} | {o.legal} | {_plain(o.default)} |" for o in fields().values()])
 
 
+def order_table() -> str:
+    """The order of each engine as a table in Markdown."""
+    rows = ["| engine | rules, the first one applied first |", "|---|---|"]
+    return "\n".join(rows + [f"| `{engine}` | {', '.join(order)} |" for engine, order in ORDERS.items()])
+
+
 def _plain(default: Any) -> str:
     return "none" if default in (None, ()) else f"{default:g}"
