@@ -3,9 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from polydec.core.protocols import Shaper
+
+class Mask(Protocol):
+    """A shaper that takes tokens away, whatever their weight."""
+    def start(self, prompt: Sequence[int]) -> Any: ...
+    def step(self, state: Any, token: int) -> Any: ...
+    def forbids(self, state: Any, token: int) -> bool:
+        """Whether `token` must not be written after the text of `state`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class Guard:
 
     rules: names and shapers of the masks that are on (shapers with `forbids`). States are values: a text can be forked.
     """
-    rules: tuple[tuple[str, Shaper[Any]], ...]
+    rules: tuple[tuple[str, Mask], ...]
 
     def start(self, prompt: Sequence[int]) -> tuple[Any, ...]:
         """The state behind a prompt."""

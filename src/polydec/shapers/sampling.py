@@ -11,12 +11,12 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from polydec.core.protocols import Shaper
 from polydec.core.types import Reads
 from polydec.options import Option, shown
-from polydec.shapers._guard import Guard
+from polydec.shapers._guard import Guard, Mask
 from polydec.shapers._rule import ENGINES, Rule, Setting
 from polydec.shapers.temperature import GREEDY_BELOW
 
@@ -46,6 +46,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 if TYPE_CHECKING:
     class _Fields:
+        __dataclass_fields__: ClassVar[dict[str, Any]]
         def __getattr__(self, name: str) -> Any: ...
 else:
     _Fields = make_dataclass("_Fields", [(o.name, o.type, field(default=o.default)) for o in fields().values()],
@@ -138,7 +139,7 @@ def build_guard(sampling: Sampling, *, eos: Iterable[int] = (), stop_ids: Iterab
     `build_shapers`."""
     eos = tuple(sorted(eos))
     made = _made(sampling, Setting(eos, tuple(sorted({*eos, *stop_ids}))))
-    masks = tuple((name, s) for name, s in made.items() if s is not None and hasattr(s, "forbids"))
+    masks = tuple((name, cast(Mask, s)) for name, s in made.items() if s is not None and hasattr(s, "forbids"))
     return Guard(masks) if masks else None
 
 
