@@ -1,11 +1,13 @@
-"""Writes the table of methods into README.md from the CARDs; `--check` only says whether it is up to date."""
+"""Writes tables into the docs from the code: methods (README.md) from the CARDs, sampling fields (docs/sampling.md) from the
+rules. `--check` only says whether they are up to date."""
 import sys
 from pathlib import Path
 
 from polydec import registry
+from polydec.shapers import sampling
 
-README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- methods: made by docs/tables.py from the CARDs -->", "<!-- end -->"
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- {what}: made by docs/tables.py from the {source} -->", "<!-- end -->"
 
 
 def table() -> str:
@@ -17,13 +19,25 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def rendered() -> str:
-    text = README.read_text("utf-8")
-    head, rest = text.split(BEGIN)
-    return f"{head}{BEGIN}\n{table()}\n{END}{rest.split(END, 1)[1]}"
+PLACES = (
+    (ROOT / "README.md", BEGIN.format(what="methods", source="CARDs"), table),
+    (ROOT / "docs" / "sampling.md", BEGIN.format(what="fields", source="rules"), sampling.table),
+    (ROOT / "docs" / "sampling.md", BEGIN.format(what="orders", source="rules"), sampling.order_table),
+)
+
+
+def rendered(text: str, begin: str, table: str) -> str:
+    """The document with the table between its marks."""
+    head, rest = text.split(begin)
+    return f"{head}{begin}\n{table}\n{END}{rest.split(END, 1)[1]}"
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if rendered() == README.read_text("utf-8") else 1)
-    README.write_text(rendered(), "utf-8")
+    old = False
+    for path, begin, make in PLACES:
+        before = path.read_text("utf-8")
+        after = rendered(before, begin, make())
+        old |= after != before
+        if "--check" not in sys.argv:
+            path.write_text(after, "utf-8")
+    sys.exit(1 if old and "--check" in sys.argv else 0)

@@ -12,7 +12,7 @@ def test_table_of_methods(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(str(ROOT / "docs" / "tables.py"), run_name="__main__")
-    assert stop.value.code == 0, "README's table of methods is old: run `python docs/tables.py`"
+    assert stop.value.code == 0, "a table in README.md or docs/ is old: run `python docs/tables.py`"
 
 
 def test_every_room_is_in_the_tree():

@@ -14,7 +14,7 @@ from polydec.kit import ANY_DRAFT, DRAFT, Kit
 from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
 from polydec.options import AtLeast, Note, Option, Within, option, shown
-from polydec.shapers.sampling import Sampling, build_shapers
+from polydec.shapers.sampling import Sampling, build_guard, build_shapers
 from polydec.targets.shaped import Shaped
 
 LENGTH = 128
@@ -91,7 +91,10 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
     alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
     writer = point.text.writer(stops, values["include_stop"], after=() if alone else ids)
-    request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"])
+    eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
+    guard = build_guard(sampling, eos=eos, stop_ids=stop_ids)
+    request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
+                      guard)
     target, draft = _shaped(model, card, sampling, request, ask.order)
     build = Build(card.name, options, target, draft, model.artefacts, memory(card.name))
     return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options)

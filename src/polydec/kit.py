@@ -132,7 +132,8 @@ class Trained:
 
     def check(self, kit: Kit, method: str) -> None:
         if not any(isinstance(x, self.kind) for x in kit.artefacts):
-            raise ValueError(f"method {method} needs {self.kind.called}: name one (--with DIR); `{self.kind.made_by}` makes one")
+            raise ValueError(f"method {method} needs {self.kind.called}: name one (--with DIR); "
+                             f"`{self.kind.made_by}` makes one")
         kit.need(self.kind)
 
 

@@ -113,8 +113,7 @@ def _message(at: int, message: Any) -> dict[str, str]:
         raise ValueError(f"message {at} is a {type(message).__name__}: it must have a role and a content")
     for key in ("role", "content"):
         if not isinstance(message.get(key), str):
-            raise ValueError(f"message {at} has {'no' if key not in message else 'a'} {key}{' that is no text' * (key in message)}: "
-                             "it must have a role and a content, both text")
+            raise ValueError(f"message {at} has no {key} that is text: it must have a role and a content")
     return dict(message)
 
 

@@ -23,8 +23,11 @@ from typing import Annotated, Any, ClassVar, Protocol, Union, cast, get_args, ge
 LARGEST = 2**63 - 1
 """Whole numbers are at most so far from 0."""
 
-LONGEST = 4096
-"""Most entries of a tuple or a mapping, and most characters of a word."""
+ENTRIES = 1_000_000
+"""Most entries of a tuple or a mapping."""
+
+LETTERS = 4096
+"""Most characters of a word."""
 
 DIGITS = 100
 """Most characters of a number that is given as text."""
@@ -122,12 +125,12 @@ class OneOf:
 class Length:
     """low to high entries, of a tuple."""
     low: int
-    high: int = LONGEST
+    high: int = ENTRIES
     of_all = True
 
     @property
     def spoken(self) -> str:
-        return f"{self.low} to {self.high} of them"
+        return f"at least {self.low} of them" if self.high == ENTRIES else f"{self.low} to {self.high} of them"
 
     def allows(self, value: Any) -> bool:
         return self.low <= len(value) <= self.high
@@ -238,21 +241,29 @@ def option(name: str, hint: Any, default: Any) -> Option:
 
     Raises TypeError for a declaration that is not whole, or a default that is not legal.
     """
-    kind, extras = _unfold(hint)
-    help = next((x for x in extras if isinstance(x, str)), "")
-    limits = tuple(x for x in extras if isinstance(x, _LIMITS))
-    note = next((x.text for x in extras if isinstance(x, Note)), "")
-    if default is inspect.Parameter.empty or not help:
+    out = _declared(name, hint, default)
+    if default is inspect.Parameter.empty or not out.help:
         raise TypeError(f"option {name} needs a default and a line of help: Annotated[int, Within(0, 64), \"what it is\"] = 3")
-    out = Option(name, kind, default, help, limits, note)
     if out.kind not in _READ:
-        raise TypeError(f"option {name} is of type {kind}: an option is int, float, bool, str, tuple[int, ...], "
+        raise TypeError(f"option {name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
                         "Mapping[int, float], or one of these with None")
     try:
         out.convert(default)
     except ValueError as e:
         raise TypeError(f"the default of an option is not legal: {e}") from None
     return out
+
+
+def check(name: str, value: Any, hint: Any) -> Any:
+    """`value` as an annotation says: for a class that takes what an option gives. Raises ValueError as `convert` does."""
+    return _declared(name, hint, None).convert(value)
+
+
+def _declared(name: str, hint: Any, default: Any) -> Option:
+    kind, extras = _unfold(hint)
+    return Option(name, kind, default, next((x for x in extras if isinstance(x, str)), ""),
+                  tuple(x for x in extras if isinstance(x, _LIMITS)),
+                  next((x.text for x in extras if isinstance(x, Note)), ""))
 
 
 def _unfold(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -333,7 +344,7 @@ def _truth(value: Any) -> bool:
 
 
 def _word(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST or not value.isprintable():
+    if not isinstance(value, str) or len(value) > LETTERS or not value.isprintable():
         raise ValueError
     return value
 
@@ -343,7 +354,7 @@ def _wholes(value: Any) -> tuple[int, ...]:
         value = _parts(value)
     elif not isinstance(value, (list, tuple)) or any(isinstance(x, str) for x in cast(tuple[Any, ...], value)):
         raise ValueError
-    if len(cast(tuple[Any, ...], value)) > LONGEST:
+    if len(cast(tuple[Any, ...], value)) > ENTRIES:
         raise ValueError
     return tuple(_whole(x) for x in cast(tuple[Any, ...], value))
 
@@ -357,7 +368,7 @@ def _by_token(value: Any) -> dict[int, float]:
             raise ValueError
     else:
         raise ValueError
-    if len(pairs) > LONGEST:
+    if len(pairs) > ENTRIES:
         raise ValueError
     out = {_whole(k): _number(v) for k, v in pairs}
     if len(out) != len(pairs) or min(out, default=0) < 0:
@@ -366,7 +377,7 @@ def _by_token(value: Any) -> dict[int, float]:
 
 
 def _parts(text: str) -> list[str]:
-    return text.split(",", LONGEST) if text.strip() else []
+    return text.split(",", ENTRIES) if text.strip() else []
 
 
 def _entries(value: Any) -> tuple[Any, ...]:

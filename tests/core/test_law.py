@@ -28,16 +28,3 @@ def test_residual():
 def test_without():
     assert torch.allclose(law.without(P, 0), torch.tensor([0.0, 0.6, 0.4], dtype=torch.float64))
     assert law.without(torch.tensor([0.0, 1.0]), 1).tolist() == [0.0, 0.0]
-
-
-def test_or_end():
-    w = torch.tensor([1.0, 2.0, 3.0])
-
-    def after(masked, *eos, w=w):
-        return law.or_end(torch.tensor(masked), w, eos).tolist()
-
-    none = [NEG_INF] * 3
-    assert after([1.0, NEG_INF, 3.0], 1) == [1.0, NEG_INF, 3.0]
-    assert after(none) == w.tolist()
-    assert after(none, 2) == [NEG_INF, NEG_INF, 3.0]
-    assert after(none, 2, w=torch.tensor([1.0, 2.0, NEG_INF])) == [NEG_INF, NEG_INF, 0.0]

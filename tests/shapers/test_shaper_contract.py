@@ -15,7 +15,6 @@ from torch import Tensor
 
 import polydec.shapers
 from polydec.core.law import NEG_INF
-from polydec.core.rng import Rng
 from polydec.core.types import Reads
 from polydec.shapers.allowed import Allowed
 from polydec.shapers.banned import Banned
@@ -70,7 +69,7 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "top_n_sigma": [_case(TopNSigma(0.8), neutral=TopNSigma(float("inf"))), _case(TopNSigma(1e-6))],
     "top_p": [_case(TopP(0.7), neutral=TopP(1.0)), _case(TopP(1e-9)), _case(TopP(1 - 1e-12))],
     "typical": [_case(Typical(0.6), neutral=Typical(1.0)), _case(Typical(1e-9)), _case(Typical(1 - 1e-12))],
-    "xtc": [_case(Xtc(0.5, 0.1, Rng.of(3)), neutral=Xtc(0.0, 0.1)), _case(Xtc(1.0, 0.05)), _case(Xtc(1.0, 0.0))],
+    "xtc": [_case(Xtc(0.5, 0.1, 3), neutral=Xtc(0.0, 0.1)), _case(Xtc(1.0, 0.05)), _case(Xtc(1.0, 0.0))],
 }
 FILES = {p.stem for p in Path(polydec.shapers.__path__[0]).glob("*.py") if not p.stem.startswith("_")} - {"sampling"}
 
@@ -179,9 +178,28 @@ class NotOneHot(Broken):
     reads = Reads.ARGMAX
 
 
+class CountsFromElsewhere(Broken):
+    def for_choice(self, choice: int) -> Any:
+        return _OneFurther()
+
+
 class Overflows(Broken):
     def shape(self, state: Any, logw_V: Tensor) -> Tensor:
         return logw_V.exp()
+
+
+class _OneFurther:
+    """Its states are not those of the shaper that it takes the place of."""
+    reads, keeps_argmax = Reads.ROW, False
+
+    def start(self, prompt: Any) -> Any:
+        return (0, *prompt)
+
+    def step(self, state: Any, token: int) -> Any:
+        return (*state, token)
+
+    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+        return logw_V / (1 + len(state))
 
 
 @pytest.mark.parametrize("broken", Broken.__subclasses__())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise
-from polydec.core.rng import Rng
+from polydec.shapers._rows import or_end
 from polydec.shapers.allowed import Allowed
 from polydec.shapers.banned import Banned
 from polydec.shapers.dry import Dry
@@ -146,7 +146,9 @@ def test_no_repeat_ngram() -> None:
     assert kept(NoRepeatNgram(1), **text) == [0, 4]
     assert kept(NoRepeatNgram(4), **text) == [0, 1, 2, 3, 4]
     assert kept(NoRepeatNgram(2), prompt=(1, 1), output=(1,)) == [0, 2, 3, 4]      # an occurrence may overlap the end
-    assert kept(NoRepeatNgram(1, eos=(4,)), prompt=(0, 1, 2, 3, 4)) == [4]
+    assert kept(NoRepeatNgram(1, eos=(4,)), prompt=(0, 1, 2, 3, 4)) == [0, 1, 2, 3, 4]      # EOS is forbidden as well
+    row_V = torch.tensor([1.0, 2.0, NEG_INF])
+    assert kept(NoRepeatNgram(1, eos=(2,)), row_V, prompt=(0, 1)) == [2]
     assert kept(NoRepeatNgram(1), prompt=(0, 1, 2, 3, 4)) == [0, 1, 2, 3, 4]
 
 
@@ -193,11 +195,11 @@ def test_xtc_removes_top_choices_as_often_as_said() -> None:
     assert kept(Xtc(1.0, 0.25)) == [1, 2, 3, 4]
     assert kept(Xtc(1.0, 0.35)) == [0, 1, 2, 3, 4]                # only one choice
     assert kept(Xtc(1.0, 0.6)) == [0, 1, 2, 3, 4]
-    xtc = Xtc(0.3, 0.1, Rng.of(5))
+    xtc = Xtc(0.3, 0.1, 5)
     cut = [len(kept(xtc, prompt=(0,) * n)) == 3 for n in range(1, 4001)]
     assert abs(sum(cut) / 4000 - 0.3) < 0.03                      # four standard deviations
     assert cut == [len(kept(xtc, prompt=(0,) * n)) == 3 for n in range(1, 4001)]
-    other = [len(kept(Xtc(0.3, 0.1, Rng.of(6)), prompt=(0,) * n)) == 3 for n in range(1, 4001)]
+    other = [len(kept(Xtc(0.3, 0.1, 6), prompt=(0,) * n)) == 3 for n in range(1, 4001)]
     assert other != cut
 
 
@@ -209,15 +211,39 @@ def test_min_tokens_counts_the_output() -> None:
 
 def test_masks_that_leave_nothing() -> None:
     row_V = torch.tensor([1.0, NEG_INF, NEG_INF, NEG_INF, 2.0])
-    assert kept(Allowed((1,), eos=(3, 4)), row_V) == [4]
-    assert kept(Allowed((1,), eos=(2, 3)), row_V) == [2, 3]
+    assert kept(Allowed((1, 3), eos=(3, 4)), row_V) == [3]       # an end that the rule allows
+    assert kept(Allowed((1,), eos=(3, 4)), row_V) == [0, 4]      # none: the row stays, and a guard ends the text
     assert kept(Allowed((1,)), row_V) == [0, 4]
-    assert kept(Banned((0, 4), eos=(4,)), row_V) == [4]
+    assert kept(Banned((0, 4), eos=(2, 4)), row_V) == [2]
+    assert kept(Banned((0, 4), eos=(4,)), row_V) == [0, 4]
     assert kept(MinTokens(5, (0, 4)), row_V) == [0, 4]
 
 
+def test_what_follows_a_mask() -> None:
+    row_V, none = torch.tensor([1.0, 2.0, 3.0]), [NEG_INF] * 3
+
+    def after(masked: list[float], *eos: int, row_V: Tensor = row_V) -> list[float]:
+        return or_end(torch.tensor(masked), row_V, eos).tolist()
+
+    assert after([1.0, NEG_INF, 3.0], 1) == [1.0, NEG_INF, 3.0]
+    assert after(none) == row_V.tolist()
+    assert after(none, 2) == [NEG_INF, NEG_INF, 3.0]
+    assert after(none, 2, row_V=torch.tensor([1.0, 2.0, NEG_INF])) == [NEG_INF, NEG_INF, 0.0]
+
+
+def test_what_masks_forbid_is_what_has_no_weight() -> None:
+    for shaper in (Allowed((1, 3)), Banned((0, 2)), MinTokens(2, (1, 4)), NoRepeatNgram(1), NoRepeatNgram(2), NoRepeatNgram(3)):
+        for prompt, output in (((0,), ()), ((0, 1, 0, 1), (0,)), ((2, 2), (2, 3, 2)), ((1,), (1, 1, 4))):
+            state = shaper.start(prompt)
+            for x in output:
+                state = shaper.step(state, x)
+            left = kept(shaper, prompt=prompt, output=output)
+            assert left == [x for x in range(5) if not shaper.forbids(state, x)], shaper
+
+
 @pytest.mark.parametrize("make", [
-    lambda: Temperature(0.0), lambda: Temperature(-1.0), lambda: Temperature(math.nan), lambda: TopK(0), lambda: TopP(0.0),
+    lambda: Temperature(0.0), lambda: Temperature(-1.0), lambda: Temperature(math.nan), lambda: Temperature(1e39),
+    lambda: Temperature(1e-6), lambda: Repetition(1e-38), lambda: TopK(0), lambda: TopP(0.0),
     lambda: TopP(1.1), lambda: MinP(-0.1), lambda: MinP(1.1), lambda: Typical(0.0), lambda: Epsilon(1.0), lambda: Eta(-0.1),
     lambda: TopNSigma(0.0), lambda: Repetition(0.0), lambda: Presence(math.inf), lambda: Frequency(math.nan),
     lambda: NoRepeatNgram(0), lambda: Dry(-1.0), lambda: Dry(1.0, 0.9), lambda: Dry(1.0, 2.0, 0), lambda: Dry(1.0, window=-1),

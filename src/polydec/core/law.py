@@ -1,8 +1,6 @@
 """Arithmetic on laws: rows of log-weights (logw_V), of log-probabilities (logp_V) and of probabilities (p_V, float64)."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -24,18 +22,6 @@ def one_hot(token: int, like_V: Tensor) -> Tensor:
     out = torch.full_like(like_V, NEG_INF)
     out[token] = 0.0
     return out
-
-
-def or_end(masked_V: Tensor, logw_V: Tensor, eos: Sequence[int] = ()) -> Tensor:
-    """What a mask made of `logw_V`, or, where it left nothing, the end of the text: only the EOS ids stay, with equal
-    weight if they had none; where none is given, the row stays as it was. Writes to `masked_V`."""
-    if float(masked_V.max()) > NEG_INF:
-        return masked_V
-    if not eos:
-        return logw_V
-    at = list(eos)
-    masked_V[at] = logw_V[at] if float(logw_V[at].max()) > NEG_INF else 0.0
-    return masked_V
 
 
 def residual(p_V: Tensor, q_V: Tensor) -> Tensor:

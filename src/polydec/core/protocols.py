@@ -1,7 +1,7 @@
 """The seams that all families share: models, laws and what bends them. Nothing in the package asks which class it got."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
@@ -128,3 +128,10 @@ class Shaper(Protocol[S]):
     def start(self, prompt: Sequence[int]) -> S: ...
     def step(self, state: S, token: int) -> S: ...
     def shape(self, state: S, logw_V: Tensor) -> Tensor: ...
+
+
+def of_choice(shaper: Shaper[S], choice: int) -> Shaper[S]:
+    """The shaper for another choice of the same request: what its own `for_choice` gives, else itself. A rule that draws
+    has one; states of one choice serve the other."""
+    another: Callable[[int], Shaper[S]] | None = getattr(shaper, "for_choice", None)
+    return shaper if another is None else another(choice)

@@ -1,7 +1,7 @@
 """What is asked and what comes back."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -40,6 +40,14 @@ class Mute:
         return self
 
 
+class Guard(Protocol):
+    """What a text may not hold. States are values."""
+    def start(self, prompt: Sequence[int]) -> Any: ...
+    def step(self, states: Any, token: int) -> Any:
+        """The state after one more token of the answer. Raises ValueError where it must not be written."""
+        ...
+
+
 @dataclass(frozen=True)
 class Request:
     """One request in token ids; it asks for `n` answers to one prompt.
@@ -47,7 +55,7 @@ class Request:
     prompt: at least one token; max_tokens: of each answer, at least 1, EOS included; stop_ids end an answer like EOS;
     ignore_eos: the vocabulary's own EOS ids do not; seed and a choice's number name its randomness; choice: the number of the
     first answer, 0 or more; n: how many answers, at least 1; logprobs: None, or how many alternatives to report (0 to 64)
-    beside each token; writer: makes text and finds stop strings.
+    beside each token; writer: makes text and finds stop strings; guard: ends a text that cannot go on, with an error.
     """
     prompt: tuple[int, ...]
     max_tokens: int = 128
@@ -58,6 +66,7 @@ class Request:
     logprobs: int | None = None
     writer: Callable[[], Writer] = Mute
     n: int = 1
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:

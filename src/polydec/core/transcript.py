@@ -49,7 +49,7 @@ class Text:
     Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what follows a gap, or is not
     final yet, waits inside and may still be changed.
     """
-    __slots__ = ("_ahead", "_asked", "_begin", "_pieces", "_record", "_writer", "choice", "ends", "finish_reason", "limit",
+    __slots__ = ("_ahead", "_asked", "_begin", "_guard", "_guarded", "_pieces", "_record", "_writer", "choice", "ends", "finish_reason", "limit",
                  "notes", "score", "tokens")
 
     def __init__(self, record: Transcript, choice: int | None, writer: Writer) -> None:
@@ -57,6 +57,7 @@ class Text:
         self._record, self._writer, self.choice = record, writer, choice
         self._begin, self._asked = len(request.prompt), request.logprobs is not None
         self.ends, self.limit = record.ends, request.max_tokens
+        self._guard, self._guarded = request.guard, None if request.guard is None else request.guard.start(request.prompt)
         self.tokens: list[int] = []
         self.notes: list[TokenLogprob] = []
         self.score: float | None = None
@@ -104,7 +105,8 @@ class Text:
         self._check(edit)
         apply(edit, self._ahead, self.position)
         if len(self._ahead) > self.room:
-            raise ValueError(f"position {self.position + len(self._ahead) - 1} lies beyond the {self.limit} tokens of the answer")
+            last = self.position + len(self._ahead) - 1
+            raise ValueError(f"position {last} lies beyond the {self.limit} tokens of the answer")
         ready = 0
         stop = len(self._ahead) if final is None else min(len(self._ahead), max(0, final - self.position))
         while ready < stop and self._ahead[ready] is not None:
@@ -120,6 +122,7 @@ class Text:
         """A hypothesis that has the same tokens, and a writer that has seen them."""
         twin = Text(self._record, None, self._writer.fork())
         twin.tokens, twin.notes, twin.score = list(self.tokens), list(self.notes), self.score
+        twin._guarded = self._guarded
         twin.finish_reason, twin._pieces, twin._ahead = self.finish_reason, list(self._pieces), list(self._ahead)
         return twin
 
@@ -145,6 +148,8 @@ class Text:
         """Make these final, up to the end; the text that each made certain."""
         pieces: list[str] = []
         for x in tokens:
+            if self._guard is not None:           # raises where the request's rules forbid the token
+                self._guarded = self._guard.step(self._guarded, x)
             self.tokens.append(x)
             ended = x in self.ends
             pieces.append("" if ended else self._writer.push(x))

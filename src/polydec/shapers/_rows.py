@@ -1,4 +1,5 @@
-"""What several shapers share: the text as an array of ids, and selection by mass without sorting a whole row."""
+"""What several shapers share: the text as an array of ids, what follows a mask that leaves nothing, and selection by mass
+without sorting a whole row."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,6 +28,18 @@ def add(text_n: Ids, token: int) -> Ids:
 def index(text_n: Ids, logw_V: Tensor) -> Tensor:
     """As an index into a row. Ids may repeat: write values that depend on the id alone."""
     return torch.from_numpy(text_n).to(logw_V.device)
+
+
+def or_end(masked_V: Tensor, logw_V: Tensor, eos: Sequence[int] = ()) -> Tensor:
+    """What a mask made of `logw_V`, or, where it left nothing, the end of the text: only the EOS ids stay, with equal
+    weight if they had none; where none is given, the row stays as it was. Writes to `masked_V`."""
+    if float(masked_V.max()) > NEG_INF:
+        return masked_V
+    if not eos:
+        return logw_V
+    at = list(eos)
+    masked_V[at] = logw_V[at] if float(logw_V[at].max()) > NEG_INF else 0.0
+    return masked_V
 
 
 def at_least(logw_V: Tensor, edge: Tensor) -> Tensor:

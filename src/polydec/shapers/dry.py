@@ -1,21 +1,30 @@
 """DRY (don't repeat yourself): the longer a repetition that a token would go on with, the larger its penalty."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from polydec.core.types import Reads
+from polydec.options import AtLeast, Note, check
 from polydec.shapers._rows import Ids, ids, index
+from polydec.shapers._rule import Rule, Setting
 
 LARGEST = 1e30      # of a penalty: it must leave the log-weight finite
 
 State = tuple[Ids, Ids]      # the window of the text, and per place how much of the text's end also ends there
+
+
+Multiplier = Annotated[float, AtLeast(0), Note("0 changes nothing"),
+                       "DRY: taken off the logit of a token that goes on with the shortest repetition that counts"]
+Base = Annotated[float, AtLeast(1), "DRY: factor of the penalty for each token that the repetition is longer"]
+Allowed = Annotated[int, AtLeast(1), "DRY: length of the shortest repetition that counts"]
+Window = Annotated[int, AtLeast(-1), Note("-1 looks at the whole text"), "DRY: last tokens looked at"]
+Breakers = Annotated[tuple[int, ...], AtLeast(0), "DRY: a repetition does not reach across these tokens"]
 
 
 @dataclass(frozen=True)
@@ -39,14 +48,12 @@ class Dry:
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.multiplier < math.inf:
-            raise ValueError(f"dry_multiplier is {self.multiplier}: it must be at least 0 and finite (0 changes nothing)")
-        if not 1.0 <= self.base < math.inf:
-            raise ValueError(f"dry_base is {self.base}: it must be at least 1 and finite")
-        if self.allowed_length < 1:
-            raise ValueError(f"dry_allowed_length is {self.allowed_length}: it must be at least 1")
+        check("dry_multiplier", self.multiplier, Multiplier)
+        check("dry_base", self.base, Base)
+        check("dry_allowed_length", self.allowed_length, Allowed)
         if self.window is not None and self.window < 0:
             raise ValueError(f"dry window is {self.window}: it must be at least 0, or None for the whole text")
+        check("dry_sequence_breakers", self.breakers, Breakers)
 
     def start(self, prompt: Sequence[int]) -> State:
         text_n = ids(prompt)
@@ -86,3 +93,13 @@ class Dry:
         token, out_V = index(ids(list(worst)), logw_V), logw_V.clone()
         out_V[token] = logw_V[token] - torch.tensor(list(worst.values()), dtype=logw_V.dtype, device=logw_V.device)
         return out_V
+
+
+def make(setting: Setting, *, dry_multiplier: Multiplier = 0.0, dry_base: Base = 1.75, dry_allowed_length: Allowed = 2,
+         dry_penalty_last_n: Window = -1, dry_sequence_breakers: Breakers = ()) -> Dry | None:
+    window = None if dry_penalty_last_n < 0 else dry_penalty_last_n
+    return Dry(dry_multiplier, dry_base, dry_allowed_length, window, dry_sequence_breakers) if dry_multiplier else None
+
+
+RULE = Rule("dry", make, {"transformers": 50, "vllm": 90, "llamacpp": 90}, always=True,
+            token_ids=("dry_sequence_breakers",))

@@ -4,13 +4,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from polydec.core.types import Reads
+from polydec.options import AtLeast, Below, Note, check
 from polydec.shapers._rows import at_least
+from polydec.shapers._rule import Rule, Setting
+
+Least = Annotated[float, AtLeast(0), Below(1), Note("0 keeps every token"), "keep tokens of at least this probability"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,7 @@ class Epsilon:
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.epsilon < 1.0:
-            raise ValueError(f"epsilon_cutoff is {self.epsilon}: it must lie in 0 to 1, 1 left out (0 keeps every token)")
+        check("epsilon_cutoff", self.epsilon, Least)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -39,3 +42,10 @@ class Epsilon:
         if self.epsilon == 0.0:
             return logw_V
         return at_least(logw_V, torch.minimum(logw_V.logsumexp(-1) + math.log(self.epsilon), logw_V.max()))
+
+
+def make(setting: Setting, *, epsilon_cutoff: Least = 0.0) -> Epsilon | None:
+    return Epsilon(epsilon_cutoff) if epsilon_cutoff else None
+
+
+RULE = Rule("epsilon_cutoff", make, {"transformers": 150, "vllm": 150, "llamacpp": 150})

@@ -4,14 +4,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from polydec.core.law import normalise
 from polydec.core.types import Reads
+from polydec.options import AtLeast, Below, Note, check
 from polydec.shapers._rows import at_least
+from polydec.shapers._rule import Rule, Setting
+
+Least = Annotated[float, AtLeast(0), Below(1), Note("0 keeps every token"),
+                  "keep tokens of at least this probability, or less where the law is flat"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,7 @@ class Eta:
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.epsilon < 1.0:
-            raise ValueError(f"eta_cutoff is {self.epsilon}: it must lie in 0 to 1, 1 left out (0 keeps every token)")
+        check("eta_cutoff", self.epsilon, Least)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -42,3 +46,10 @@ class Eta:
         logp_V, log_eps = normalise(logw_V), math.log(self.epsilon)
         entropy = -(logp_V.exp() * logp_V).nansum()
         return at_least(logp_V, torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max()))
+
+
+def make(setting: Setting, *, eta_cutoff: Least = 0.0) -> Eta | None:
+    return Eta(eta_cutoff) if eta_cutoff else None
+
+
+RULE = Rule("eta_cutoff", make, {"transformers": 160, "vllm": 160, "llamacpp": 160})

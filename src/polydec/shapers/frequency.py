@@ -1,16 +1,20 @@
 """Frequency penalty: a constant off a token for every time that it was generated before."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from polydec.core.types import Reads
+from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
+from polydec.shapers._rule import Rule, Setting
+
+Penalty = Annotated[float, Within(-2, 2), Note("0 changes nothing"),
+                    "taken off the logit of a token for each time that it stands in the answer so far"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,7 @@ class Frequency:
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.penalty):
-            raise ValueError(f"frequency_penalty is {self.penalty}: it must be finite (0 changes nothing)")
+        check("frequency_penalty", self.penalty, Penalty)
 
     def start(self, prompt: Sequence[int]) -> Ids:
         return ids()
@@ -39,3 +42,10 @@ class Frequency:
         at, out_V = index(token_n, logw_V), logw_V.clone()
         out_V[at] = logw_V[at] - self.penalty * index(count_n, logw_V).to(logw_V.dtype)
         return out_V
+
+
+def make(setting: Setting, *, frequency_penalty: Penalty = 0.0) -> Frequency | None:
+    return Frequency(frequency_penalty) if frequency_penalty else None
+
+
+RULE = Rule("frequency_penalty", make, {"transformers": 30, "vllm": 60, "llamacpp": 60}, always=True)

@@ -1,23 +1,27 @@
 """Logit bias: a constant added to some tokens."""
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from polydec.core.types import Reads
+from polydec.options import Note, Within, check
 from polydec.shapers._rows import ids, index
+from polydec.shapers._rule import Rule, Setting
+
+Bias = Annotated[Mapping[int, float], Within(-100, 100), Note("bad_token_ids bans a token"),
+                 "added to the logits of tokens"]
 
 
 @dataclass(frozen=True)
 class LogitBias:
-    """w + b for the given tokens: {id: b} or pairs (id, b), b finite.
+    """w + b for the given tokens: {id: b} or pairs (id, b), b in -100 to 100.
 
-    Reduces to: the identity where all b are 0. Raises ValueError for a bias that is not finite, or a negative id.
+    Reduces to: the identity where all b are 0. Raises ValueError for a bias out of range, or a negative id.
     Source: OpenAI API reference.
     """
     bias: tuple[tuple[int, float], ...]
@@ -25,12 +29,7 @@ class LogitBias:
     keeps_argmax: ClassVar[bool] = False
 
     def __init__(self, bias: Mapping[int, float] | Sequence[tuple[int, float]]) -> None:
-        pairs = dict(bias)
-        for token, b in pairs.items():
-            if token < 0:
-                raise ValueError(f"logit_bias has token {token}: ids are at least 0")
-            if not math.isfinite(b):
-                raise ValueError(f"logit_bias of token {token} is {b}: it must be finite (ban a token to remove it)")
+        pairs: dict[int, float] = check("logit_bias", dict(bias), Bias)
         object.__setattr__(self, "bias", tuple(sorted(pairs.items())))
 
     def start(self, prompt: Sequence[int]) -> None:
@@ -43,3 +42,11 @@ class LogitBias:
         at, out_V = index(ids([x for x, _ in self.bias]), logw_V), logw_V.clone()
         out_V[at] += torch.tensor([b for _, b in self.bias], dtype=logw_V.dtype, device=logw_V.device)
         return out_V
+
+
+def make(setting: Setting, *, logit_bias: Bias | None = None) -> LogitBias | None:
+    return LogitBias(logit_bias) if logit_bias else None
+
+
+RULE = Rule("logit_bias", make, {"transformers": 10, "vllm": 40, "llamacpp": 40}, always=True,
+            token_ids=("logit_bias",))

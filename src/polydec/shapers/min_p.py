@@ -4,12 +4,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from polydec.core.types import Reads
+from polydec.options import Note, Within, check
 from polydec.shapers._rows import at_least
+from polydec.shapers._rule import Rule, Setting
+
+Fraction = Annotated[float, Within(0, 1), Note("0 keeps every token"),
+                     "keep tokens at least this fraction as likely as the likeliest"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,7 @@ class MinP:
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.p <= 1.0:
-            raise ValueError(f"min_p is {self.p}: it must lie in 0 to 1 (0 keeps every token)")
+        check("min_p", self.p, Fraction)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -37,3 +41,10 @@ class MinP:
         if self.p == 0.0:
             return logw_V
         return at_least(logw_V, logw_V.max() + math.log(self.p))
+
+
+def make(setting: Setting, *, min_p: Fraction = 0.0) -> MinP | None:
+    return MinP(min_p) if min_p else None
+
+
+RULE = Rule("min_p", make, {"transformers": 130, "vllm": 110, "llamacpp": 140})

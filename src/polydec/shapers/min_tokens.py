@@ -3,19 +3,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from polydec.core.law import NEG_INF, or_end
+from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.shapers._rows import ids, index
+from polydec.options import AtLeast
+from polydec.shapers._rows import ids, index, or_end
+from polydec.shapers._rule import Rule, Setting
 
 
 @dataclass(frozen=True)
 class MinTokens:
     """Ban `ends` (EOS ids and stop ids alike) while the output has fewer than `count` tokens, count >= 0. Where an earlier
-    shaper has left nothing else, they stay.
+    shaper has left nothing else, the row stays as it was: nothing can be written then, and the text's guard says so.
 
     Reduces to: the identity at 0. Raises ValueError outside the range or for a negative id.
     Source: vLLM, SamplingParams.min_tokens.
@@ -43,3 +45,14 @@ class MinTokens:
         out_V = logw_V.clone()
         out_V[index(ids(self.ends), logw_V)] = NEG_INF
         return or_end(out_V, logw_V)
+
+    def forbids(self, state: int, token: int) -> bool:
+        return state < self.count and token in self.ends
+
+
+def make(setting: Setting, *, min_tokens: Annotated[int, AtLeast(0), "no EOS or stop id before so many tokens"] = 0
+         ) -> MinTokens | None:
+    return MinTokens(min_tokens, setting.ends) if min_tokens and setting.ends else None
+
+
+RULE = Rule("min_tokens", make, {"transformers": 80, "vllm": 30, "llamacpp": 20}, always=True, counts=("min_tokens",))

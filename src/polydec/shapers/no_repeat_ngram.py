@@ -3,20 +3,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from polydec.core.law import NEG_INF, or_end
+from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.shapers._rows import Ids, add, ids, index
+from polydec.options import AtLeast, Note
+from polydec.shapers._rows import Ids, add, ids, index, or_end
+from polydec.shapers._rule import Rule, Setting
 
 
 @dataclass(frozen=True)
 class NoRepeatNgram:
     """Ban every token that followed an earlier occurrence of the last size - 1 tokens of prompt and output, size >= 1
-    (1: no token twice). Where that would leave nothing, EOS follows (`eos`; without it the row stays as it was).
+    (1: no token twice). Where that would leave nothing, those of `eos` follow that are not banned; where none
+    is left, the row stays as it was: nothing can be written then, and the text's guard says so.
 
     Reduces to: the identity while no n-gram begins again. Raises ValueError outside the range.
     Source: Paulus, Xiong and Socher, "A deep reinforced model for abstractive summarization", 2018.
@@ -36,14 +39,29 @@ class NoRepeatNgram:
     def step(self, state: Ids, token: int) -> Ids:
         return add(state, token)
 
-    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
-        if len(state) < self.size:
-            return logw_V
+    def _banned(self, state: Ids) -> Ids:
+        """The tokens that would end an n-gram of the text once more."""
         at = np.arange(self.size - 1, len(state))                  # where the last token of an n-gram stands
         for back in range(1, self.size):
             at = at[state[at - back] == state[-back]]
-        if not len(at):
+        return state[at]
+
+    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+        banned = self._banned(state) if len(state) >= self.size else ids()
+        if not len(banned):
             return logw_V
         out_V = logw_V.clone()
-        out_V[index(state[at], logw_V)] = NEG_INF
-        return or_end(out_V, logw_V, self.eos)
+        out_V[index(banned, logw_V)] = NEG_INF
+        return or_end(out_V, logw_V, [x for x in self.eos if x not in banned])
+
+    def forbids(self, state: Ids, token: int) -> bool:
+        return len(state) >= self.size and token in self._banned(state)
+
+
+def make(setting: Setting, *, no_repeat_ngram_size: Annotated[int, AtLeast(0), Note("0 allows every n-gram"),
+                                                              "no n-gram of this length twice, prompt included"] = 0
+         ) -> NoRepeatNgram | None:
+    return NoRepeatNgram(no_repeat_ngram_size, setting.eos) if no_repeat_ngram_size else None
+
+
+RULE = Rule("no_repeat_ngram_size", make, {"transformers": 60, "vllm": 80, "llamacpp": 80}, always=True)

@@ -1,15 +1,18 @@
 """Presence penalty: a constant off every token that was generated before."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from polydec.core.types import Reads
+from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
+from polydec.shapers._rule import Rule, Setting
+
+Penalty = Annotated[float, Within(-2, 2), Note("0 changes nothing"), "taken off the logit of every token of the answer so far"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,7 @@ class Presence:
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.penalty):
-            raise ValueError(f"presence_penalty is {self.penalty}: it must be finite (0 changes nothing)")
+        check("presence_penalty", self.penalty, Penalty)
 
     def start(self, prompt: Sequence[int]) -> Ids:
         return ids()
@@ -36,3 +38,10 @@ class Presence:
         at, out_V = index(state, logw_V), logw_V.clone()
         out_V[at] = logw_V[at] - self.penalty
         return out_V
+
+
+def make(setting: Setting, *, presence_penalty: Penalty = 0.0) -> Presence | None:
+    return Presence(presence_penalty) if presence_penalty else None
+
+
+RULE = Rule("presence_penalty", make, {"transformers": 40, "vllm": 70, "llamacpp": 70}, always=True)

@@ -1,23 +1,29 @@
 """Repetition penalty: tokens that stand in the text get less likely."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from polydec.core.types import Reads
+from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
+from polydec.shapers._rule import Rule, Setting
+
+Penalty = Annotated[float, Within(0.001, 1000), Note("1 changes nothing"),
+                    "positive logits of tokens in the text are divided by it, others multiplied"]
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """z / penalty where z > 0, z * penalty elsewhere, for every token of prompt and output (EOS too); penalty > 0, below 1
-    it rewards. Defined on logits: it looks at their sign, so it belongs before anything that normalises; after a target
-    that makes its own law it acts on that law's log-weights.
+    """z / penalty where z > 0, z * penalty elsewhere, for every token of prompt and output (EOS too).
+
+    penalty: 0.001 to 1,000 (further out floats would not hold); below 1 it rewards. Defined on logits: it looks at their
+    sign, so it belongs before anything that normalises; after a target that makes its own law it acts on that law's
+    log-weights.
 
     Reduces to: the identity at 1. Raises ValueError outside the range.
     Source: Keskar et al., "CTRL: a conditional transformer language model for controllable generation", 2019.
@@ -27,8 +33,7 @@ class Repetition:
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.penalty < math.inf:
-            raise ValueError(f"repetition_penalty is {self.penalty}: it must be above 0 and finite (1 changes nothing)")
+        check("repetition_penalty", self.penalty, Penalty)
 
     def start(self, prompt: Sequence[int]) -> Ids:
         return ids(prompt)
@@ -41,3 +46,10 @@ class Repetition:
         z = logw_V[at]
         out_V[at] = torch.where(z > 0, z / self.penalty, z * self.penalty)
         return out_V
+
+
+def make(setting: Setting, *, repetition_penalty: Penalty = 1.0) -> Repetition | None:
+    return Repetition(repetition_penalty) if repetition_penalty != 1.0 else None
+
+
+RULE = Rule("repetition_penalty", make, {"transformers": 20, "vllm": 50, "llamacpp": 50}, always=True)

@@ -3,12 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from polydec.core.types import Reads
+from polydec.options import AtLeast, Note
 from polydec.shapers._rows import at_least
+from polydec.shapers._rule import Rule, Setting
 
 
 @dataclass(frozen=True)
@@ -36,3 +38,11 @@ class TopK:
         if self.k >= logw_V.shape[-1]:
             return logw_V
         return at_least(logw_V, logw_V.topk(self.k, sorted=False).values.min())
+
+
+def make(setting: Setting, *, top_k: Annotated[int, AtLeast(-1), Note("0 or -1 keeps every token"),
+                                               "keep so many of the likeliest tokens"] = 0) -> TopK | None:
+    return TopK(top_k) if top_k > 0 else None
+
+
+RULE = Rule("top_k", make, {"transformers": 110, "vllm": 120, "llamacpp": 110})

@@ -3,13 +3,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
+from polydec.options import Note
 from polydec.shapers._rows import at_least
+from polydec.shapers._rule import Rule, Setting
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,12 @@ class TopNSigma:
         if sigma == 0.0:
             return logw_V
         return at_least(logw_V, logw_V.max() - self.n * sigma)
+
+
+def make(setting: Setting, *, top_n_sigma: Annotated[float, Note("0 or less keeps every token"),
+                                                     "keep logits within so many standard deviations of the largest"] = 0.0
+         ) -> TopNSigma | None:
+    return TopNSigma(top_n_sigma) if top_n_sigma > 0.0 else None
+
+
+RULE = Rule("top_n_sigma", make, {"transformers": 170, "vllm": 170, "llamacpp": 100})

@@ -3,13 +3,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Reads
+from polydec.options import Above, AtMost, Note, check
 from polydec.shapers._rows import at_least, by_mass
+from polydec.shapers._rule import Rule, Setting
+
+Mass = Annotated[float, Above(0), AtMost(1), Note("1 keeps every token"),
+                 "keep the fewest likeliest tokens that have this mass together"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,7 @@ class TopP:
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.p <= 1.0:
-            raise ValueError(f"top_p is {self.p}: it must be above 0 and at most 1 (1 keeps every token)")
+        check("top_p", self.p, Mass)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -42,3 +46,10 @@ class TopP:
         if equals is not None:
             out_V[(logw_V == edge).nonzero()[equals:, 0]] = NEG_INF
         return out_V
+
+
+def make(setting: Setting, *, top_p: Mass = 1.0) -> TopP | None:
+    return TopP(top_p) if top_p < 1.0 else None
+
+
+RULE = Rule("top_p", make, {"transformers": 120, "vllm": 130, "llamacpp": 130})

@@ -3,13 +3,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Reads
+from polydec.options import Above, AtMost, Note, check
 from polydec.shapers._rows import by_mass
+from polydec.shapers._rule import Rule, Setting
+
+Mass = Annotated[float, Above(0), AtMost(1), Note("1 keeps every token"),
+                 "keep tokens of about the expected surprise until they have this mass together"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,7 @@ class Typical:
     keeps_argmax: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.mass <= 1.0:
-            raise ValueError(f"typical_p is {self.mass}: it must be above 0 and at most 1 (1 keeps every token)")
+        check("typical_p", self.mass, Mass)
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -42,3 +46,10 @@ class Typical:
         near_V = -(logp_V + entropy).abs()
         edge, _ = by_mass(near_V, logp_V, self.mass)
         return logw_V.masked_fill(near_V < edge, NEG_INF)
+
+
+def make(setting: Setting, *, typical_p: Mass = 1.0) -> Typical | None:
+    return Typical(typical_p) if typical_p < 1.0 else None
+
+
+RULE = Rule("typical_p", make, {"transformers": 140, "vllm": 140, "llamacpp": 120})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise, one_hot
-from polydec.core.protocols import Scores, Session, Shaper, Target
+from polydec.core.protocols import Scores, Session, Shaper, Target, of_choice
 from polydec.core.types import Draft, Reads, Vocab, Want
 
 Shapers = tuple[Shaper[Any], ...]
@@ -160,12 +160,6 @@ class ShapedSession:
 
     def close(self) -> None:
         self._inner.close()
-
-
-def of_choice(shaper: Shaper[Any], choice: int) -> Shaper[Any]:
-    """The shaper as it is for another choice of the request: the same, but for rules that draw."""
-    change = getattr(shaper, "for_choice", None)
-    return shaper if change is None else change(choice)
 
 
 class ShapedScores:

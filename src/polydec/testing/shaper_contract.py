@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise
-from polydec.core.protocols import Shaper
+from polydec.core.protocols import Shaper, of_choice
 from polydec.core.types import Reads
 
 Relabel = Callable[[Callable[[int], int]], Shaper[Any]]
@@ -58,6 +58,7 @@ def check_shaper(shaper: Shaper[Any], *, size: int = 7, alike: bool = True, shif
     for prompt, output in texts(size):
         for row_V in rows(size):
             _total_and_pure(shaper, prompt, output, row_V)
+            _another_choice(shaper, prompt, output, row_V)
             if alike:
                 _same(_shape(shaper, prompt, output, row_V), _shape(shaper, (*prompt, *output), (), row_V),
                       "stepping along tokens is not starting on the longer prompt")
@@ -89,6 +90,15 @@ def _shape(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], ro
 def _same(a_V: Tensor, b_V: Tensor, message: str) -> None:
     p_V, q_V = normalise(a_V.double()).exp(), normalise(b_V.double()).exp()
     assert torch.allclose(p_V, q_V, rtol=1e-5, atol=1e-6), f"{message}: {p_V.tolist()} and {q_V.tolist()}"
+
+
+def _another_choice(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor) -> None:
+    other = of_choice(shaper, 5)
+    assert of_choice(other, 0) == of_choice(shaper, 0), "for_choice depends on more than the choice"
+    state = _state(shaper, prompt, output)
+    assert torch.equal(other.shape(state, row_V), _shape(other, prompt, output, row_V)), "a choice needs states of its own"
+    if other != shaper:
+        _total_and_pure(other, prompt, output, row_V)
 
 
 def _total_and_pure(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor) -> None:

@@ -1,0 +1,41 @@
+"""What the rules of a request forbid, looked at as its text is written."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Mask(Protocol):
+    """A shaper that takes tokens away, whatever their weight."""
+    def start(self, prompt: Sequence[int]) -> Any: ...
+    def step(self, state: Any, token: int) -> Any: ...
+    def forbids(self, state: Any, token: int) -> bool:
+        """Whether `token` must not be written after the text of `state`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Ends a text at which no rule leaves a token.
+
+    Laws give a forbidden token no weight, so it is written in one case only: where the rules that are on leave none. A mask
+    cannot say that itself. It sees one row and not the other rules, and drafters look at rows that no text ever reaches. So
+    a row that is left empty stays a law of some kind, and the guard speaks when one of its tokens is really written.
+
+    rules: names and shapers of the masks that are on (shapers with `forbids`). States are values: a text can be forked.
+    """
+    rules: tuple[tuple[str, Mask], ...]
+
+    def start(self, prompt: Sequence[int]) -> tuple[Any, ...]:
+        """The state behind a prompt."""
+        return tuple(shaper.start(prompt) for _, shaper in self.rules)
+
+    def step(self, states: tuple[Any, ...], token: int) -> tuple[Any, ...]:
+        """The state after one more token of the answer. Raises ValueError, naming the rules, where they forbid it."""
+        if any(shaper.forbids(state, token) for (_, shaper), state in zip(self.rules, states, strict=True)):
+            names = [name for name, _ in self.rules]
+            who = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+            raise ValueError(f"no token is left that {who} {'allows' if len(names) == 1 else 'allow together'}: "
+                             "the answer cannot go on, so loosen one of them or ask for fewer tokens")
+        return tuple(shaper.step(state, token) for (_, shaper), state in zip(self.rules, states, strict=True))
