@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.models import cpu, zoo
+from polydec.models import cpu, edge, zoo
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
@@ -123,6 +123,7 @@ def open_source(name: str) -> Source:
     config, generation = _json(path / "config.json"), _json(path / "generation_config.json", {})
     if not isinstance(config.get("model_type"), str):
         raise ValueError(f"{path / 'config.json'} names no model_type: it is not the configuration of a model")
+    edge.refuse_kernels(path / "config.json", config)
     weights = open_weights(path)
     if "polydec_base" in config:
         base = open_source(config["polydec_base"])
@@ -163,15 +164,7 @@ def find(name: str) -> Path:
 
 
 def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    if default is not None and not path.is_file():
-        return default
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise ValueError(f"{path} is not readable JSON ({e})") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}: it must be one JSON object")
-    return content
+    return default if default is not None and not path.is_file() else edge.read_json(path)
 
 
 class SafeTensors(Mapping[str, Tensor]):
@@ -229,12 +222,20 @@ def open_weights(path: Path) -> Mapping[str, Tensor]:
             raise ValueError(f"{path} is incomplete: {lost.name}, which its index names, is missing")
         if single.endswith(".safetensors"):
             return SafeTensors(files)
-        try:
-            return ChainMap(*(torch.load(f, map_location="cpu", mmap=True, weights_only=True) for f in files))
-        except Exception as e:                    # torch raises what its unpickler meets
-            why = str(e).splitlines()[0]
-            raise ValueError(f"{files[0]} cannot be read, it is damaged or not in PyTorch's zip format ({why})") from None
+        return ChainMap(*map(_unpickled, files))
     raise ValueError(f"{path} is a directory without weights: model.safetensors (or its index) is missing")
+
+
+def _unpickled(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file in PyTorch's own format; nothing in it is run."""
+    try:
+        found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as e:                        # torch raises what its unpickler meets
+        why = edge.first_line(e)
+        raise ValueError(edge.sentence(f"{file} cannot be read, it is damaged or not in PyTorch's zip format ({why})")) from None
+    if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in found.items()):
+        raise ValueError(edge.sentence(f"{file} holds something else than tensors by name: it is no checkpoint's"))
+    return found
 
 
 def _open_text(path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[Text, str]:
@@ -252,12 +253,12 @@ def _open_text(path: Path, config: Mapping[str, Any], generation: Mapping[str, A
     elif any((path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")):
         from transformers import AutoTokenizer
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             text = Text.from_parts(tokenizer.backend_tokenizer, {**said, **tokenizer.special_tokens_map}, eos=eos,
                                    template=template)
         except Exception as e:                    # whatever the tokenizer's own code meets
-            why = str(e).splitlines()[0] if str(e) else type(e).__name__
-            raise ValueError(f"{path} has a tokenizer that transformers cannot read ({why})") from None
+            why = edge.own_code(path / "tokenizer_config.json") or edge.own_code(path / "config.json") or edge.first_line(e)
+            raise ValueError(edge.sentence(f"{path} has a tokenizer that transformers cannot read ({why})")) from None
     else:
         warnings.warn(f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …", stacklevel=3)
         size = _text_config(config)["vocab_size"]

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.utils import logging
 
 from polydec.core.types import Reads, Want
+from polydec.models.edge import first_line, own_code, sentence
 from polydec.models.masks import NEG_INF, depths, visible
 from polydec.models.query import Answer, Query
 
@@ -324,12 +326,13 @@ def load(path: str, *, dtype: str = "auto", device: str = "cpu") -> HF:
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         number = _auto(config, where) if dtype == "auto" else getattr(torch, dtype)
-        model, info = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=number, output_loading_info=True)
+        model, info = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=number, output_loading_info=True,
+                                                           trust_remote_code=False)
     except Exception as e:                        # whatever an architecture's own code meets
-        why = next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
-        raise ValueError(f"transformers cannot load it ({why})") from None
+        why = own_code(Path(path) / "config.json") or first_line(e)
+        raise ValueError(sentence(f"transformers cannot load it ({why})")) from None
     finally:
         if shown:
             logging.enable_progress_bar()
