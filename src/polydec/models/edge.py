@@ -6,11 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from reprlib import Repr
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 LONGEST = 300
 """Characters of an error's sentence."""
 _WORD = 100                                       # characters of a path or name in it
+_SHORT = Repr()
+_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _WHAT_FILES_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError,
                      RecursionError, RuntimeError, TypeError, ValueError)
@@ -60,6 +65,20 @@ def _kind(e: BaseException) -> str:
     if isinstance(e, MemoryError):
         return "it asks for more memory than there is"
     return f"{type(e).__name__}: {first_line(e)}" if isinstance(e, LookupError) else first_line(e)
+
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def check(kind: type[Checked], content: Any, what: str) -> Checked:
+    """The content of a file as a class of models/fields.py. Raises ValueError of one sentence that names the field."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as e:
+        problem = e.errors(include_url=False, include_context=False)[0]
+        field = ".".join(str(x) for x in problem["loc"] if isinstance(x, int) or "[" not in x)
+        shown = "" if problem["type"] == "missing" else f" is {_SHORT.repr(problem['input'])}"
+        raise ValueError(sentence(f"{what}: {field}{shown}: {problem['msg'].lower()}")) from None
 
 
 def refuse_kernels(path: Path, config: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from polydec.core.request import Writer
+from polydec.models.edge import first_line, sentence
 from polydec.models.template import Template
 
 
@@ -42,9 +43,9 @@ class Text:
                 tokenizer = Tokenizer.from_str(json.dumps(source))
             else:
                 tokenizer = Tokenizer.from_file(str(source))
-        except Exception as e:                    # the library raises bare Exceptions
+        except BaseException as e:                # the library raises bare Exceptions, and panics that are none
             where = "the tokenizer given" if isinstance(source, Mapping) else source
-            raise ValueError(f"{where} is not a readable tokenizer.json ({e})") from None
+            raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
         return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
 
     @staticmethod
@@ -57,9 +58,7 @@ class Text:
         if not eos and "eos_token" in names:
             eos = frozenset({tokenizer.token_to_id(names["eos_token"])} - {None})
         if template is None:
-            template = config.get("chat_template")
-            if isinstance(template, list):        # several, each with a name
-                template = next((t["template"] for t in template if t.get("name") == "default"), None)
+            template = default_template(config.get("chat_template"))
         return Text(tokenizer, eos=eos, template=template, names=names)
 
     @property
@@ -78,8 +77,8 @@ class Text:
         as such. Raises ValueError where the tokenizer has nothing for a part of the text."""
         try:
             return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
-        except Exception as e:                    # the library raises bare Exceptions
-            raise ValueError(f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer ({e})") from None
+        except BaseException as e:                # the library raises bare Exceptions, and panics that are none
+            raise _refusal(f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e) from None
 
     def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
         """Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes one U+FFFD.
@@ -144,6 +143,20 @@ class Text:
             name = None if token in self._skipped else self.tokenizer.id_to_token(token)
             self._table[token] = None if name is None else self._rule.spell(name)
         return self._table[token]
+
+
+def _refusal(what: str, e: BaseException) -> BaseException:
+    """What the Rust library meets, in one sentence; an interrupt stays one."""
+    if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return e
+    return ValueError(sentence(f"{what} ({first_line(e)})"))
+
+
+def default_template(template: str | Sequence[Mapping[str, str]] | None) -> str | None:
+    """Of several chat templates, each with a name, the one named "default"; a single one is it."""
+    if template is None or isinstance(template, str):
+        return template
+    return next((t["template"] for t in template if t["name"] == "default"), None)
 
 
 class Speller(Protocol):
