@@ -74,7 +74,7 @@ def test_configs_that_are_no_json(head, text):
 @pytest.mark.parametrize("name, bad", [("out.weight", torch.zeros(2, 0)), ("out.bias", torch.zeros(3)),
                                        ("blocks.1.bias", torch.full((8,), float("nan"))), ("blocks.0.weight", torch.zeros(8))])
 def test_damaged_tensors_of_heads(head, name, bad):
-    config, t = artefact.read(head, stop_head.KIND)
+    _config, t = artefact.read(head, stop_head.KIND)
     save_file({**t, name: bad}, head / "head.safetensors")
     refused(lambda: stop_head.load(head), f"^head is '.*it is damaged: .*{name}")
 
