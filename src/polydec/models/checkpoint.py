@@ -71,6 +71,9 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     source = open_source(name)
     with edge.reading(f"{name} cannot be loaded"):
         network, why = _network(source, dtype, device, threads, quantize)
+    source.text.rows = network.size
+    if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
+        raise ValueError(edge.sentence(f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"))
     vocab = Vocab(network.size, source.text.eos, source.fingerprint, source.text if source.fingerprint else None)
     kernel = network.kernel + (f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else "")
     return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, kernel, source.path, why)
@@ -106,7 +109,7 @@ def _network(source: Source, dtype: str, device: str, threads: int | None, quant
     if llama:
         return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
     from polydec.models import hf  # transformers takes seconds to import
-    return hf.load(source.path, dtype=kind, device=device), why
+    return hf.load(source.path, dtype=kind, device=device, tensors=len(source.weights)), why
 
 
 def open_source(name: str) -> Source:

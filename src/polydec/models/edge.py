@@ -16,6 +16,7 @@ LONGEST = 300
 _WORD = 100                                       # characters of a path or name in it
 _SHORT = Repr()
 _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
+_BRANCH = re.compile(r"\[|^(constrained-)?(int|float|str|bool)$")        # which branch of a union it was, pydantic says
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _WHAT_FILES_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError,
                      RecursionError, RuntimeError, TypeError, ValueError)
@@ -76,7 +77,7 @@ def check(kind: type[Checked], content: Any, what: str) -> Checked:
         return kind.model_validate(content)
     except ValidationError as e:
         problem = e.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(x) for x in problem["loc"] if isinstance(x, int) or "[" not in x)
+        field = ".".join(str(x) for x in problem["loc"] if isinstance(x, int) or not _BRANCH.search(x))
         shown = "" if problem["type"] == "missing" else f" is {_SHORT.repr(problem['input'])}"
         raise ValueError(sentence(f"{what}: {field}{shown}: {problem['msg'].lower()}")) from None
 

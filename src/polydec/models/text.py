@@ -30,6 +30,7 @@ class Text:
         self.tokenizer, self.eos = tokenizer, frozenset(eos)
         self.names = dict(names or {})
         self.template = None if template is None else Template(template)
+        self.rows: int | None = None              # how many tokens the model behind it knows, where that is known
         self._skipped = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
 
     @staticmethod
@@ -46,6 +47,8 @@ class Text:
         except BaseException as e:                # the library raises bare Exceptions, and panics that are none
             where = "the tokenizer given" if isinstance(source, Mapping) else source
             raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
+        if not tokenizer.get_vocab_size():
+            raise ValueError("the tokenizer has no tokens")
         return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
 
     @staticmethod
@@ -76,9 +79,13 @@ class Text:
         """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
         as such. Raises ValueError where the tokenizer has nothing for a part of the text."""
         try:
-            return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+            ids = tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
         except BaseException as e:                # the library raises bare Exceptions, and panics that are none
             raise _refusal(f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e) from None
+
+        if self.rows is not None and ids and max(ids) >= self.rows:
+            raise ValueError(f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens")
+        return ids
 
     def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
         """Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes one U+FFFD.
