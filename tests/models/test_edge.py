@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from polydec.models import checkpoint, edge
+from polydec.testing import fuzz_files
 
 DEEP = "[" * 10_000 + "]" * 10_000
 SIZE = {"vocab_size": 260, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -77,10 +78,12 @@ def test_counts_of_every_wrong_kind(llama, field, dtype):
 
 
 @pytest.mark.parametrize("field, value", [
-    ("max_position_embeddings", 0), ("max_position_embeddings", 1e300), ("max_position_embeddings", True), ("rms_norm_eps", -1.0),
-    ("rms_norm_eps", "x"), ("rms_norm_eps", float("inf")), ("rope_theta", 0), ("rope_theta", "x"), ("rope_theta", 1e300),
-    ("hidden_act", 3), ("hidden_act", {}), ("layer_types", ["full_attention"]), ("layer_types", [3, 3]), ("sliding_window", "x"),
-    ("rope_parameters", 3), ("rope_parameters", {"rope_type": 3}), ("rope_parameters", {"rope_type": "linear", "factor": "x"}),
+    ("max_position_embeddings", 0), ("max_position_embeddings", 1e300), ("max_position_embeddings", True),
+    ("rms_norm_eps", -1.0), ("rms_norm_eps", "x"), ("rms_norm_eps", float("inf")), ("rope_theta", 0),
+    ("rope_theta", "x"), ("rope_theta", 1e300), ("hidden_act", 3), ("hidden_act", {}),
+    ("layer_types", ["full_attention"]), ("layer_types", [3, 3]),
+    ("sliding_window", "x"), ("rope_parameters", 3),
+    ("rope_parameters", {"rope_type": 3}), ("rope_parameters", {"rope_type": "linear", "factor": "x"}),
     ("rope_parameters", {"rope_type": "linear", "factor": 1e300}), ("rope_parameters", {"rope_type": "linear", "factor": 0}),
     ("rope_parameters", {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0],
                          "original_max_position_embeddings": 8}),
@@ -96,8 +99,9 @@ def test_fields_of_the_wrong_kind(llama, field, value):
     refused(llama)
 
 
-@pytest.mark.parametrize("field, value", [("n_layer", 10 ** 9), ("n_layer", -1), ("n_layer", "x"), ("n_embd", 1 << 20), ("n_head", 0),
-                                          ("vocab_size", 1 << 40), ("vocab_size", True), ("n_positions", 1 << 20), ("n_head", 5)])
+@pytest.mark.parametrize("field, value", [
+    ("n_layer", 10 ** 9), ("n_layer", -1), ("n_layer", "x"), ("n_embd", 1 << 20), ("n_head", 0), ("vocab_size", 1 << 40),
+    ("vocab_size", True), ("n_positions", 1 << 20), ("n_head", 5)])
 def test_other_architectures(whole, tmp_path, field, value):
     path = _copy(whole / "gpt2", tmp_path / "m")
     change(path, **{field: value})
@@ -141,7 +145,8 @@ def test_chat_templates_of_the_wrong_kind(llama, template):
 def test_weights_that_are_damaged(llama):
     weights = load_file(llama / "model.safetensors")
     for name, bad in (("model.norm.weight", torch.zeros(32, 0)), ("model.norm.weight", torch.zeros(31)),
-                      ("model.embed_tokens.weight", torch.zeros(260)), ("model.layers.0.mlp.up_proj.weight", torch.zeros(64, 31)),
+                      ("model.embed_tokens.weight", torch.zeros(260)),
+                      ("model.layers.0.mlp.up_proj.weight", torch.zeros(64, 31)),
                       ("model.layers.1.self_attn.q_proj.weight", torch.zeros(0, 32)),
                       ("model.norm.weight", torch.full((32,), float("nan"))),
                       ("lm_head.weight", torch.full((260, 32), float("inf")))):
@@ -160,7 +165,8 @@ def test_a_head_over_strange_tokens(llama, tokens):
 
 
 @pytest.mark.parametrize("content", [
-    {"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}},
+    {"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}},
+    {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}},
     {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": 3}}, {"model": {"type": "Unigram", "vocab": []}},
     {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "Nothing"}},
     {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "normalizer": {"type": "Replace", "pattern": {"Regex": "("}}}])
@@ -192,6 +198,53 @@ def test_a_tokenizer_that_panics(monkeypatch, llama, error):
     monkeypatch.setattr(Broken, "encode", staticmethod(lambda *a, **o: (_ for _ in ()).throw(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         point.text.encode("x")
+
+
+def test_token_ids_beyond_the_model(llama):
+    """A tokenizer may know more tokens than the model: they are legal until a text has one."""
+    content = json.loads((llama / "tokenizer.json").read_text())
+    content["added_tokens"] = [{"id": 270 + i, "content": f"<{i}>", "single_word": False, "lstrip": False, "rstrip": False,
+                                "normalized": False, "special": True} for i in range(3)]
+    for i in range(3):
+        content["model"]["vocab"][f"<{i}>"] = 270 + i
+    (llama / "tokenizer.json").write_text(json.dumps(content))
+    point = checkpoint.load(str(llama))
+    assert point.text.encode("ab")
+    with pytest.raises(ValueError, match="makes token 271 of this text: the model has 260 tokens"):
+        point.text.encode("a<1>")
+    change(llama, "generation_config.json", eos_token_id=[2, 271])
+    refused(llama, "eos_token_id is 271, but ids lie in 0 to 259")
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_scores_that_are_no_numbers(whole, tmp_path, name, dtype, temperature):
+    """Finite weights whose products are not: one error, and no token."""
+    import polydec
+    path = _copy(whole / name, tmp_path / "m")
+    weights = load_file(path / "model.safetensors")
+    norm = next(k for k in ("model.norm.weight", "transformer.ln_f.weight") if k in weights)
+    save_file({**weights, norm: torch.full((32,), 3e38)}, path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="scores of the next token are NaN or infinite"):
+        lm = polydec.load(str(path), draft=None, ngrams=None, dtype=dtype)
+        polydec.generate(lm, "ab", max_tokens=3, sampling=lm.sampling(temperature=temperature))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_damaged_files(tmp_path, seed):
+    """Drawn damage: each loads and writes, or is refused in one sentence."""
+    done = 0
+    for i, case in enumerate(fuzz_files.cases(seed, 250, tmp_path)):
+        try:
+            case()
+            done += 1
+        except ValueError as e:
+            assert 0 < len(str(e)) <= 300 and str(e).isprintable(), (i, str(e))
+        except Exception as e:
+            e.add_note(f"case {i} of seed {seed}")
+            raise
+    assert 5 < done < 200
 
 
 def test_printable():

@@ -25,6 +25,7 @@ from polydec.core.types import Reads, Want
 from polydec.models.edge import first_line, own_code, reading, sentence
 from polydec.models.masks import NEG_INF, depths, visible
 from polydec.models.query import Answer, Query
+from polydec.models.scores import finite
 
 
 class HFCache:
@@ -264,6 +265,7 @@ class _Trial:
         self._text, self._tree = (some * 12)[:6], (some * 12)[6:11]
         with self._small_window():
             self._plain = [self._whole(p) for p in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 2, 4))]
+            finite([float(w_V.max()) for w_V in self._plain])
             again = self._whole((0, 2, 4), batch=3)         # the same numbers, rounded in another way
         noise, scale = float((again - self._plain[-1]).abs().max()), float(torch.stack(self._plain).abs().max())
         self._bound = 10 * noise + max(1e-5, 8 * torch.finfo(network._number).eps) * scale
@@ -338,9 +340,9 @@ def _fits(path: str, config: Any, tensors: int | None) -> None:
 
 
 def load(path: str, *, dtype: str = "auto", device: str = "cpu", tensors: int | None = None) -> HF:
-    """A directory's model. tensors: how many its files hold, where that is known. dtype "auto": bfloat16 where the checkpoint has it and the processor computes in it, float32
-    on other CPUs; on a GPU the checkpoint's own. Raises ValueError where `transformers` does not know the architecture, a
-    tensor is missing, or the device is not here."""
+    """A directory's model. dtype "auto": bfloat16 where the checkpoint has it and the processor computes in it, float32
+    on other CPUs; on a GPU the checkpoint's own. tensors: how many its files hold, where that is known. Raises ValueError
+    where `transformers` does not know the architecture, a tensor is missing, or the device is not here."""
     if dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
         raise ValueError(f"dtype is {dtype!r}: it must be one of auto, float32, bfloat16, float16, float64")
     where = torch.device(device)

@@ -22,14 +22,16 @@ from polydec import api
 from polydec.models import ngrams, stop_head
 from polydec.models.template import Template
 
-STRANGE: tuple[Any, ...] = (0, 1, -1, 2, 3, 7, 33, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) + 32, 1 << 40, (1 << 64) - 1,
-                            10 ** 30, 0.0, 0.5, -1.5, 1e-38, 1e39, 1e300, float("nan"), float("inf"), True, False, None, "", "x",
-                            "\x1b[2J", "7", "a" * 5000, "zoo:none", "../..", [], [0], ["x"], [[]], [1, 2, 3], {}, {"a": 1},
+STRANGE: tuple[Any, ...] = (0, 1, -1, 2, 3, 7, 33, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) + 32, 1 << 40,
+                            (1 << 64) - 1, 10 ** 30, 0.0, 0.5, -1.5, 1e-38, 1e39, 1e300, float("nan"), float("inf"), True,
+                            False, None, "", "x", "\x1b[2J", "7", "a" * 5000, "zoo:none", "../..",
+                            [], [0], ["x"], [[]], [1, 2, 3], {}, {"a": 1},
                             {"content": 3}, "full_attention", "llama", "gpt2", "yarn", "dynamic", "longrope")
 NUMBERS = tuple(x for x in STRANGE if type(x) is int and x >= 0)
-TEMPLATES = ("{{", "{% break %}", "{{ raise_exception('\x1b[2J') }}", "{{ messages | tojson(indent=10**9) }}", "{{ 'a' * 10**10 }}",
-             "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ messages[9].x.y }}", "{{ 1 // 0 }}", "\x00", "{% include 'x' %}",
-             "{{ messages }}", "{{ bos_token + 1 }}", "{{" + "(" * 3000 + "1" + ")" * 3000 + "}}")
+TEMPLATES = ("{{", "{% break %}", "{{ raise_exception('\x1b[2J') }}", "{{ messages | tojson(indent=10**9) }}",
+             "{{ 'a' * 10**10 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ messages[9].x.y }}",
+             "{{ 1 // 0 }}", "\x00", "{% include 'x' %}", "{{ messages }}", "{{ bos_token + 1 }}",
+             "{{" + "(" * 3000 + "1" + ")" * 3000 + "}}")
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
 WIDTH, INNER, HEAD, HEADS, LAYERS, VOCAB = 32, 32, 16, 2, 1, 64
 
@@ -38,15 +40,27 @@ def cases(seed: int, count: int, where: Path) -> Iterator[Callable[[], None]]:
     """`count` cases in the directory `where`, the same for the same seed. Each may raise ValueError with one sentence and
     nothing else; they share their files, so that each is called before the next is taken."""
     rng = random.Random(seed)
-    kinds = (_directory, _gguf, _artefact, _template)
+    kinds = (_directory, _gguf, _artefact, _template, _other)
     made = {kind: kind(where / kind.__name__[1:], rng) for kind in kinds}
     for _ in range(count):
-        kind = rng.choices(kinds, (10, 8, 4, 1))[0]
+        kind = rng.choices(kinds, (30, 24, 12, 3, 1))[0]
         yield next(made[kind])
 
 
 def _directory(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
+    return _changed(where, _write_directory(where), rng)
+
+
+def _other(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
+    """An architecture that the adapter to transformers serves."""
+    from transformers import GPT2Config, GPT2LMHeadModel  # takes seconds
     files = _write_directory(where)
+    config = GPT2Config(vocab_size=VOCAB, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=64, eos_token_id=2)
+    GPT2LMHeadModel(config).save_pretrained(where)
+    return _changed(where, {name: (where / name).read_bytes() for name in files}, rng)
+
+
+def _changed(where: Path, files: dict[str, bytes], rng: random.Random) -> Iterator[Callable[[], None]]:
     names = sorted(files)
     while True:
         for name in names:
@@ -143,8 +157,17 @@ def value(whole: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         if rng.random() < 0.15:
             del at[key]
         else:
-            at[key] = rng.choice(STRANGE)
+            at[key] = near(at[key], rng) if rng.random() < 0.3 else rng.choice(STRANGE)
         return whole
+
+
+def near(old: Any, rng: random.Random) -> Any:
+    """Another value of the same kind."""
+    if type(old) in (int, float):
+        return rng.choice((old + 1, old - 1, old * 2, old // 2, -old, float(old)))
+    if isinstance(old, str):
+        return rng.choice((old + "x", old[1:], old.upper()))
+    return (not old) if isinstance(old, bool) else [old] if rng.random() < 0.5 else None
 
 
 def tensors(content: bytes, rng: random.Random) -> bytes:
@@ -211,9 +234,11 @@ def _write_directory(where: Path) -> dict[str, bytes]:
         at = f"model.layers.{i}."
         shapes |= {at + "self_attn.q_proj": (HEADS * HEAD, WIDTH), at + "self_attn.k_proj": (HEAD, WIDTH),
                    at + "self_attn.v_proj": (HEAD, WIDTH), at + "self_attn.o_proj": (WIDTH, HEADS * HEAD),
-                   at + "mlp.gate_proj": (INNER, WIDTH), at + "mlp.up_proj": (INNER, WIDTH), at + "mlp.down_proj": (WIDTH, INNER),
-                   at + "input_layernorm": (WIDTH,), at + "post_attention_layernorm": (WIDTH,)}
-    weights = {f"{name}.weight": torch.randn(shape, generator=draw) for name, shape in {**shapes, "model.norm": (WIDTH,)}.items()}
+                   at + "mlp.gate_proj": (INNER, WIDTH), at + "mlp.up_proj": (INNER, WIDTH),
+                   at + "mlp.down_proj": (WIDTH, INNER), at + "input_layernorm": (WIDTH,),
+                   at + "post_attention_layernorm": (WIDTH,)}
+    shapes |= {"model.norm": (WIDTH,)}
+    weights = {f"{name}.weight": torch.randn(shape, generator=draw) for name, shape in shapes.items()}
     save_file(weights, where / "model.safetensors", {"format": "pt"})
     tokens = _tokens()
     t = Tokenizer(models.BPE({c: i for i, c in enumerate(tokens)}, []))
