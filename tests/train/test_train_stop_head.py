@@ -130,8 +130,8 @@ def test_a_head_comes_back_as_it_was(tmp_path, tied):
     two, x = stop_head.load(tmp_path), torch.randn(5, 8)
     assert two.logits(x).equal(one.logits(x)) and len(two.blocks) == 3
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config == {"target": "x", "width": 8, "depth": 3, "tied": tied}
-    assert (tmp_path / stop_head.WEIGHTS).stat().st_mode & 0o444 == 0o444, "others cannot read it"
+    assert config == {"polydec": "stop-head", "target": "x", "width": 8, "depth": 3, "tied": tied}
+    assert (tmp_path / stop_head.KIND.weights).stat().st_mode & 0o444 == 0o444, "others cannot read it"
     assert two.logits(3 * x).allclose(two.logits(x), atol=1e-5)
 
 

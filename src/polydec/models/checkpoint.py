@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
@@ -19,13 +18,16 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.models import cpu, zoo
+from polydec.models import artefact, cpu, edge, fields, zoo
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
 from polydec.models.lm import LM
-from polydec.models.text import Text
+from polydec.models.text import Text, default_template
 from polydec.models.transformer import FAMILIES, Transformer
+
+BASES = 4
+"""How many checkpoints may stand behind one another by `polydec_base`."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     if quantize is not None and quantize not in QUANTISED:
         raise ValueError(f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given")
     source = open_source(name)
-    try:
+    with edge.reading(f"{name} cannot be loaded"):
         network, why = _network(source, dtype, device, threads, quantize)
-    except (ValueError, SafetensorError) as e:
-        raise ValueError(f"{name} cannot be loaded: {e}") from None
+    source.text.rows = network.size
+    if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
+        raise ValueError(edge.sentence(f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"))
     vocab = Vocab(network.size, source.text.eos, source.fingerprint, source.text if source.fingerprint else None)
     kernel = network.kernel + (f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else "")
     return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, kernel, source.path, why)
@@ -106,26 +109,46 @@ def _network(source: Source, dtype: str, device: str, threads: int | None, quant
     if llama:
         return Transformer.build(source.config, source.weights, dtype=kind, device=device), why
     from polydec.models import hf  # transformers takes seconds to import
-    return hf.load(source.path, dtype=kind, device=device), why
+    return hf.load(source.path, dtype=kind, device=device, tensors=len(source.weights)), why
 
 
 def open_source(name: str) -> Source:
     """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
     comes from there, and the embedding table where there is none here (a draft model shares its target's)."""
+    return _open(name, BASES)
+
+
+def _open(name: str, bases: int) -> Source:
     path = find(name)
-    if path.is_file():
-        file = GGUF(path)
-        try:
-            text = read_text(file)
-            return Source(str(path), file.config, file, text, text.fingerprint, generation_defaults(file, text.eos))
-        except (TypeError, AttributeError, OverflowError) as e:       # a text where a number belongs, and the like
-            raise ValueError(f"{path} has a field of the wrong kind ({e})") from None
-    config, generation = _json(path / "config.json"), _json(path / "generation_config.json", {})
+    with edge.reading(str(path)):
+        return _open_gguf(path) if path.is_file() else _open_directory(path, bases)
+
+
+def _open_gguf(path: Path) -> Source:
+    file = GGUF(path)
+    text = read_text(file)
+    generation = generation_defaults(file, text.eos)
+    edge.check(fields.Generation, generation, str(path))
+    return Source(str(path), file.config, file, text, text.fingerprint, generation)
+
+
+def _open_directory(path: Path, bases: int) -> Source:
+    at = path / "config.json"
+    config, generation = _json(at), _json(path / "generation_config.json", {})
     if not isinstance(config.get("model_type"), str):
-        raise ValueError(f"{path / 'config.json'} names no model_type: it is not the configuration of a model")
+        raise ValueError(f"{at} names no model_type: it is not the configuration of a model")
+    edge.check(fields.Anything, config, str(at))
+    edge.check(fields.Inner, _text_config(config), str(at))
+    edge.check(fields.Generation, generation, str(path / "generation_config.json"))
+    edge.refuse_kernels(at, config)
     weights = open_weights(path)
-    if "polydec_base" in config:
-        base = open_source(config["polydec_base"])
+    size = _text_config(config).get("vocab_size")
+    if size is not None and size > (longest := fields.largest(weights)) and "polydec_base" not in config:
+        raise ValueError(f"{at}: vocab_size is {size}, but no tensor has a side longer than {longest}")
+    if config.get("polydec_base") is not None:
+        if not bases:
+            raise ValueError(f"{at}: polydec_base names a checkpoint that names another, more than {BASES} times")
+        base = _open(config["polydec_base"], bases - 1)
         return Source(str(path), config, Borrowing(weights, base.weights), base.text, base.fingerprint,
                       {**base.generation, **generation})
     text, fingerprint = _open_text(path, config, generation)
@@ -163,15 +186,7 @@ def find(name: str) -> Path:
 
 
 def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    if default is not None and not path.is_file():
-        return default
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise ValueError(f"{path} is not readable JSON ({e})") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}: it must be one JSON object")
-    return content
+    return default if default is not None and not path.is_file() else edge.read_json(path)
 
 
 class SafeTensors(Mapping[str, Tensor]):
@@ -187,6 +202,9 @@ class SafeTensors(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         return self._at[name][1].get_tensor(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._at[name][1].get_slice(name).get_shape())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._at)
@@ -204,6 +222,9 @@ class Borrowing(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         return self._borrowed.get(name, self._own)[name]
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return fields.shape_of(self._borrowed.get(name, self._own), name)
+
     def __iter__(self) -> Iterator[str]:
         return iter([*self._own, *self._borrowed])
 
@@ -220,31 +241,43 @@ def open_weights(path: Path) -> Mapping[str, Tensor]:
             files = [path / single]
         elif (path / index).is_file():
             shards = _json(path / index).get("weight_map")
-            if not isinstance(shards, dict):
+            if not isinstance(shards, dict) or not shards:
                 raise ValueError(f"{path / index} has no weight_map: it is not the index of a checkpoint")
-            files = [path / str(f) for f in sorted(set(shards.values()))]
+            if bad := next((f for f in shards.values() if not isinstance(f, str) or Path(f).name != f), None):
+                raise ValueError(edge.sentence(f"{path / index} names the file {bad!r}: files beside it are legal"))
+            files = [path / f for f in sorted(set(shards.values()))]
         else:
             continue
         if (lost := next((f for f in files if not f.is_file()), None)) is not None:
             raise ValueError(f"{path} is incomplete: {lost.name}, which its index names, is missing")
         if single.endswith(".safetensors"):
             return SafeTensors(files)
-        try:
-            return ChainMap(*(torch.load(f, map_location="cpu", mmap=True, weights_only=True) for f in files))
-        except Exception as e:                    # torch raises what its unpickler meets
-            why = str(e).splitlines()[0]
-            raise ValueError(f"{files[0]} cannot be read, it is damaged or not in PyTorch's zip format ({why})") from None
+        return ChainMap(*map(_unpickled, files))
     raise ValueError(f"{path} is a directory without weights: model.safetensors (or its index) is missing")
+
+
+def _unpickled(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file in PyTorch's own format; nothing in it is run."""
+    try:
+        found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as e:                        # torch raises what its unpickler meets
+        why = f"it is damaged or not in PyTorch's zip format ({edge.first_line(e)})"
+        raise ValueError(edge.sentence(f"{file} cannot be read, {why}")) from None
+    if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in found.items()):
+        raise ValueError(edge.sentence(f"{file} holds something else than tensors by name: it is no checkpoint's"))
+    return found
 
 
 def _open_text(path: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[Text, str]:
     """The tokenizer of a directory and its fingerprint."""
     said = _json(path / "special_tokens_map.json", {}) | _json(path / "tokenizer_config.json", {})
     template = None
-    if (path / "chat_template.jinja").is_file():
-        template = (path / "chat_template.jinja").read_text(encoding="utf-8")
-    elif (path / "chat_template.json").is_file():
-        template = _json(path / "chat_template.json").get("chat_template")
+    edge.check(fields.TokenizerConfig, said, str(path / "tokenizer_config.json"))
+    if (at := path / "chat_template.jinja").is_file():
+        with edge.reading(str(at)):
+            template = at.read_text(encoding="utf-8")
+    elif (at := path / "chat_template.json").is_file():
+        template = default_template(edge.check(fields.TokenizerConfig, _json(at), str(at)).model_dump()["chat_template"])
     eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
     eos = [] if eos is None else [eos] if isinstance(eos, int) else eos
     if (path / "tokenizer.json").is_file():
@@ -252,15 +285,17 @@ def _open_text(path: Path, config: Mapping[str, Any], generation: Mapping[str, A
     elif any((path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")):
         from transformers import AutoTokenizer
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             text = Text.from_parts(tokenizer.backend_tokenizer, {**said, **tokenizer.special_tokens_map}, eos=eos,
                                    template=template)
         except Exception as e:                    # whatever the tokenizer's own code meets
-            why = str(e).splitlines()[0] if str(e) else type(e).__name__
-            raise ValueError(f"{path} has a tokenizer that transformers cannot read ({why})") from None
+            why = edge.own_code(path / "tokenizer_config.json") or edge.own_code(path / "config.json") or edge.first_line(e)
+            raise ValueError(edge.sentence(f"{path} has a tokenizer that transformers cannot read ({why})")) from None
     else:
         warnings.warn(f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …", stacklevel=3)
-        size = _text_config(config)["vocab_size"]
+        size = _text_config(config).get("vocab_size")
+        if size is None:
+            raise ValueError(f"{path} has no tokenizer, and its config.json no vocab_size")
         tokenizer = Tokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return Text(tokenizer, eos=eos), ""
@@ -284,9 +319,7 @@ def save(path: str | Path, config: Mapping[str, Any], weights: Mapping[str, Tens
     where.mkdir(parents=True, exist_ok=True)
 
     def put(name: str, write: Any) -> None:
-        part = where / f"{name}.part"
-        write(part)
-        os.replace(part, where / name)
+        artefact.replace(where / name, write)
 
     def put_json(name: str, content: Mapping[str, Any]) -> None:
         put(name, lambda part: part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"))

@@ -20,8 +20,11 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from torch import Tensor
 
+from polydec.models.edge import sentence
+
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
+MOST = 1 << 24                                    # numbers of one field: as Python lists they take eight times the file's room
 
 # The architectures served, their Hugging Face model type, and whether llama.cpp permutes the rows of q and k.
 ARCHITECTURES = {"llama": ("llama", True), "qwen2": ("qwen2", False), "qwen3": ("qwen3", False)}
@@ -85,7 +88,10 @@ class _Header:
         if item not in _SCALARS:
             raise ValueError(f"its header has an array of kind {item} at byte {self.at}: numbers and strings are legal")
         form = np.dtype(_SCALARS[item])
-        return np.frombuffer(self.take(self.count("numbers", form.itemsize) * form.itemsize), form).tolist()
+        numbers = self.count("numbers", form.itemsize)
+        if numbers > MOST:
+            raise ValueError(f"its header has an array of {numbers} numbers at byte {self.at}: {MOST} are read at most")
+        return np.frombuffer(self.take(numbers * form.itemsize), form).tolist()
 
 
 class GGUF(Mapping[str, Tensor]):
@@ -101,7 +107,7 @@ class GGUF(Mapping[str, Tensor]):
             self._bytes = np.memmap(self.path, np.uint8, "r")
             self.fields, self.entries = _read(memoryview(self._bytes))
         except ValueError as e:                   # an empty file cannot be mapped: that too is a ValueError
-            raise ValueError(f"{self.path} cannot be read as GGUF: {e}") from None
+            raise ValueError(sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
 
     def field(self, key: str, *default: Any) -> Any:
         """The metadata `key`; raises ValueError where it is missing and there is no default."""
@@ -112,12 +118,12 @@ class GGUF(Mapping[str, Tensor]):
     @cached_property
     def architecture(self) -> str:
         name = self.field("general.architecture")
-        if name not in ARCHITECTURES:
-            raise ValueError(f"{self.path} holds a model of the architecture {name!r}: GGUF files are read of "
-                             f"{', '.join(ARCHITECTURES)}")
+        if not isinstance(name, str) or name not in ARCHITECTURES:
+            raise ValueError(sentence(f"{self.path} holds a model of the architecture {name!r:.80}: GGUF files are read of "
+                                      f"{', '.join(ARCHITECTURES)}"))
         if self.fields.get(f"{name}.expert_count"):
             raise ValueError(f"{self.path} holds a mixture of experts: GGUF files are read of dense models only")
-        if self.fields.get("split.count", 0) > 1:
+        if self.fields.get("split.count", 0) not in (0, 1):
             raise ValueError(f"{self.path} is one of {self.fields['split.count']} parts: join them first "
                              "(llama-gguf-split --merge)")
         return name
@@ -125,7 +131,7 @@ class GGUF(Mapping[str, Tensor]):
     @cached_property
     def config(self) -> dict[str, Any]:
         arch, embedding = self.architecture, self.entries.get("token_embd.weight")
-        if embedding is None:
+        if embedding is None or len(embedding.shape) != 2:
             raise ValueError(f"{self.path} holds no weights of a language model: the tensor token_embd.weight is missing")
         heads = self._number(f"{arch}.attention.head_count")
         width = self._number(f"{arch}.embedding_length")
@@ -160,23 +166,26 @@ class GGUF(Mapping[str, Tensor]):
     def _number(self, key: str, *default: int) -> int:
         value = self.field(key, *default)
         if isinstance(value, list):               # one a layer
-            if len(set(value)) != 1:
-                raise ValueError(f"{self.path} has {key} = {value}: layers that differ are not served")
+            if not value or any(v != value[0] for v in value):
+                raise ValueError(sentence(f"{self.path} has {key} = {value!r:.80}: layers that differ are not served"))
             value = value[0]
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{self.path} has {key} = {value!r}: it must be a whole number of at least 1")
+        if type(value) is not int or not 1 <= value < 1 << 31:
+            raise ValueError(sentence(f"{self.path} has {key} = {value!r}: it must be a whole number from 1 to 2^31 - 1"))
         return value
 
     def _real(self, key: str, *default: float) -> float:
         value = self.field(key, *default)
-        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise ValueError(f"{self.path} has {key} = {value!r}: it must be a number above 0")
+        if type(value) not in (int, float) or not 0 < value < 1e38:
+            raise ValueError(sentence(f"{self.path} has {key} = {value!r:.80}: it must be a number above 0"))
         return float(str(np.float32(value)))      # the shortest decimal that this float32 can have been
 
     def _scaling(self, arch: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
         kind, key = self.fields.get(f"{arch}.rope.scaling.type", "none"), f"{arch}.rope.scaling"
         if "rope_freqs.weight" in self.entries:
-            divisor = self._tensor("rope_freqs.weight").tolist()
+            divisor = self._tensor("rope_freqs.weight").flatten().tolist()
+            if 2 * len(divisor) > config["head_dim"] or not all(0 < x < 1e12 for x in divisor):
+                raise ValueError(f"{self.path} has rope_freqs.weight of {len(divisor)} numbers: at most one for each pair of a "
+                                 f"head's {config['head_dim']} dimensions is legal, all above 0")
             llama3 = {"rope_type": "llama3", "factor": round(max(divisor), 4), "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                       "original_max_position_embeddings": 8192}
             if np.allclose(divisor, _llama3_divisors(llama3, config["rope_theta"], 2 * len(divisor)), rtol=1e-4):
@@ -187,7 +196,7 @@ class GGUF(Mapping[str, Tensor]):
         if kind == "none":
             return None
         if kind not in ("linear", "yarn"):
-            raise ValueError(f"{self.path} has {key}.type = {kind!r}: linear and yarn are served, and tables of divisors")
+            raise ValueError(f"{self.path} has {key}.type = {kind!r:.80}: linear and yarn are served, and tables of divisors")
         scaling = {"rope_type": kind, "factor": self._real(f"{key}.factor")}
         if kind == "yarn":
             scaling["original_max_position_embeddings"] = self._number(f"{key}.original_context_length")
@@ -216,6 +225,9 @@ class GGUF(Mapping[str, Tensor]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.entries[self._names[name]].shape
 
     def __getitem__(self, name: str) -> Tensor:
         own = self._names[name]

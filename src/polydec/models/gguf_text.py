@@ -8,9 +8,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import PreTokenizer
 
+from polydec.models.edge import check
+from polydec.models.fields import GGUFText
 from polydec.models.gguf import GGUF
 from polydec.models.text import Text
 
+LONGEST = 512                                     # characters of a piece that merges are looked for in
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6       # tokenizer.ggml.token_type
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -36,6 +39,11 @@ _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p":
 
 def read_text(file: GGUF) -> Text:
     """Raises ValueError where the file has no tokenizer, or one of an unknown kind."""
+    prefix = "tokenizer.ggml."
+    said = {key.removeprefix(prefix): value for key, value in file.fields.items() if key.startswith(prefix)}
+    for needed in ("tokens", "model"):
+        file.field(prefix + needed)
+    check(GGUFText, {**said, "chat_template": file.fields.get("tokenizer.chat_template")}, f"{file.path}: tokenizer.ggml")
     tokens, types = _tokens(file)
     kind, pre = file.field("tokenizer.ggml.model"), file.fields.get("tokenizer.ggml.pre", "default")
     if kind == "gpt2":
@@ -155,5 +163,6 @@ def _sentencepiece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> T
 def _merges(score: Mapping[str, float], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
     """Every way to put a piece together from two pieces, best piece first."""
     ways = [(-score[piece], vocab[piece], vocab[piece[:i]], vocab[piece[i:]], piece[:i], piece[i:])
-            for piece in score for i in range(1, len(piece)) if piece[:i] in score and piece[i:] in score]
+            for piece in score if len(piece) <= LONGEST for i in range(1, len(piece))
+            if piece[:i] in score and piece[i:] in score]
     return [(left, right) for *_, left, right in sorted(ways)]

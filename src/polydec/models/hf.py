@@ -12,16 +12,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from polydec.core.types import Reads, Want
+from polydec.models.edge import first_line, own_code, reading, sentence
 from polydec.models.masks import NEG_INF, depths, visible
 from polydec.models.query import Answer, Query
+from polydec.models.scores import finite
 
 
 class HFCache:
@@ -134,6 +138,8 @@ class HF:
         if model.config.is_encoder_decoder or self._cache_name is None:
             raise ValueError(f"model_type is {model.config.model_type!r}: only causal language models with a cache are served")
         self.layers, self.size = self._config.num_hidden_layers, self._config.vocab_size
+        if self.layers < 1:
+            raise ValueError(f"num_hidden_layers is {self.layers}: it must be at least 1")
         self.context = getattr(self._config, "max_position_embeddings", None) or sys.maxsize
         self.cost = float(sum(p.numel() for p in model.parameters()))
         self.dtype = str(model.dtype).removeprefix("torch.")
@@ -259,6 +265,7 @@ class _Trial:
         self._text, self._tree = (some * 12)[:6], (some * 12)[6:11]
         with self._small_window():
             self._plain = [self._whole(p) for p in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 2, 4))]
+            finite([float(w_V.max()) for w_V in self._plain])
             again = self._whole((0, 2, 4), batch=3)         # the same numbers, rounded in another way
         noise, scale = float((again - self._plain[-1]).abs().max()), float(torch.stack(self._plain).abs().max())
         self._bound = 10 * noise + max(1e-5, 8 * torch.finfo(network._number).eps) * scale
@@ -312,10 +319,30 @@ class _Trial:
         return rows
 
 
-def load(path: str, *, dtype: str = "auto", device: str = "cpu") -> HF:
+ROOM = 256 << 20                                  # bytes beyond its files that a model may take: masks, tables of positions
+
+
+def _fits(path: str, config: Any, tensors: int | None) -> None:
+    """What a config describes must be of the size of its files: told on torch's meta device, before there is room for anything.
+    tensors: how many the files hold. Raises ValueError."""
+    said = config.to_dict()
+    for part in (said, *(v for v in said.values() if isinstance(v, dict))):
+        for key, value in part.items():
+            most = max(tensors or 4096, 256)
+            if isinstance(value, int) and value > most and ("layer" in key or "block" in key) and "size" not in key:
+                raise ValueError(f"{key} is {value}: the files hold {tensors} tensors in all")
+    files = sum(f.stat().st_size for end in ("safetensors", "bin") for f in Path(path).glob(f"*.{end}"))
+    with torch.device("meta"), no_init_weights():
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    takes = sum(t.numel() * t.element_size() for part in (model.parameters(), model.buffers()) for t in part)
+    if takes > 8 * files + ROOM:                  # 8: files of 4 bits, and a config that says float32
+        raise ValueError(f"the model that config.json describes takes {takes} bytes, but its files hold {files}")
+
+
+def load(path: str, *, dtype: str = "auto", device: str = "cpu", tensors: int | None = None) -> HF:
     """A directory's model. dtype "auto": bfloat16 where the checkpoint has it and the processor computes in it, float32
-    on other CPUs; on a GPU the checkpoint's own. Raises ValueError where `transformers` does not know the architecture, a
-    tensor is missing, or the device is not here."""
+    on other CPUs; on a GPU the checkpoint's own. tensors: how many its files hold, where that is known. Raises ValueError
+    where `transformers` does not know the architecture, a tensor is missing, or the device is not here."""
     if dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
         raise ValueError(f"dtype is {dtype!r}: it must be one of auto, float32, bfloat16, float16, float64")
     where = torch.device(device)
@@ -324,18 +351,24 @@ def load(path: str, *, dtype: str = "auto", device: str = "cpu") -> HF:
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        _fits(path, config, tensors)
         number = _auto(config, where) if dtype == "auto" else getattr(torch, dtype)
-        model, info = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=number, output_loading_info=True)
+        model, info = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=number, output_loading_info=True,
+                                                           trust_remote_code=False)
     except Exception as e:                        # whatever an architecture's own code meets
-        why = next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
-        raise ValueError(f"transformers cannot load it ({why})") from None
+        why = own_code(Path(path) / "config.json") or first_line(e)
+        raise ValueError(sentence(f"transformers cannot load it ({why})")) from None
     finally:
         if shown:
             logging.enable_progress_bar()
     if missing := sorted(info["missing_keys"]):
         raise ValueError(f"weights lack {missing[0]}: the checkpoint is not complete, or of another architecture")
-    return HF(model.to(where))
+    for name, t in model.named_parameters():
+        if not t.sum().isfinite() and not t.isfinite().all():        # the sum alone is quick, and may overflow
+            raise ValueError(f"{name}: a number in it is NaN or infinite")
+    with reading("transformers cannot run it"):
+        return HF(model.to(where))
 
 
 def _auto(config: Any, where: torch.device) -> torch.dtype:

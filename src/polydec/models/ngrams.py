@@ -1,7 +1,6 @@
 """A table of what follows the last few tokens of a text, counted in a model's own answers: a draft that costs no pass."""
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+import torch
 
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
-from polydec.models import zoo
+from polydec.models import artefact, edge, zoo
+from polydec.models.fields import NGramFields
 
-KIND, WEIGHTS, CONFIG = "polydec-ngrams", "ngrams.safetensors", "config.json"
+KIND = artefact.Kind("ngrams", "ngrams", "ngrams.safetensors", "ngrams")
 MIX, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 LAST = 0xFFFF
 """Stands where a context has fewer followers than the table has columns; tokens are 16 bits wide."""
@@ -79,30 +78,25 @@ class NGrams:
 
 def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
     """Write ngrams.safetensors and config.json into the directory `path`; about: what else the config says."""
-    path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
-    save_file({"key": table.key_M.astype(np.uint64), "follower": table.follower_MK.astype(np.uint16),
-               "chance": table.chance_MK.astype(np.uint8)}, path / WEIGHTS)
-    (path / WEIGHTS).chmod(0o644)                 # the writer makes files that only their owner can read
-    config = {"model_type": KIND, **about, "order": table.order, "vocab_size": table.vocab.size,
-              "tokenizer": table.vocab.tokenizer}
-    (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    arrays = {"key": table.key_M.astype(np.uint64), "follower": table.follower_MK.astype(np.uint16),
+              "chance": table.chance_MK.astype(np.uint8)}
+    artefact.save(path, KIND, {name: torch.from_numpy(a) for name, a in arrays.items()}, {
+        "model_type": "polydec-ngrams", **about, "order": table.order, "vocab_size": table.vocab.size,
+        "tokenizer": table.vocab.tokenizer})
 
 
 def load(name: str) -> NGrams:
     """The table in a directory, or of a `zoo:NAME`. Raises ValueError where there is none, or it is damaged."""
     path = zoo.resolve(name) if name.startswith("zoo:") else Path(name).expanduser()
-    if not (path / WEIGHTS).is_file() or not (path / CONFIG).is_file():
-        raise ValueError(f"ngrams is {name!r}: no {WEIGHTS} beside a {CONFIG} there (`polydec train ngrams` makes them)")
-    try:
-        config, t = json.loads((path / CONFIG).read_text("utf-8")), load_file(path / WEIGHTS)
-        table = NGrams(int(config["order"]), Vocab(int(config["vocab_size"]), frozenset(), str(config["tokenizer"])),
-                       t["key"], t["follower"], t["chance"])
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as e:
-        raise ValueError(f"ngrams is {name!r}: what lies there cannot be read ({e})") from None
-    m, shape = len(table.key_M), table.follower_MK.shape
-    if not 1 <= table.order <= 8 or shape != table.chance_MK.shape or shape[:1] != (m,) or len(shape) != 2:
-        raise ValueError(f"ngrams is {name!r}: its tables of {m}, {shape} and {table.chance_MK.shape} do not belong together")
-    if m and (bad := int(table.follower_MK[table.follower_MK != LAST].max(initial=0))) >= table.vocab.size:
-        raise ValueError(f"ngrams is {name!r}: it holds token {bad}, the vocabulary {table.vocab.size} tokens")
-    return table
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(NGramFields, config, artefact.CONFIG)
+        m, k = len(t.get("key", ())), (*t.get("follower", torch.empty(0, 0)).shape, 0, 0)[1]
+        key, follower, chance = (artefact.tensor(t, KIND, x, s).numpy()
+                                 for x, s in (("key", (m,)), ("follower", (m, k)), ("chance", (m, k))))
+        if (key.dtype, follower.dtype, chance.dtype) != (np.uint64, np.uint16, np.uint8):
+            raise ValueError(f"its tables are of {key.dtype}, {follower.dtype}, {chance.dtype}: they must be of uint64, uint16 "
+                             "and uint8")
+        if m and (bad := int(follower[follower != LAST].max(initial=0))) >= c.vocab_size:
+            raise ValueError(f"it holds token {bad}, the vocabulary {c.vocab_size} tokens")
+        return NGrams(c.order, Vocab(c.vocab_size, frozenset(), c.tokenizer), key, follower, chance)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
@@ -10,11 +11,21 @@ from torch import Tensor
 from polydec.core.law import normalise
 from polydec.models.query import Answer
 
+NOT_FINITE = ("the model's scores of the next token are NaN or infinite: its weights are damaged, or too large for the "
+              "numbers that it is computed with")
+
+
+def finite(largest: Sequence[float]) -> None:
+    """The largest logit of each row must be a number: NaN spreads to it, and a row of -inf alone has no other. Raises
+    ValueError: the one place where a damaged model is told from a sure one."""
+    if not all(map(isfinite, largest)):
+        raise ValueError(NOT_FINITE)
+
 
 class LogitScores:
     """Scores of a model, over the logits of one or several passes. exits: hidden states at a depth of some nodes, and the
     network's head for them."""
-    __slots__ = ("_answers", "_argmax", "_at", "_exits", "_logits", "_logp", "_waiting")
+    __slots__ = ("_answers", "_argmax", "_at", "_checked", "_exits", "_logits", "_logp", "_waiting")
 
     def __init__(self, answers: Sequence[Answer], exits: Exits | None = None) -> None:
         self._answers, self._exits = answers, exits
@@ -22,6 +33,7 @@ class LogitScores:
         self._logits: dict[int, Any] = {}                     # by answer, as they are asked for
         self._argmax: dict[int, Sequence[int]] = {}
         self._logp: dict[int, Tensor] = {}
+        self._checked: set[int] = set()                       # rows whose largest logit is known to be a number
         self._waiting: list[Any] = []                         # states of exits, or (their logits,)
 
     def _place(self, i: int) -> tuple[int, int]:
@@ -39,7 +51,11 @@ class LogitScores:
 
     def weights(self, i: int) -> Tensor:
         k, row = self._place(i)
-        return self._all(k)[row]
+        row_V = self._all(k)[row]
+        if i not in self._checked:
+            finite([float(row_V.max())])
+            self._checked.add(i)
+        return row_V
 
     def row(self, i: int) -> Tensor:
         if i not in self._logp:
@@ -55,7 +71,10 @@ class LogitScores:
         found = self._answers[k].argmax
         if found is None:
             if k not in self._argmax:
-                self._argmax[k] = self._all(k).argmax(-1).tolist()
+                logits_RV = self._all(k)
+                token_R = logits_RV.argmax(-1)
+                finite(logits_RV.gather(-1, token_R[:, None])[:, 0].tolist())
+                self._argmax[k] = token_R.tolist()
             found = self._argmax[k]
         return found[row]
 

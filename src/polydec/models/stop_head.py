@@ -1,21 +1,20 @@
 """A small head on a draft model's hidden states: how likely is it that the token just read will be accepted?"""
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from polydec.core.protocols import Target
+from polydec.models import artefact, edge
+from polydec.models.fields import StopHeadFields
 
-WEIGHTS, CONFIG = "head.safetensors", "config.json"
+KIND = artefact.Kind("stop-head", "head", "head.safetensors", "stop-head")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,31 +63,25 @@ def fresh(width: int, depth: int, tied: bool, seed: int) -> StopHead:
 
 def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:
     """Write head.safetensors and config.json into the directory `path`; about: what else the config says."""
-    path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
     tied = len(head.blocks) > 1 and all(b is head.blocks[0] for b in head.blocks)
     tensors = {"out.weight": head.out[0], "out.bias": head.out[1]}
     for i, (weight, bias) in enumerate(head.blocks[:1] if tied else head.blocks):
         tensors |= {f"blocks.{i}.weight": weight, f"blocks.{i}.bias": bias}
-    save_file({k: v.detach().float().clone().contiguous() for k, v in tensors.items()}, path / WEIGHTS)
-    (path / WEIGHTS).chmod(0o644)                 # its writer makes a file that only its owner can read
-    config = {**about, "width": head.width, "depth": len(head.blocks), "tied": tied}
-    (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    artefact.save(path, KIND, {k: v.float() for k, v in tensors.items()},
+                  {**about, "width": head.width, "depth": len(head.blocks), "tied": tied})
 
 
 def load(path: str | Path | None) -> StopHead:
-    """The head in a directory that `save` wrote. Raises ValueError where there is none."""
+    """The head in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
     if path is None:
         raise ValueError("head is none: name the directory of a stop head (`polydec train stop-head` makes one)")
-    path = Path(path)
-    if not (path / WEIGHTS).is_file() or not (path / CONFIG).is_file():
-        raise ValueError(f"head is {str(path)!r}: no {WEIGHTS} beside a {CONFIG} there (`polydec train stop-head` makes them)")
-    try:
-        config, t = json.loads((path / CONFIG).read_text("utf-8")), load_file(path / WEIGHTS)
-        at = [0] * config["depth"] if config["tied"] else range(config["depth"])
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
-        raise ValueError(f"head is {str(path)!r}: it is damaged ({type(error).__name__}: {error})") from None
-    try:
-        return StopHead(tuple((t[f"blocks.{i}.weight"], t[f"blocks.{i}.bias"]) for i in at), (t["out.weight"], t["out.bias"]))
-    except KeyError as missing:
-        raise ValueError(f"head is {str(path)!r}: {WEIGHTS} lacks {missing}, which {CONFIG} speaks of") from None
+    path = Path(path).expanduser()
+    config, t = artefact.read(path, KIND)
+    with artefact.damaged(path, KIND):
+        c = edge.check(StopHeadFields, config, artefact.CONFIG)
+
+        def pair(name: str, rows: int) -> tuple[Tensor, Tensor]:
+            return (artefact.tensor(t, KIND, f"{name}.weight", (rows, c.width)).float(),
+                    artefact.tensor(t, KIND, f"{name}.bias", (rows,)).float())
+        single = tuple(pair(f"blocks.{i}", c.width) for i in range(min(c.depth, 1) if c.tied else c.depth))
+        return StopHead(single * c.depth if c.tied else single, pair("out", 2))

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from polydec.core.request import Writer
+from polydec.models.edge import first_line, sentence
 from polydec.models.template import Template
 
 
@@ -30,6 +31,7 @@ class Text:
         self.tokenizer, self.eos = tokenizer, frozenset(eos)
         self.names = dict(names or {})
         self.template = None if template is None else Template(template)
+        self.rows: int | None = None              # how many tokens the model behind it knows, where that is known
         self._skipped = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
 
     @staticmethod
@@ -43,9 +45,11 @@ class Text:
                 tokenizer = Tokenizer.from_str(json.dumps(source))
             else:
                 tokenizer = Tokenizer.from_file(str(source))
-        except Exception as e:                    # the library raises bare Exceptions
+        except BaseException as e:                # the library raises bare Exceptions, and panics that are none
             where = "the tokenizer given" if isinstance(source, Mapping) else source
-            raise ValueError(f"{where} is not a readable tokenizer.json ({e})") from None
+            raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
+        if not tokenizer.get_vocab_size():
+            raise ValueError("the tokenizer has no tokens")
         return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
 
     @staticmethod
@@ -58,9 +62,7 @@ class Text:
         if not eos and "eos_token" in names:
             eos = frozenset({tokenizer.token_to_id(names["eos_token"])} - {None})
         if template is None:
-            template = config.get("chat_template")
-            if isinstance(template, list):        # several, each with a name
-                template = next((t["template"] for t in template if t.get("name") == "default"), None)
+            template = default_template(config.get("chat_template"))
         return Text(tokenizer, eos=eos, template=template, names=names)
 
     @property
@@ -78,9 +80,13 @@ class Text:
         """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
         as such. Raises ValueError where the tokenizer has nothing for a part of the text."""
         try:
-            return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
-        except Exception as e:                    # the library raises bare Exceptions
-            raise ValueError(f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer ({e})") from None
+            ids = tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+        except BaseException as e:                # the library raises bare Exceptions, and panics that are none
+            raise _refusal(f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e) from None
+
+        if self.rows is not None and ids and max(ids) >= self.rows:
+            raise ValueError(f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens")
+        return ids
 
     def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
         """Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes one U+FFFD.
@@ -145,6 +151,20 @@ class Text:
             name = None if token in self._skipped else self.tokenizer.id_to_token(token)
             self._table[token] = None if name is None else self._rule.spell(name)
         return self._table[token]
+
+
+def _refusal(what: str, e: BaseException) -> BaseException:
+    """What the Rust library meets, in one sentence; an interrupt stays one."""
+    if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return e
+    return ValueError(sentence(f"{what} ({first_line(e)})"))
+
+
+def default_template(template: str | Sequence[Mapping[str, str]] | None) -> str | None:
+    """Of several chat templates, each with a name, the one named "default"; a single one is it."""
+    if template is None or isinstance(template, str):
+        return template
+    return next((t["template"] for t in template if t["name"] == "default"), None)
 
 
 class Speller(Protocol):

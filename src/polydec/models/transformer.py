@@ -18,6 +18,7 @@ from torch.nn.functional import silu
 from polydec.core.types import Reads
 from polydec.models import pages
 from polydec.models.cache import Cache
+from polydec.models.fields import check_skeleton
 from polydec.models.linear import Kernel, Linear, cpu_kernel, cuda_kernel
 from polydec.models.lm import Answer, Query
 from polydec.models.packing import Heads, Packed, attention, pack, passes
@@ -102,7 +103,10 @@ class _Loader:
         t = self._weights[name]
         if shape is not None and tuple(t.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(t.shape)}: the config asks for {shape}")
-        return t.to(self._device, self._number)
+        t = t.to(self._device, self._number)
+        if not t.sum().isfinite() and not t.isfinite().all():        # the sum alone is quick, and may overflow
+            raise ValueError(f"{name}: a number in it is NaN or infinite")
+        return t
 
     def has(self, name: str) -> bool:
         return name in self._weights
@@ -156,6 +160,8 @@ class Transformer:
         where = torch.device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here")
+        if config.get("model_type") in FAMILIES:
+            check_skeleton(config, weights)
         c = Config.of(config)
         number = torch.float64 if dtype == "float64" else torch.float32
         load = _Loader(weights, where, number)

@@ -247,7 +247,8 @@ def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[
 def save(out: Path, student: Llama, spec: DraftSpec, config: Mapping[str, Any]) -> None:
     own = student.s.config(bos=config.get("bos_token_id"), eos=config.get("eos_token_id"), tied=False)
     context = config["max_position_embeddings"]
-    save_directory(out, student, {**own, "max_position_embeddings": context, "polydec_base": spec.target},
+    save_directory(out, student, {**own, "max_position_embeddings": context, "polydec": "draft",
+                                  "polydec_base": spec.target},
                    files={"generation_config.json": {}})
 
 

@@ -36,11 +36,11 @@ _SIGNATURES = {
     "step_error": (C.c_char_p, [C.c_int]), "step_sets": (C.c_char_p, []),
     "step_new": (_P, [C.POINTER(Config), C.c_int, C.c_char_p]), "step_free": (None, [_P]), "step_set": (C.c_char_p, [_P]),
     "step_weight": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int, C.c_int]),
-    "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_int, C.c_int]),
-    "step_rotary": (C.c_int, [_P, _P, _P, C.c_int]), "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
-    "step_top": (C.c_int, [_P, _P, C.c_int, C.c_int, C.c_int, _P]),
-    "step_windows": (C.c_int, [_P, _P]),
-    "step_profile": (None, [_P, _P]), "step_row": (C.c_int, [_P, C.c_int, _P]), "step_bytes": (C.c_uint64, [_P]),
+    "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int]),
+    "step_rotary": (C.c_int, [_P, _P, _P, C.c_uint64, C.c_int]), "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
+    "step_top": (C.c_int, [_P, _P, C.c_uint64, C.c_int, C.c_int, C.c_int, _P, C.c_uint64]),
+    "step_windows": (C.c_int, [_P, _P, C.c_uint64]),
+    "step_profile": (None, [_P, _P]), "step_row": (C.c_int, [_P, C.c_int, _P, C.c_uint64]), "step_bytes": (C.c_uint64, [_P]),
     "step_bandwidth": (C.c_double, [_P]), "step_peak": (C.c_double, [_P]),
 }
 

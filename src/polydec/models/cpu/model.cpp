@@ -35,9 +35,10 @@ bool Model::shape_of(int part, int& n, int& k_) const {
   n = shapes[part][0]; k_ = shapes[part][1];
   return true;
 }
-bool Model::pack(Mat& a, const u8* data, int swap) {
+int Model::pack(Mat& a, const u8* data, int swap) {
   a.data = arena.take(a.bytes());
-  if (!a.data) return false;
+  if (!a.data) return 4;
+  std::atomic<bool> finite{true};
   const size_t row = file_row(a.type, a.k);
   Pool& pool = pools.get();
   pool.run([&](int t) {
@@ -46,11 +47,12 @@ bool Model::pack(Mat& a, const u8* data, int swap) {
       for (int o = 0; o < LANES; ++o) {
         const int n = p * LANES + o;
         rows[o] = n < a.n ? data + size_t(source(n, swap)) * row : nullptr;
+        if (rows[o] && !finite_row(a.type, rows[o], a.k)) finite = false;
       }
       pack_panel(a, p, rows);
     }
   });
-  return true;
+  return finite ? 0 : 8;
 }
 uint64_t Model::bytes() const {
   uint64_t n = top().bytes();
@@ -171,7 +173,7 @@ void Model::answer(const Job& j, int t, int& turn) {
   const Act a = prepare(j, t, R, D, x.p, b.output_row, last_norm, reader);
   lap(t, REST);
   auto& mine = best[size_t(t)];
-  for (int i = 0; i < R; ++i) mine[size_t(i)] = {-INFINITY, 0};
+  for (int i = 0; i < R; ++i) mine[size_t(i)] = {-INFINITY, -1};   // nothing lies above it: the row is NaN
   linear(j, t, turn, {{&top()}, 1, 1}, a, nullptr, [&](int i, int n, const float* y, const float*) {
     const int count = std::min(LANES, N - n);
     if (b.logits && b.logits_row[i] >= 0) memcpy(b.logits + size_t(b.logits_row[i]) * size_t(N) + n, y, size_t(count) * 4);
@@ -188,7 +190,7 @@ void Model::answer(const Job& j, int t, int& turn) {
         const Out& p = list[size_t(i)];
         if (p.value > o.value || (p.value == o.value && p.at < o.at)) o = p;
       }
-      b.argmax[i] = o.at;
+      b.argmax[i] = o.value < INFINITY ? o.at : -1;
     }
   lap(t, HEAD);
 }

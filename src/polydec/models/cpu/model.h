@@ -103,7 +103,7 @@ struct Model {
   Mat* matrix(int l, int part);
   float** norm(int l, int part, int& n);
   bool shape_of(int part, int& n, int& k) const;
-  bool pack(Mat& a, const u8* data, int swap);
+  int pack(Mat& a, const u8* data, int swap);   // 0 or the code of an error
   uint64_t bytes() const;
   int run(const StepBatch& b);
 

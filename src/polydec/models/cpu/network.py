@@ -17,10 +17,12 @@ from polydec.models.cache import Cache
 from polydec.models.cpu.library import Batch, CacheOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
+from polydec.models.fields import check_skeleton
 from polydec.models.pages import advise
 from polydec.models.query import Answer, Query, groups
 from polydec.models.rope import Rope
-from polydec.models.transformer import Config
+from polydec.models.scores import NOT_FINITE
+from polydec.models.transformer import FAMILIES, Config
 
 SLOTS = 256                                       # of a new cache
 MOST = 1 << 24                                    # of any count in a config
@@ -48,6 +50,8 @@ class CpuStep:
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
         self.dtype, self.approximate, self.cost = "", "", 0.0
         shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, head, c.inner, self.context, outputs, rope.dim, c.eps)
+        if self.context > MOST:
+            raise ValueError(f"the context is {self.context} positions: the native step serves up to {MOST}")
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
         if not self._model:
             raise ValueError(f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
@@ -67,10 +71,8 @@ class CpuStep:
         quantize: "q8_0" stores the matrices of a float checkpoint so (the law is then approximate). Raises ValueError where
         the library does not serve this network (a block type or an odd shape that it lacks), OSError where there is none.
         """
-        for name in ("num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads",
-                     "max_position_embeddings"):
-            if isinstance(config.get(name), int) and config[name] > MOST:
-                raise ValueError(f"{name} is {config[name]}: the native step serves up to {MOST}")
+        if config.get("model_type") in FAMILIES:
+            check_skeleton(config, weights)
         c = Config.of(config)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
         if not 1 <= threads <= 1024:
@@ -86,7 +88,7 @@ class CpuStep:
         net._tokens = tokens
         if any(c.windows):
             widths = array("i", [w or 0 for w in c.windows])
-            net._check(net._lib.step_windows(net._model, widths.buffer_info()[0]))
+            net._check(net._lib.step_windows(net._model, *widths.buffer_info()))
         net._widen = load_all(load, c, head, net._put, tokens)
         net.dtype, net.approximate = load.summary, load.approximate
         layer = (2 * c.heads + 2 * c.kv_heads) * head * c.width + 3 * c.inner * c.width
@@ -97,7 +99,8 @@ class CpuStep:
         """One tensor of weights.py; the code that the library answers with."""
         data = item.data.ctypes.data
         if item.kind is None:
-            return self._lib.step_vector(self._model, layer, part, int(item.bias), data, item.shape[0], item.swap)
+            n = item.shape[0]
+            return self._lib.step_vector(self._model, layer, part, int(item.bias), data, item.data.size, n, item.swap)
         n, k = item.shape
         return self._lib.step_weight(self._model, layer, part, item.kind, data, item.data.nbytes, n, k, item.swap)
 
@@ -115,7 +118,7 @@ class CpuStep:
         n = min(self.context, max(positions, 2 * self._turned, 1024))
         table = rotary(self._rope, n)
         cosine, sine = (np.ascontiguousarray(t.numpy()) for t in table)
-        self._check(self._lib.step_rotary(self._model, cosine.ctypes.data, sine.ctypes.data, n))
+        self._check(self._lib.step_rotary(self._model, cosine.ctypes.data, sine.ctypes.data, min(cosine.size, sine.size), n))
         self._turned = n
 
     def _check(self, code: int) -> None:
@@ -187,6 +190,8 @@ class CpuStep:
         best: list[int] = []
         if some and R:
             best = ints[7 * m + 2 * R:7 * m + 3 * R].tolist()
+            if min(best) < 0:
+                raise ValueError(NOT_FINITE)
             if self._tokens is not None:
                 best = self._tokens[torch.tensor(best)].tolist()
         if len(queries) == 1 and k == R and hidden is None and exits is None and R:
@@ -245,7 +250,9 @@ class CpuStep:
         """Of each row the k likeliest tokens, likeliest first."""
         (R, V), most = logits_RV.shape, min(k, logits_RV.shape[1])
         found = np.empty((R, most), np.int32)
-        self._check(self._lib.step_top(self._model, logits_RV.contiguous().data_ptr(), R, V, most, found.ctypes.data))
+        rows_RV = logits_RV.contiguous()
+        self._check(self._lib.step_top(self._model, rows_RV.data_ptr(), rows_RV.numel(), R, V, most, found.ctypes.data,
+                                       found.size))
         return found.tolist()
 
     def _place(self, q: Query, position: list[int], seen: list[int], prefix: list[int], start: list[int], tail: list[int],
@@ -309,7 +316,7 @@ class CpuStep:
     def embedding(self, token: int) -> Tensor:
         """One row of the embedding table, as the file's dequantisation gives it."""
         row = torch.empty(self.config.width)
-        self._check(self._lib.step_row(self._model, token, row.data_ptr()))
+        self._check(self._lib.step_row(self._model, token, row.data_ptr(), row.numel()))
         return row
 
 

@@ -43,6 +43,24 @@ inline void six_bits(const u8* s, int j, u8& scale, u8& offset) {
   offset = u8((s[j + 4] >> 4) | (s[j] >> 6) << 4);
 }
 
+// Whether every number of a row of k is finite: floats themselves, of blocks their scales and offsets.
+template <class Int>
+inline bool finite(const u8* p, int n, Int mask) {
+  bool bad = false;
+  for (int i = 0; i < n; ++i) { Int v; memcpy(&v, p + size_t(i) * sizeof v, sizeof v); bad |= (v & mask) == mask; }
+  return !bad;
+}
+inline bool finite_row(int type, const u8* row, int k) {
+  if (type == F32) return finite<uint32_t>(row, k, 0x7f800000u);
+  if (type == F16) return finite<uint16_t>(row, k, 0x7c00);
+  if (type == BF16) return finite<uint16_t>(row, k, 0x7f80);
+  const Layout& l = LAYOUT[type];
+  const int halves = type == Q4_1 || type == Q5_1 || type == Q4_K || type == Q5_K ? 2 : 1;
+  bool good = true;
+  for (int b = 0; b < k / l.inputs; ++b) good &= finite<uint16_t>(row + size_t(b) * l.file + (type == Q6_K ? 208 : 0), halves, 0x7c00);
+  return good;
+}
+
 // The 32 unsigned codes of block b of one row in the file.
 inline void codes(int type, const u8* row, int b, u8* q) {
   if (LAYOUT[type].inputs == 32) {

@@ -9,6 +9,7 @@ static const char* const ERRORS[] = {
   "no error", "a part or layer that this network does not have", "shape or block type not supported",
   "the data is shorter or longer than its shape says", "out of memory", "weights are missing",
   "a row is outside the batch, the vocabulary, the context or the cache", "layers outside the network",
+  "a number in it is NaN or infinite",
 };
 
 static std::vector<const Kernels*> sets() {
@@ -60,11 +61,11 @@ int step_weight(void* model, int layer, int part, int type, const void* data, ui
   int want_n, want_k;
   if (!a || !m.shape_of(part, want_n, want_k)) return 1;
   if (n != want_n || k != want_k || (swap && (n % swap || swap % 2)) || !shape(*a, type, n, k)) return 2;
-  if (bytes != file_row(type, k) * uint64_t(n)) return 3;
-  return m.pack(*a, static_cast<const u8*>(data), swap) ? 0 : 4;
+  if (!data || bytes != file_row(type, k) * uint64_t(n)) return 3;
+  return m.pack(*a, static_cast<const u8*>(data), swap);
 }
 
-int step_vector(void* model, int layer, int part, int bias, const float* data, int n, int swap) {
+int step_vector(void* model, int layer, int part, int bias, const float* data, uint64_t count, int n, int swap) {
   Model& m = *static_cast<Model*>(model);
   int want_n, want_k;
   float** at;
@@ -77,6 +78,8 @@ int step_vector(void* model, int layer, int part, int bias, const float* data, i
     if (!at) return 1;
   }
   if (n != want_n || (swap && (n % swap || swap % 2))) return 2;
+  if (!data || count != uint64_t(n)) return 3;
+  if (!finite_row(F32, reinterpret_cast<const u8*>(data), n)) return 8;
   const size_t room = size_t(n + LANES - 1) / LANES * LANES * 4;
   float* to = reinterpret_cast<float*>(m.arena.take(room));
   if (!to) return 4;
@@ -86,18 +89,20 @@ int step_vector(void* model, int layer, int part, int bias, const float* data, i
   return 0;
 }
 
-int step_rotary(void* model, const float* cosine, const float* sine, int positions) {
+int step_rotary(void* model, const float* cosine, const float* sine, uint64_t count, int positions) {
   Model& m = *static_cast<Model*>(model);
   if (positions < 1 || positions > m.c.context) return 2;
-  std::lock_guard<std::mutex> l(m.busy);
   const size_t n = size_t(positions) * size_t(m.c.turned / 2);
+  if (!cosine || !sine || count != n) return 3;
+  std::lock_guard<std::mutex> l(m.busy);
   m.cosine.assign(cosine, cosine + n);
   m.sine.assign(sine, sine + n);
   return 0;
 }
 
-int step_windows(void* model, const int32_t* widths) {
+int step_windows(void* model, const int32_t* widths, uint64_t count) {
   Model& m = *static_cast<Model*>(model);
+  if (!widths || count != uint64_t(m.c.layers)) return 3;
   for (int l = 0; l < m.c.layers; ++l) if (widths[l] < 0) return 2;
   m.window.assign(widths, widths + m.c.layers);
   return 0;
@@ -105,9 +110,10 @@ int step_windows(void* model, const int32_t* widths) {
 
 int step_run(void* model, const StepBatch* b) { return static_cast<Model*>(model)->run(*b); }
 
-int step_top(void* model, const float* logits, int rows, int n, int k, int32_t* top) {
+int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top, uint64_t room) {
   Model& m = *static_cast<Model*>(model);
   if (rows < 0 || k < 1 || k > n) return 6;
+  if (count != uint64_t(rows) * uint64_t(n) || room != uint64_t(rows) * uint64_t(k)) return 3;
   std::lock_guard<std::mutex> l(m.busy);
   Pool& pool = m.pools.get();
   try {
@@ -125,10 +131,11 @@ void step_profile(void* model, double* seconds) {
   for (int i = 0; i < CLOCKS; ++i) { seconds[i] = m.spent[i]; m.spent[i] = 0; }
 }
 
-int step_row(void* model, int row, float* out) {
+int step_row(void* model, int row, float* out, uint64_t count) {
   Model& m = *static_cast<Model*>(model);
   if (!m.embed.data) return 5;
   if (row < 0 || row >= m.c.vocab) return 6;
+  if (!out || count != uint64_t(m.c.width)) return 3;
   unpack_row(m.embed, row, out);
   return 0;
 }

@@ -28,7 +28,7 @@ struct StepBatch {
   const int32_t* output_row;   // [outputs], rows that are answered
   const int32_t* logits_row;   // [outputs], the row of `logits` for each, or -1
   float* logits;               // [.][outputs of the head]
-  int32_t* argmax;             // [outputs] or null; the first of equals
+  int32_t* argmax;             // [outputs] or null; the first of equals; -1: the largest is no number, or infinite
   float* hidden;               // [outputs][width] or null: after the last layer that ran, before the final norm
   float* exits;                // [.][outputs][width]: the same after the layers that `exit` names
 };
@@ -45,14 +45,17 @@ void step_free(void* model);
 const char* step_set(void* model);
 // One matrix [n, k] as it stands in the file. Where `swap` is a head's width, output 2i + h of a head becomes i + h * swap/2.
 int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap);
-int step_vector(void* model, int layer, int part, int bias, const float* data, int n, int swap);   // a norm, or a bias of a matrix
-int step_rotary(void* model, const float* cosine, const float* sine, int positions);   // [positions][turned / 2], of the first ones
-int step_windows(void* model, const int32_t* widths);   // [layers]: how many positions a row sees, its own included; 0: all
+// A norm, or a bias of a matrix: n floats, which `count` must be as well.
+int step_vector(void* model, int layer, int part, int bias, const float* data, uint64_t count, int n, int swap);
+// [positions][turned / 2] of the first positions; count: the floats in each of the tables.
+int step_rotary(void* model, const float* cosine, const float* sine, uint64_t count, int positions);
+// [count = layers]: how many positions a row sees, its own included; 0: all.
+int step_windows(void* model, const int32_t* widths, uint64_t count);
 int step_run(void* model, const StepBatch* batch);
-// The k likeliest of each row of logits [rows][n], likeliest first, into top [rows][k]; k: at most n.
-int step_top(void* model, const float* logits, int rows, int n, int k, int32_t* top);
+// The k likeliest of each row of logits [rows][n] (`count` floats), likeliest first, into top [rows][k] (`room` ids); k: at most n.
+int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top, uint64_t room);
 void step_profile(void* model, double* seconds);   // since the last call: linear, attention, the rest, head
-int step_row(void* model, int row, float* out);    // one embedding
+int step_row(void* model, int row, float* out, uint64_t count);   // one embedding of `count` = width floats
 uint64_t step_bytes(void* model);                  // packed weights that a pass reads
 double step_bandwidth(void* model);                // bytes a second, reading the packed weights with all threads
 double step_peak(void* model);                     // fp32 operations a second, all threads

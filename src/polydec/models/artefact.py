@@ -1,0 +1,82 @@
+"""What polydec trains and keeps beside models: tensors in a .safetensors file, and a config.json that says what they are."""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from polydec.models import edge
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of artefact. name: what config.json calls it under "polydec" (files without that key are older, and are read
+    too); field: what a user gave it as ("ngrams is …"); weights: the file of tensors; maker: the command that writes it."""
+    name: str
+    field: str
+    weights: str
+    maker: str
+
+
+def save(path: str | Path, kind: Kind, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write both files into the directory `path`; about: what the config says. Each file appears whole or not at all."""
+    path = Path(path)
+    whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    replace(path / kind.weights, lambda at: save_file(whole, at))
+    text = json.dumps({"polydec": kind.name, **about}, indent=1) + "\n"
+    replace(path / CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8"))
+
+
+def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(config, tensors) of a directory. Raises ValueError, one sentence that names the file and what is damaged."""
+    path = Path(path)
+    if not (path / kind.weights).is_file() or not (path / CONFIG).is_file():
+        raise ValueError(edge.sentence(f"{kind.field} is {str(path)!r}: no {kind.weights} beside a {CONFIG} there "
+                                       f"(`polydec train {kind.maker}` makes them)"))
+    with damaged(path, kind):
+        config = edge.read_json(path / CONFIG)
+        if config.get("polydec", kind.name) != kind.name:
+            raise ValueError(f"{CONFIG} says that this is of the kind {config['polydec']!r:.80}, not {kind.name!r}")
+        with edge.reading(f"{kind.weights} is truncated or damaged"), safe_open(path / kind.weights, "pt") as file:
+            names = list(file.keys())
+            return config, {name: file.get_tensor(name) for name in names}
+
+
+def damaged(path: str | Path, kind: Kind) -> Any:
+    """Around what looks into an artefact: whatever goes wrong is said of it."""
+    return edge.reading(f"{kind.field} is {str(path)!r}: it is damaged")
+
+
+def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[int, ...]) -> Tensor:
+    """One tensor of this shape, all its numbers finite. Raises ValueError where there is none."""
+    if name not in tensors:
+        raise ValueError(f"{kind.weights} lacks {name!r}, which {CONFIG} speaks of")
+    t = tensors[name]
+    if tuple(t.shape) != shape:
+        raise ValueError(f"{kind.weights} has {name} of shape {tuple(t.shape)}: {CONFIG} asks for {shape}")
+    if t.is_floating_point() and not bool(t.isfinite().all()):
+        raise ValueError(f"{kind.weights} has a NaN or an infinite number in {name}")
+    return t
+
+
+def replace(path: Path, write: Callable[[Path], Any]) -> None:
+    """Call write(temporary path), then move that file to `path`: what is there is always whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(temporary)
+        temporary.chmod(0o644)                    # some writers make files that only their owner can read
+        with open(temporary, "rb") as f:
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

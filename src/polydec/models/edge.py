@@ -1,0 +1,111 @@
+"""The edge where model files come in: what they may hold, and how what is wrong with them is said."""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from reprlib import Repr
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+LONGEST = 300
+"""Characters of an error's sentence."""
+_WORD = 100                                       # characters of a path or name in it
+_SHORT = Repr()
+_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
+_BRANCH = re.compile(r"\[|^(constrained-)?(int|float|str|bool)$")        # which branch of a union it was, pydantic says
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_WHAT_FILES_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError,
+                     RecursionError, RuntimeError, TypeError, ValueError)
+
+
+def printable(text: str) -> str:
+    """The text as a terminal may have it: of control characters only line feed and tab stay, every other one (and what turns
+    the direction of writing) is written as its escape, `\\x1b`."""
+    return _HIDDEN.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+
+
+def sentence(problem: object) -> str:
+    """What an error says, in one line of at most LONGEST characters without control characters."""
+    text = str(problem)[:64 * LONGEST]            # a message can be as long as the file that it speaks of
+    words = [w if len(w) <= _WORD else f"{w[:_WORD // 2]}…{w[1 - _WORD // 2:]}" for w in printable(text).split()]
+    line = " ".join(words)
+    return line if len(line) <= LONGEST else line[:LONGEST - 1] + "…"
+
+
+def first_line(e: BaseException) -> str:
+    """The first line of an exception's message that says something, else the exception's name."""
+    said = str(e)[:64 * LONGEST]
+    return next((line.strip() for line in said.splitlines() if line.strip()), type(e).__name__)
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Whatever reading a file meets becomes a ValueError of one sentence: `what` says which file and what was tried. Errors
+    that already are sentences about it stay as they are."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except ValueError as e:
+        raise ValueError(sentence(e if what in str(e) else f"{what}: {first_line(e)}")) from None
+    except _WHAT_FILES_RAISE as e:
+        raise ValueError(sentence(f"{what}: {_kind(e)}")) from None
+    except BaseException as e:
+        if type(e).__name__ not in ("PanicException", "SafetensorError") and type(e) is not Exception:
+            raise                                 # a fault of this program, not of the file
+        raise ValueError(sentence(f"{what}: {first_line(e)}")) from None
+
+
+def _kind(e: BaseException) -> str:
+    if isinstance(e, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(e, MemoryError):
+        return "it asks for more memory than there is"
+    return f"{type(e).__name__}: {first_line(e)}" if isinstance(e, LookupError) else first_line(e)
+
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def check(kind: type[Checked], content: Any, what: str) -> Checked:
+    """The content of a file as a class of models/fields.py. Raises ValueError of one sentence that names the field."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as e:
+        problem = e.errors(include_url=False, include_context=False)[0]
+        field = ".".join(str(x) for x in problem["loc"] if isinstance(x, int) or not _BRANCH.search(x))
+        shown = "" if problem["type"] == "missing" else f" is {_SHORT.repr(problem['input'])}"
+        raise ValueError(sentence(f"{what}: {field}{shown}: {problem['msg'].lower()}")) from None
+
+
+def refuse_kernels(path: Path, config: Mapping[str, Any]) -> None:
+    """Attention kernels that a config names by repository are code as well, fetched from the Hub: transformers would run it."""
+    for part in (config, *(v for v in config.values() if isinstance(v, dict))):
+        for key, value in part.items():
+            if key.endswith("_implementation") and value is not None and not (isinstance(value, str) and value.isidentifier()):
+                raise ValueError(sentence(f"{path} has {key} = {value!r}: code that a checkpoint brings or names is never run, "
+                                          "eager and sdpa are legal"))
+
+
+def own_code(path: Path) -> str:
+    """The refusal of a file that names code of its own (auto_map), "" for one that names none."""
+    if not path.is_file() or "auto_map" not in read_json(path):
+        return ""
+    return f"{path.name} names code of its own (auto_map): code that a checkpoint brings is never run"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ValueError where it is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(sentence(f"{path} is not readable JSON (it is nested too deeply)")) from None
+    except (OSError, ValueError) as e:
+        raise ValueError(sentence(f"{path} is not readable JSON ({e})")) from None
+    if not isinstance(content, dict):
+        raise ValueError(sentence(f"{path} holds a {type(content).__name__}: it must be one JSON object"))
+    return content

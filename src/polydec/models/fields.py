@@ -1,0 +1,238 @@
+"""What model files may say: the types and ranges of every field that is read, one class a kind of file.
+
+Fields beyond these are legal and stay unread. `edge.check` turns a field that is not as written here into one sentence.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from polydec.models import edge
+
+Count = Annotated[int, Field(ge=1, le=1 << 24)]
+Positions = Annotated[int, Field(ge=1, le=(1 << 31) - 1)]
+Id = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+Real = Annotated[float, Field(ge=-1e30, le=1e30)]
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+Factor = Annotated[float, Field(ge=1, le=1e6)]
+Flag = bool | None
+
+
+class Strict(BaseModel):
+    """true is no number, "3" neither, and no number is NaN or infinite."""
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class RopeFields(Strict):
+    """rope_parameters and rope_scaling of a config.json."""
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    factor: Factor | None = None
+    low_freq_factor: Positive | None = None
+    high_freq_factor: Positive | None = None
+    original_max_position_embeddings: Annotated[int, Field(ge=2, le=(1 << 31) - 1)] | None = None
+    beta_fast: Positive | None = None
+    beta_slow: Positive | None = None
+    mscale: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    mscale_all_dim: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    attention_factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    truncate: Flag = None
+    short_factor: list[Positive] | None = None
+    long_factor: list[Positive] | None = None
+
+
+class Skeleton(Strict):
+    """config.json of the Llama skeleton."""
+    vocab_size: Count | None = None
+    hidden_size: Count | None = None
+    num_hidden_layers: Annotated[int, Field(ge=1, le=4096)] | None = None
+    num_attention_heads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    num_key_value_heads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    intermediate_size: Count | None = None
+    max_position_embeddings: Positions | None = None
+    head_dim: Annotated[int, Field(ge=2, le=4096, multiple_of=2)] | None = None
+    rms_norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-6
+    rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    original_max_position_embeddings: Annotated[int, Field(ge=2, le=(1 << 31) - 1)] | None = None
+    hidden_act: str | None = None
+    sliding_window: Positions | None = None
+    use_sliding_window: Flag = None
+    max_window_layers: Annotated[int, Field(ge=0, le=1 << 24)] = 28
+    layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
+    tie_word_embeddings: Flag = None
+    polydec_causal: bool = True
+    rope_parameters: RopeFields | None = None
+    rope_scaling: RopeFields | None = None
+
+
+class Anything(Strict):
+    """config.json of any architecture: what is read of each."""
+    model_type: Annotated[str, Field(min_length=1, max_length=100)]
+    vocab_size: Count | None = None
+    eos_token_id: Id | list[Id] | None = None
+    polydec_base: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+
+
+class Inner(Strict):
+    """text_config: what a config of several models says of its language model."""
+    vocab_size: Count | None = None
+    eos_token_id: Id | list[Id] | None = None
+
+
+class Generation(Strict):
+    """generation_config.json: what is read of it. The ranges of the sampling rules are the rules' own affair."""
+    eos_token_id: Id | list[Id] | None = None
+    do_sample: Flag = None
+    temperature: Real | None = None
+    top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    top_p: Real | None = None
+    min_p: Real | None = None
+    repetition_penalty: Real | None = None
+
+
+class NamedTemplate(Strict):
+    """One of several chat templates."""
+    name: str
+    template: str
+
+
+class TokenizerConfig(Strict):
+    """tokenizer_config.json and chat_template.json."""
+    chat_template: str | list[NamedTemplate] | None = None
+
+
+class GGUFText(Strict):
+    """The fields tokenizer.ggml.* of a GGUF file, and its chat template."""
+    model: str
+    pre: str = "default"
+    tokens: list[str]
+    token_type: list[int] | None = None
+    scores: list[float] | None = None
+    merges: list[str] | None = None
+    add_bos_token: bool | None = None
+    add_space_prefix: bool | None = None
+    bos_token_id: Id | None = None
+    eos_token_id: Id | None = None
+    eot_token_id: Id | None = None
+    eom_token_id: Id | None = None
+    unknown_token_id: Id | None = None
+    padding_token_id: Id | None = None
+    chat_template: str | None = None
+
+
+class NGramFields(Strict):
+    """config.json of an n-gram table; tokens are 16 bits wide, and the largest stands for none."""
+    order: Annotated[int, Field(ge=1, le=8)]
+    vocab_size: Count
+    tokenizer: Annotated[str, Field(max_length=100)]
+
+
+class StopHeadFields(Strict):
+    """config.json of a stop head."""
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    depth: Annotated[int, Field(ge=0, le=64)]
+    tied: bool
+
+
+def check_skeleton(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """A config of the Llama skeleton and its weights must fit each other: told by names and shapes, before anything is read or
+    made room for. Raises ValueError of one sentence."""
+    c = edge.check(Skeleton, config, "config")
+    layers, width, heads = c.num_hidden_layers, c.hidden_size, c.num_attention_heads
+    if None in (layers, width, heads, c.vocab_size, c.intermediate_size, c.max_position_embeddings):
+        return                                    # Config.of names what is missing
+    assert layers and width and heads and c.vocab_size and c.intermediate_size
+    if layers > len(weights):
+        raise ValueError(f"num_hidden_layers is {layers}: the file holds {len(weights)} tensors in all")
+    if c.layer_types is not None and len(c.layer_types) != layers:
+        raise ValueError(f"layer_types has {len(c.layer_types)} entries: num_hidden_layers is {layers}")
+    if heads % (c.num_key_value_heads or heads):
+        return                                    # Config.of says so
+    first = "model.layers.0.self_attn.q_proj.weight"
+    head = c.head_dim or max(1, shape_of(weights, first)[0] // heads)
+    if head % 2:
+        raise ValueError(f"the heads are {head} wide: rotary embedding turns pairs, so that it must be an even number")
+    for name, shape, needed in _shapes(c, head, weights):
+        if name not in weights and not needed:
+            continue
+        if (found := shape_of(weights, name)) != shape:
+            raise ValueError(f"{name} has shape {found}: the config asks for {shape}")
+    _check_rope(c, head)
+    if "lm_head.tokens" in weights:
+        _check_tokens(weights["lm_head.tokens"], c.vocab_size)
+
+
+def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """Of a tensor, without reading it where the file allows that."""
+    if name not in weights:
+        raise ValueError(f"weights lack {name}: the checkpoint is not complete, or of another architecture")
+    of = getattr(weights, "shape", None)
+    return tuple(weights[name].shape) if of is None else of(name)
+
+
+def _shapes(c: Any, head: int, weights: Mapping[str, Any]) -> Any:
+    """(name, shape, whether it must be there) of every tensor that is read."""
+    W, inner, q = c.hidden_size, c.intermediate_size, c.num_attention_heads * head
+    kv = (c.num_key_value_heads or c.num_attention_heads) * head
+    rows = shape_of(weights, "lm_head.tokens")[0] if "lm_head.tokens" in weights else c.vocab_size
+    narrow = "model.embed_tokens.proj.weight"
+    if narrow in weights:
+        wide = shape_of(weights, narrow)
+        yield narrow, (W, *wide[1:2]), True
+        yield "model.embed_tokens.weight", (c.vocab_size, *wide[1:2]), True
+    else:
+        yield "model.embed_tokens.weight", (c.vocab_size, W), True
+    yield "model.norm.weight", (W,), True
+    yield "lm_head.weight", (rows, W), c.tie_word_embeddings is False
+    yield "lm_head.bias", (rows,), False
+    for i in range(c.num_hidden_layers):
+        at = f"model.layers.{i}."
+        for name, n, k in (("self_attn.q_proj", q, W), ("self_attn.k_proj", kv, W), ("self_attn.v_proj", kv, W),
+                           ("self_attn.o_proj", W, q), ("mlp.gate_proj", inner, W), ("mlp.up_proj", inner, W),
+                           ("mlp.down_proj", W, inner)):
+            yield f"{at}{name}.weight", (n, k), True
+            yield f"{at}{name}.bias", (n,), False
+        yield at + "input_layernorm.weight", (W,), True
+        yield at + "post_attention_layernorm.weight", (W,), True
+        normed = at + "self_attn.q_norm.weight" in weights
+        yield at + "self_attn.q_norm.weight", (head,), False
+        yield at + "self_attn.k_norm.weight", (head,), normed
+
+
+def _check_rope(c: Any, head: int) -> None:
+    """What the scalings divide by must not be nothing, and their tables have one divisor a frequency."""
+    o = {k: v for part in (c.rope_scaling, c.rope_parameters) if part is not None
+         for k, v in part.model_dump(exclude_none=True).items()}
+    turned = int(head * (o.get("partial_rotary_factor") or c.partial_rotary_factor or 1.0))
+    kind = o.get("rope_type") or o.get("type") or "default"
+    if turned < 2 or turned % 2:
+        raise ValueError(f"rotary embedding turns {turned} of {head} dimensions: it must be an even number of at least 2")
+    if kind == "dynamic" and turned < 4:
+        raise ValueError(f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4")
+    if kind == "llama3" and o.get("low_freq_factor", 1.0) >= o.get("high_freq_factor", 4.0):
+        raise ValueError(f"low_freq_factor is {o.get('low_freq_factor')}: it must lie below high_freq_factor, "
+                         f"{o.get('high_freq_factor')}")
+    for name in ("short_factor", "long_factor"):
+        if kind == "longrope" and name in o and len(o[name]) != turned // 2:
+            raise ValueError(f"{name} has {len(o[name])} entries: {turned // 2} frequencies turn")
+
+
+def _check_tokens(tokens: Any, vocab: int) -> None:
+    """A head over some tokens only names each of them once."""
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dim() != 1 or not len(tokens):
+        raise ValueError(f"lm_head.tokens is {tokens.dtype} of shape {tuple(tokens.shape)}: "
+                         "whole numbers are expected, at least one")
+    ids = set(tokens.tolist())
+    if len(ids) != len(tokens) or min(ids) < 0 or max(ids) >= vocab:
+        raise ValueError(f"lm_head.tokens holds {min(ids)} to {max(ids)}, {len(ids)} of {len(tokens)} different ones: "
+                         f"each must lie in 0 to {vocab - 1} and occur once")
+
+
+def largest(weights: Mapping[str, Any]) -> int:
+    """The longest side of any tensor."""
+    return max((d for name in weights for d in shape_of(weights, name)), default=0)
