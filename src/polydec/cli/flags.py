@@ -12,9 +12,11 @@ from rich.console import Console
 from typer import Option
 
 from polydec import api
+from polydec.edge import check_threads, whole
 from polydec.shapers.sampling import Sampling
 
 MODEL, SAMPLING, OUTPUT = "Model", "Sampling", "Output"
+MOST_CHOICES, MOST_TOKENS, MOST_SEED = 256, 1_000_000, 2 ** 63 - 1
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,16 @@ class Flags:
     trace: Annotated[Path | None, Option(help="write every event to this file, a JSON object a line",
                                          rich_help_panel=OUTPUT)] = None
 
+    def __post_init__(self) -> None:
+        """What no model could honour is refused before one is loaded."""
+        check_threads(self.threads)
+        whole("n", self.n, 1, MOST_CHOICES)
+        whole("min_tokens", self.min_tokens, 0, MOST_TOKENS)
+        whole("seed", self.seed, -MOST_SEED, MOST_SEED)
+        if self.max_tokens is not None:
+            whole("max_tokens", self.max_tokens, 1, MOST_TOKENS)
+
     def load(self) -> api.LM:
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads is {self.threads}: it must be at least 1")
         draft = None if self.draft == "none" else self.draft
         return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads,
                         quantize=self.quantize, ngrams=None if self.ngrams == "none" else self.ngrams)

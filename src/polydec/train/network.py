@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from polydec.files import replace
 
 
 @dataclass(frozen=True)
@@ -197,17 +198,3 @@ def save_directory(path: str | Path, network: Llama, config: Mapping[str, Any], 
     for name, value in {**files, "config.json": config}.items():
         text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False) + "\n"
         replace(path / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8"))
-
-
-def replace(path: Path, write: Any) -> None:
-    """Call write(temporary path), then move that file to `path`: what is there is always whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(temporary)
-        temporary.chmod(0o644)                    # some writers make files that only their owner can read
-        with open(temporary, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
