@@ -112,6 +112,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return parse_object(read_bytes(path), f"file {str(path)!r}")
 
 
+def whole_text(text: str, what: str) -> str:
+    """`text`, which must hold whole characters. Raises ValueError where half of one stands in it (bytes that are no UTF-8 on
+    the command line, `\\ud800` in JSON)."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(sentence(f"{what} holds half a character at {error.start}: it must be whole Unicode text")) from None
+    return text
+
+
 def whole(name: str, value: int, low: int, high: int) -> int:
     """`value`, which must lie in low to high. Raises ValueError that names it."""
     if not low <= value <= high:
