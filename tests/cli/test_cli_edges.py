@@ -48,7 +48,8 @@ def data(tmp_path):
 def refused(answer):
     code, _, err = answer
     line = err.strip().split("\n")[-1]
-    assert code == 2 and line.startswith("polydec: ") and "Traceback" not in err and sentence(line) == line, err
+    said = line.removeprefix("polydec: ")
+    assert code == 2 and line.startswith("polydec: ") and "Traceback" not in err and sentence(said) == said, err
     return line
 
 
