@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polydec import api, registry
+from polydec import api
 
 
 def check(lm: api.LM, prompts: Iterable[tuple[api.Prompt, bool]], methods: Iterable[tuple[str, Mapping[str, Any]]],
@@ -19,16 +19,3 @@ def check(lm: api.LM, prompts: Iterable[tuple[api.Prompt, bool]], methods: Itera
         for prompt, raw in prompts:
             ticket = engine.submit(prompt, method=method, options=options, raw=raw, **request)
             engine.cancel(ticket)
-            check_draft(lm, ticket, method)
-
-
-def check_draft(lm: api.LM, ticket: api.Ticket, method: str) -> None:
-    """Raise ValueError where a draft with a tokenizer of its own has not the context that the prompt takes there."""
-    card = registry.get(method).CARD
-    if lm.draft is None or "draft" not in card.needs or card.same_tokenizer:
-        return
-    text = lm.checkpoint.text.decode(list(ticket.prompt))
-    taken, context = len(lm.draft.text.encode(text)), lm.draft.lm.network.context
-    if taken >= context:
-        raise ValueError(f"prompt has {taken} tokens of the draft {lm.draft.name}: its context holds {context}, the answer "
-                         "included")
