@@ -3,13 +3,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-native lint types bench size install
+.PHONY: demo test test-fast test-native fuzz format lint types bench size install
 demo: $(STAMP)
 	@$(BIN)/polydec zoo install smollm2 --quiet
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest tests --cov=src/polydec/core --cov-report=term --cov-fail-under=100
+
+# What takes minutes or needs other engines is left out: contracts, training, native, PEARL, option ranges, whole models, fuzz.
+SLOW := contracts train native loops cli/test_options.py cli/test_fuzz.py bench test_greedy_equality.py test_batch_reference.py \
+	models/test_hf.py models/test_gguf.py models/test_checkpoint.py models/test_zoo.py shapers/test_shapers_transformers.py \
+	drafters/test_other_tokenizer.py drafters/test_layers.py drafters/test_nested.py verifiers/test_k_seq.py
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest tests $(SLOW:%=--ignore=tests/%)
+	@echo "left out: $(SLOW)"
+
+fuzz: $(STAMP)
+	$(BIN)/python -m polydec.testing.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix src tests benchmarks
 
 test-native: $(STAMP)
 	$(BIN)/python tests/native/sanitize.py

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from polydec import registry
+from polydec import edge, registry
 from polydec.kit import Artefact, Kit
 from polydec.models import artefacts, checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
@@ -127,6 +127,7 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
     here. Raises ValueError with one sentence where something cannot be had or was made for another model.
     """
+    edge.check_threads(threads)
     model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize)
     if draft == "default":
         draft = zoo.default_draft(name)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import micro
+from polydec.bench import profile
 from polydec.cli.main import main
 
 
@@ -25,6 +26,15 @@ def other(tmp_path_factory):
     return str(micro.write(tmp_path_factory.mktemp("other"), seed=1, vocab=330))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick(tmp_path_factory):
+    """Profiles of this module's own, measured in no time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(profile, "QUICK", 0.05)
+        yield
+
+
 @pytest.fixture
 def polydec(monkeypatch, capsys):
     def call(*args: str) -> tuple[int, str, str]:
@@ -37,7 +47,8 @@ def polydec(monkeypatch, capsys):
 
 
 def test_generate_json(polydec, model):
-    code, out, _ = polydec("generate", "The grey fox", "--model", model, "--max-tokens", "12", "--json", "--dtype", "float32")
+    code, out, _ = polydec("generate", "The grey fox", "--model", model, "--max-tokens", "12", "--json", "--dtype", "float32",
+                           "--method", "plain")
     answer = json.loads(out)
     assert code == 0 and out.count("\n") == 1
     assert set(answer) == {"text", "token_ids", "finish_reason", "usage", "method", "metrics"}
@@ -141,10 +152,15 @@ BAD = {
     "max-tokens": (["--max-tokens", "0"], "max_tokens"),
     "more than the context": (["--max-tokens", "9999"], "context"),
     "n": (["--n", "0"], "n is 0"),
+    "more choices than memory": (["--n", "1000000000"], "n is 1000000000"),
+    "more tokens than any context": (["--max-tokens", "1000000000"], "max_tokens is 1000000000"),
+    "a seed without end": (["--seed", "9" * 60], "seed is a number of about"),
+    "min-tokens": (["--min-tokens", "-1"], "min_tokens"),
     "logprobs": (["--logprobs", "100"], "logprobs"),
     "stop id": (["--stop-token-id", "99999"], "stop_token_ids has token 99999"),
     "dtype": (["--dtype", "float7"], "float7"),
     "threads": (["--threads", "0"], "threads"),
+    "threads that torch dies of": (["--threads", "100000"], "threads is 100000"),
     "order": (["--order", "mine"], "mine"),
     "no draft": (["--method", "draft-model"], "draft"),
 }
@@ -186,7 +202,7 @@ def test_bad_models(polydec, model, other, tmp_path):
 def test_interrupt_keeps_the_text_so_far(model):
     code = "from polydec.cli.main import main; main()"
     args = ["generate", "The grey fox", "--model", model, "--ignore-eos", "--max-tokens", "220", "--temperature", "1",
-            "--threads", "1"]
+            "--threads", "1", "--method", "plain"]
     p = subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     first = p.stdout.read(1)
     time.sleep(0.02)

@@ -1,5 +1,7 @@
 """polydec doctor and polydec tune."""
+import dataclasses
 import json
+import subprocess
 import sys
 import warnings
 
@@ -85,6 +87,55 @@ def test_damaged_profiles_count_as_none(tmp_path):
     for text in ("", "[]", "{", json.dumps({profile.key(lm): {"rows": 3}})):
         profile.path().write_text(text)
         assert profile.read(lm) is None
+
+
+KEEPER = """
+import sys
+from types import SimpleNamespace as Some
+from polydec.bench import profile
+profile.key = lambda lm: lm
+for n in range(100):
+    profile.keep(f"{sys.argv[1]} {n}", profile.Profile(1, {1: 1.0}, 2, {1: 1.0}, {}, 0.1, "today"))
+"""
+
+
+def test_two_writers_of_profiles_lose_nothing():
+    both = [subprocess.Popen([sys.executable, "-c", KEEPER, who]) for who in "ab"]
+    assert [p.wait(120) for p in both] == [0, 0]
+    assert len(json.loads(profile.path().read_text())) == 200
+
+
+def test_a_damaged_file_of_profiles_is_moved_aside():
+    lm = api.load("zoo:tiny", draft=None)
+    profile.path().parent.mkdir(parents=True)
+    profile.path().write_text('{"someone\'s": "years of work"')
+    found = profile.Profile(1, {1: 1.0}, 2, {1: 1.5}, {}, 0.1, "today")
+    profile.keep(lm, found)
+    assert profile.read(lm) == found and "years" in profile.path().with_suffix(".damaged").read_text()
+
+
+def test_profiles_of_every_wrong_kind_count_as_none(command):
+    lm = api.load("zoo:tiny")
+    whole = profile.Profile(1, {1: 1.0, 2: 2.0}, 2, {1: 1.5, 2: 2.5}, {1: 1.0}, 0.1, "x")
+    good = json.loads(json.dumps(dataclasses.asdict(whole)))
+    wrong = (None, True, -1, 0, 2 ** 80, 1.5, float("nan"), float("inf"), "1", [], {}, {"1": None}, {"1": "x"}, {"x": 1.0},
+             {"1": -1.0}, {"2": 1.0}, {"1": float("nan")}, {"0": 1.0, "1": 1.0}, {str(10 ** 9): 1.0, "1": 1.0})
+    profile.path().parent.mkdir(parents=True)
+    texts = [json.dumps({profile.key(lm): bad}) for key in good for w in wrong
+             for bad in ({**good, key: w}, {k: v for k, v in good.items() if k != key})]
+    for text in ("[" * 10_000, "\xff", *texts):
+        profile.path().write_text(text)
+        found = profile.read(lm)
+        assert found is None or found.costs.rows_ms     # a text for `measured`, no draft: what is left is a profile
+    assert "profile" in command("doctor", "--model", "zoo:tiny").out
+
+
+@pytest.mark.parametrize("threads", ["0", "40000", "100000", str(10 ** 30)])
+@pytest.mark.parametrize("who", ["doctor", "tune", "generate"])
+def test_threads_are_bounded_before_torch_takes_them(command, monkeypatch, who, threads):
+    monkeypatch.setattr(api, "load", None)                   # nothing is loaded
+    err = command(who, *(["hi"] if who == "generate" else []), "--threads", threads, code=2).err
+    assert "threads is" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("seconds", ["0", "101", "nan"])

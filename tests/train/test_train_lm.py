@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from polydec.files import replace
 from polydec.train import lm as module
 from polydec.train.data import BEGIN, END, Packed, as_chat, bucket, data_root, documents, held_out, pack, split
 from polydec.train.evaluate import bits_per_byte, nats
 from polydec.train.lm import LMSpec, encode, pattern_of, train_lm
 from polydec.train.loop import Schedule, fit
-from polydec.train.network import Llama, Shape, replace
+from polydec.train.network import Llama, Shape
 from polydec.train.ngram import NGram
 from polydec.train.tokens import CHAT, train_tokenizer
 

@@ -65,7 +65,8 @@ def summary(tickets: Sequence[Ticket], answers: Sequence[Completion], at: int, r
     begun, ended = min(w.opened for w in watches), max(w.last for w in watches)
     ids = tuple(c.token_ids for a in answers for c in a.choices)
     generated = sum(map(len, ids))
-    return Run(at, repeat, generated - sum(s.first for s in stats), ended - min(w.first or w.last for w in watches), ended - begun,
+    first = min(w.first or w.last for w in watches)
+    return Run(at, repeat, generated - sum(s.first for s in stats), ended - first, ended - begun,
                generated, sum(s.passes for s in stats),
                sum(m["positions_fed"] for a in answers for m in a.metrics["models"]),
                sum(s.drafts for s in stats), sum(s.accepted for s in stats), ids,
@@ -73,13 +74,16 @@ def summary(tickets: Sequence[Ticket], answers: Sequence[Completion], at: int, r
 
 
 def measure(lm: LM, methods: Sequence[Method], tasks: Sequence[Task], *, sampling: Sampling, max_tokens: int, repeats: int,
-            seed: int = 0, tick: Callable[[str], None] = lambda label: None) -> dict[str, list[Run]]:
+            seed: int = 0, tick: Callable[[str], None] = lambda label: None,
+            into: dict[str, list[Run]] | None = None) -> dict[str, list[Run]]:
     """Every method on every task, `repeats` times, methods side by side in turn; their order moves on by one each time.
 
-    The first task is run once by the first method before anything is counted (caches, lazy initialisation).
+    The first task is run once by the first method before anything is counted (caches, lazy initialisation). into: what is
+    filled run by run and returned, so that whoever has it keeps what was measured before a failure.
     """
     run_task(lm, methods[0], tasks[0], 0, 0, sampling=sampling, max_tokens=min(16, max_tokens), seed=seed)
-    runs: dict[str, list[Run]] = {m.label: [] for m in methods}
+    runs = {} if into is None else into
+    runs.update({m.label: [] for m in methods})
     for repeat in range(repeats):
         for at, task in enumerate(tasks):
             turn = (repeat + at) % len(methods)
@@ -102,7 +106,10 @@ def speed(runs: Sequence[Run]) -> float:
 def interval(ours: Sequence[Run], plain: Sequence[Run], draws: int = 2000) -> tuple[float, float]:
     """95 % bootstrap interval of the ratio of speeds, over pairs (task, repeat) that ran side by side."""
     base = {(r.task, r.repeat): r for r in plain}
-    rows = np.array([(r.tokens, r.seconds, base[r.task, r.repeat].tokens, base[r.task, r.repeat].seconds) for r in ours])
+    rows = np.array([(r.tokens, r.seconds, base[r.task, r.repeat].tokens, base[r.task, r.repeat].seconds) for r in ours
+                     if (r.task, r.repeat) in base])
+    if not len(rows):
+        return (float("nan"), float("nan"))
     at = np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))
     t1, s1, t0, s0 = np.moveaxis(rows[at].sum(1), -1, 0)
     ok = (t0 > 0) & (s1 > 0) & (s0 > 0)
@@ -121,6 +128,8 @@ def table(lm: LM, runs: Mapping[str, Sequence[Run]], tasks: Sequence[Task], plai
     for label, mine in runs.items():
         for workload, among in groups:
             ours, base = [r for r in mine if r.task in among], [r for r in runs.get(plain, ()) if r.task in among]
+            if not ours:                          # a run that ended early has not come to it
+                continue
             same = {(r.task, r.repeat): r.ids for r in base}
             passes, drafts = sum(r.passes for r in ours), sum(r.drafts for r in ours)
             rows.append({
@@ -131,7 +140,7 @@ def table(lm: LM, runs: Mapping[str, Sequence[Run]], tasks: Sequence[Task], plai
                 "tokens_per_pass": sum(r.generated for r in ours) / passes if passes else None,
                 "positions_fed": sum(r.positions for r in ours if r.repeat == 0),
                 "mean_acceptance_length": 1 + sum(r.accepted for r in ours) / drafts if drafts else 1.0,
-                "identical": all(r.ids == same[r.task, r.repeat] for r in ours) if base else None,
+                "identical": all(r.ids == same.get((r.task, r.repeat), r.ids) for r in ours) if base else None,
                 "whole_tokens_per_second": sum(r.generated for r in ours) / sum(r.whole_seconds for r in ours),
                 "distinct_4grams": statistics.fmean(r.distinct for r in ours)})
     return rows

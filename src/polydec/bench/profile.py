@@ -7,10 +7,12 @@ import time
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from pydantic import Field, model_validator
 
+from polydec import edge, files
 from polydec.bench.passes import Passes, table
 from polydec.core.types import Reads
 from polydec.models.costs import Costs
@@ -89,28 +91,57 @@ def path() -> Path:
     return profile_path().with_name("profiles.json")
 
 
+Milliseconds = Annotated[float, Field(gt=0.0, lt=1e9)]
+Table = Annotated[dict[Annotated[str, Field(pattern=r"^[1-9]\d{0,3}$")], Milliseconds], Field(max_length=4096)]
+
+
+class _Kept(edge.Record):
+    """A profile as it stands in the file: JSON's keys are texts."""
+    context: Annotated[int, Field(ge=1, le=1 << 30)]
+    rows: Table
+    far_context: Annotated[int, Field(ge=1, le=1 << 30)]
+    far: Table
+    draft: Table
+    extra_ms: Annotated[float, Field(ge=0.0, lt=1e9)]
+    measured: Annotated[str, Field(max_length=100)]
+
+    @model_validator(mode="after")
+    def _whole(self) -> _Kept:
+        if "1" not in self.rows or self.rows.keys() != self.far.keys() or (self.draft and "1" not in self.draft) \
+                or self.far_context <= self.context:
+            raise ValueError("it must hold passes of the same rows, 1 among them, behind a shorter and a longer context")
+        return self
+
+    @property
+    def profile(self) -> Profile:
+        rows, far, draft = ({int(m): t for m, t in table.items()} for table in (self.rows, self.far, self.draft))
+        return Profile(self.context, rows, self.far_context, far, draft, self.extra_ms, self.measured)
+
+
 def read(lm: LM) -> Profile | None:
-    """The profile of this model here, or None where there is none (or the file cannot be read)."""
+    """The profile of this model here, or None where there is none (or what stands there is damaged)."""
     try:
-        kept = json.loads(path().read_text(encoding="utf-8"))[key(lm)]
-        rows, far, draft = ({int(m): float(t) for m, t in kept[k].items()} for k in ("rows", "far", "draft"))
-        return Profile(int(kept["context"]), rows, int(kept["far_context"]), far, draft, float(kept["extra_ms"]),
-                       str(kept["measured"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return edge.checked(_Kept, _known()[key(lm)], "profile").profile
+    except (ValueError, KeyError, RuntimeError):  # RuntimeError: nobody's home
         return None
 
 
 def keep(lm: LM, profile: Profile) -> None:
-    """Write it beside those of other models; where the file cannot be written it lasts as long as the process."""
+    """Write it beside those of other models; where the file cannot be written it lasts as long as the process. A file that is
+    no profile file is moved aside (`.damaged`), not overwritten."""
     try:
-        known = json.loads(path().read_text(encoding="utf-8"))
-        known = known if isinstance(known, dict) else {}
-    except (OSError, ValueError):
-        known = {}
-    try:
-        path().parent.mkdir(parents=True, exist_ok=True)
-        part = path().with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({**known, key(lm): asdict(profile)}, indent=1), encoding="utf-8")
-        part.replace(path())
-    except OSError:
+        with files.lock(path()):
+            try:
+                known = _known()
+            except ValueError:
+                os.replace(path(), path().with_suffix(".damaged"))
+                known = {}
+            text = json.dumps({**known, key(lm): asdict(profile)}, indent=1)
+            files.replace(path(), lambda to: to.write_text(text, encoding="utf-8"))
+    except (OSError, files.Locked, RuntimeError):
         pass
+
+
+def _known() -> dict[str, Any]:
+    """All entries of the file. Raises ValueError where it is no JSON object."""
+    return edge.read_json(path()) if path().exists() else {}

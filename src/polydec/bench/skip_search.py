@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from polydec import registry
 from polydec.bench.surrogate import Mask, minimise
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
+from polydec.kit import Kit
 from polydec.models.depth import left, named
-from polydec.testing.kits import build
 
 _WANT, _SILENT = Want(law=Reads.ARGMAX), Want(law=Reads.NOTHING)
 
@@ -112,7 +113,7 @@ Case = tuple[Any, Draft, tuple[int, ...]]
 
 
 def _cases(target: Target, prompts: Sequence[Sequence[int]], tokens: int) -> list[Case]:
-    decoder, _ = build("plain", target)
+    decoder, _ = registry.build("plain", Kit(target))
     texts = run([answer_one(decoder, Request(tuple(p), max_tokens=tokens, ignore_eos=True)) for p in prompts])
     sessions = [target.open(p) for p in prompts]
     run([s.prefill(_SILENT) for s in sessions])

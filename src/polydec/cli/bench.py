@@ -8,13 +8,18 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from polydec import registry
+from polydec import api, registry
 from polydec.bench import machine, measure
-from polydec.cli import prompts
-from polydec.cli.flags import Flags, shared, wide
+from polydec.cli import asking, prompts
+from polydec.cli.flags import MOST_CHOICES, Flags, shared
+from polydec.cli.shown import cell, emit, emit_drawn
+from polydec.edge import printable, whole
+
+NAN = float("nan")
 
 
 @shared
@@ -27,9 +32,8 @@ def bench(flags: Flags,
           batch: Annotated[int, typer.Option(help="requests at once")] = 1,
           repeat: Annotated[int, typer.Option(help="interleaved repetitions")] = 3) -> None:
     """Time methods side by side: tokens/s, ratio to plain with its 95 % interval, tokens a pass, acceptance."""
-    for name, value in (("batch", batch), ("repeat", repeat)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}: it must be at least 1")
+    whole("batch", batch, 1, MOST_CHOICES)
+    whole("repeat", repeat, 1, 1000)
     if flags.set_ or flags.n != 1 or flags.trace or flags.stop or flags.logprobs is not None:
         raise ValueError("bench does not take --set, --n, --trace, --stop or --logprobs: "
                          "write a method's options after it, as in draft-model:depth=3")
@@ -37,8 +41,8 @@ def bench(flags: Flags,
     lm = flags.load()
     chosen = [m for m in chosen if methods != "all" or registry.can(m.name, lm.kit())]
     rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
-    for m in chosen:
-        lm.check(m.name, m.options)
+    request = {"sampling": flags.sampling(lm), "max_tokens": flags.max_tokens or 128, "seed": flags.seed}
+    asking.check(lm, ((r.prompt, flags.raw or r.raw) for r in rows), ((m.name, m.options) for m in chosen), **request)
     tasks: list[measure.Task] = []
     for workload in dict.fromkeys(r.workload for r in rows):
         mine = [r for r in rows if r.workload == workload]
@@ -47,19 +51,30 @@ def bench(flags: Flags,
     if machine.busy() > 0.2:
         Console(stderr=True).print(f"warning: the machine is busy (load {machine.busy():.1f} of its cores): "
                                    "figures are doubtful", style="yellow")
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("measuring", total=len(tasks) * repeat * len(chosen))
-        runs = measure.measure(lm, chosen, tasks, sampling=flags.sampling(lm), max_tokens=flags.max_tokens or 128,
-                               repeats=repeat, seed=flags.seed,
-                               tick=lambda label: progress.update(bar, advance=1, description=label))
-    table = measure.table(lm, runs, tasks)
+    runs: dict[str, list[measure.Run]] = {}
+    try:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("measuring", total=len(tasks) * repeat * len(chosen))
+            measure.measure(lm, chosen, tasks, **request, repeats=repeat, into=runs, tick=lambda label: progress.update(
+                bar, advance=1, description=escape(printable(label))))
+    finally:                                      # also of what was measured before a failure or Ctrl-C
+        if any(runs.values()):
+            publish(lm, measure.table(lm, runs, tasks), flags)
+
+
+def publish(lm: api.LM, table: list[dict[str, Any]], flags: Flags) -> None:
+    """The table, or its JSON, on standard output."""
     if flags.json_:
-        print(json.dumps({"machine": machine.describe(lm.network), "kernel": lm.checkpoint.kernel, "rows": table}))
-    else:
-        show(table)
-        Console(highlight=False, soft_wrap=True).print(
-            f"{lm.name}, {lm.checkpoint.kernel}, {'chat template' if lm.checkpoint.text.has_chat and not flags.raw else 'raw'}"
-            f", decoding only (the prompt left out); {machine.describe(lm.network)}", style="dim")
+        emit(json.dumps({"machine": machine.describe(lm.network), "kernel": lm.checkpoint.kernel, "rows": table}))
+        return
+    how = "chat template" if lm.checkpoint.text.has_chat and not flags.raw else "raw"
+    about = (f"{printable(lm.name)}, {lm.checkpoint.kernel}, {how}, decoding only (the prompt left out); "
+             f"{machine.describe(lm.network)}")
+
+    def draw(out: Console) -> None:
+        show(table, out)
+        out.print(about, style="dim", soft_wrap=True, markup=False)
+    emit_drawn(draw)
 
 
 def parse(methods: str) -> list[measure.Method]:
@@ -79,13 +94,13 @@ def parse(methods: str) -> list[measure.Method]:
     return out
 
 
-def show(rows: list[dict[str, Any]]) -> None:
+def show(rows: list[dict[str, Any]], out: Console) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("workload", "method", "tokens/s", "ratio", "95 %", "tokens/pass", "acceptance", "identical", "4-grams"):
         table.add_column(column, no_wrap=True, justify="left" if column in ("workload", "method") else "right")
     for r in sorted(rows, key=lambda r: (r["workload"] == "all", r["workload"])):
-        low, high = r["ratio_interval"] or (float("nan"),) * 2
-        table.add_row(r["workload"], r["method"], f"{r['tokens_per_second']:.1f}", f"{r['ratio_to_plain'] or float('nan'):.2f}",
-                      f"{low:.2f}-{high:.2f}", f"{r['tokens_per_pass']:.2f}", f"{r['mean_acceptance_length']:.2f}",
-                      "yes" if r["identical"] else "no", f"{r['distinct_4grams']:.2f}")
-    wide().print(table)
+        low, high = r["ratio_interval"] or (NAN, NAN)
+        table.add_row(cell(r["workload"]), cell(r["method"]), f"{r['tokens_per_second']:.1f}",
+                      f"{r['ratio_to_plain'] or NAN:.2f}", f"{low:.2f}-{high:.2f}", f"{r['tokens_per_pass'] or NAN:.2f}",
+                      f"{r['mean_acceptance_length']:.2f}", "yes" if r["identical"] else "no", f"{r['distinct_4grams']:.2f}")
+    out.print(table)

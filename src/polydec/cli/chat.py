@@ -10,6 +10,7 @@ from rich.console import Console
 from polydec import api
 from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import report, run
+from polydec.edge import sentence, whole_text
 
 
 @shared
@@ -23,22 +24,27 @@ def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system m
         lm.draft.lm.keep = 1
     lm.check(flags.method, flags.options())
     request = flags.request(lm)
-    messages = [{"role": "system", "content": system}] if system else []
+    messages = [{"role": "system", "content": whole_text(system, "system")}] if system else []
     console, engine = Console(highlight=False), api.Engine(lm)
     while True:
         try:
             said = console.input("[bold]> [/bold]")
         except (EOFError, KeyboardInterrupt):
             break
+        except ValueError as error:               # bytes that are no UTF-8
+            print(f"polydec: {sentence(error)}", file=sys.stderr)
+            continue
         if not said.strip():
             break
         messages.append({"role": "user", "content": said})
         try:
+            whole_text(said, "message")
             ticket = engine.submit(messages, **request)
         except ValueError as error:
             if all(m["role"] != "assistant" for m in messages):
                 raise
-            print(f"polydec: {error}", file=sys.stderr)       # such as a full context: the chat goes on without this turn
+            print(f"polydec: {sentence(error)}", file=sys.stderr)
+            # such as a full context: the chat goes on without this turn
             messages.pop()
             continue
         run(engine, ticket, quiet=False)

@@ -3,14 +3,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from polydec import api
 from polydec.bench import machine, measure
-from polydec.cli import prompts
+from polydec.cli import asking, prompts
+from polydec.cli.flags import MOST_TOKENS
+from polydec.cli.shown import cell, emit
+from polydec.edge import printable, whole
 
 METHODS = ("plain", "auto", "suffix-automaton", "prompt-lookup", "token-recycling", "draft-model")
 
@@ -21,20 +25,26 @@ def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo
          repeat: Annotated[int | None, typer.Option(help="repetitions in turn (default: 3 up to 8 prompts, then 1)")] = None,
          json_: Annotated[bool, typer.Option("--json", help="the table as one JSON object")] = False) -> None:
     """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical."""
+    whole("max_tokens", max_tokens, 1, MOST_TOKENS)
+    if repeat is not None:
+        whole("repeat", repeat, 1, 1000)
     rows = prompts.read(prompt_file) if prompt_file else list(prompts.BUILT_IN)
     lm = api.load(model)
     methods = [measure.Method(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None]
+    request: dict[str, Any] = {"sampling": lm.sampling(temperature=0.0), "max_tokens": max_tokens}
+    asking.check(lm, ((r.prompt, r.raw) for r in rows), ((m.name, m.options) for m in methods), **request)
     tasks = [measure.Task(r.workload, (r.prompt,), r.raw) for r in rows]
     out = Console(stderr=json_, highlight=False, soft_wrap=True)
-    out.print(f"{model}, {lm.checkpoint.kernel}; {machine.describe(lm.network)}", style="dim")
+    out.print(f"{printable(model)}, {lm.checkpoint.kernel}; {machine.describe(lm.network)}", style="dim", markup=False)
     with out.status("decoding") as status:
-        runs = measure.measure(lm, methods, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=max_tokens,
-                               repeats=repeat or (3 if len(rows) <= 8 else 1), tick=status.update)
+        runs = measure.measure(lm, methods, tasks, **request, repeats=repeat or (3 if len(rows) <= 8 else 1),
+                               tick=lambda label: status.update(escape(printable(label))))
     for at, r in enumerate(rows):
         base = [x for x in runs["plain"] if x.task == at]
-        out.print(f"\n[bold]{r.workload}[/bold]", end=" ")
-        out.print(" ".join(r.key.split())[:100], style="italic", markup=False)
-        out.print(lm.checkpoint.text.decode(base[0].ids[0]).strip(), markup=False)
+        out.print(f"\n[bold]{escape(printable(r.workload))}[/bold]", end=" ")
+        out.print(cell(r.key, 100), style="italic")
+        text = lm.checkpoint.text.decode(base[0].ids[0]).strip()
+        out.print(printable(text) if out.is_terminal else text, markup=False)
         for m in methods:
             mine = [x for x in runs[m.label] if x.task == at]
             per_pass = sum(x.generated for x in mine) / sum(x.passes for x in mine)
@@ -50,6 +60,6 @@ def demo(model: Annotated[str, typer.Option(help="model to decode with")] = "zoo
                   f"identical: {'yes' if r['identical'] else 'no':3}  {r['ratio_to_plain']:5.2f}x ({low:.2f} to {high:.2f})")
     best = max((r for r in table if r["method"] != "plain"), key=lambda r: r["ratio_to_plain"])
     if json_:
-        print(json.dumps({"machine": machine.describe(lm.network), "kernel": lm.checkpoint.kernel, "rows": table}))
+        emit(json.dumps({"machine": machine.describe(lm.network), "kernel": lm.checkpoint.kernel, "rows": table}))
     out.print(f"best: {best['method']} {best['ratio_to_plain']:.2f}x over all prompts, "
               f"identical: {'yes' if best['identical'] else 'no'}")

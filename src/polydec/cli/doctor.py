@@ -15,6 +15,7 @@ from rich.console import Console
 
 from polydec import api
 from polydec.bench import diagnose, machine, profile
+from polydec.edge import check_threads
 from polydec.models import cpu, zoo
 
 
@@ -24,6 +25,7 @@ def doctor(model: Annotated[str, typer.Option(help="model to ask about: a name l
            threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
            json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False) -> None:
     """Machine, kernels, models: what runs, which path serves and why, what is missing."""
+    check_threads(threads)
     if bench and machine.busy() > 0.2:
         Console(stderr=True).print(f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are "
                                    "doubtful", style="yellow")
@@ -101,7 +103,10 @@ def show(report: dict[str, Any]) -> None:
     if table := model["ngrams"]:
         out.print(f"ngrams      {table['contexts']:,} contexts of up to {table['order']} tokens, for auto and ngram-draft")
     kept = model["profile"]
-    out.print("profile     " + (f"measured {kept['measured']}: t(1) {kept['rows'][1]:.2f} ms, t(8) {kept['rows'][8]:.2f} ms"
-                                if kept else "none: `polydec tune` measures one for --method auto"))
+    if kept:
+        few = [m for m in (1, 8) if m in kept["rows"]]
+        out.print(f"profile     measured {kept['measured']}: " + ", ".join(f"t({m}) {kept['rows'][m]:.2f} ms" for m in few))
+    else:
+        out.print("profile     none: `polydec tune` measures one for --method auto")
     if "bench" in report:
         diagnose.show(report["bench"], out)

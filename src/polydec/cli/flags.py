@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
 from typer import Option
 
 from polydec import api
+from polydec.edge import check_threads, whole, whole_text
 from polydec.shapers.sampling import Sampling
 
 MODEL, SAMPLING, OUTPUT = "Model", "Sampling", "Output"
+MOST_CHOICES, MOST_TOKENS, MOST_SEED = 256, 1_000_000, 2 ** 63 - 1
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Flags:
                                  rich_help_panel=MODEL)] = "default"
     ngrams: Annotated[str, Option(help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
                                   rich_help_panel=MODEL)] = "default"
-    method: Annotated[str, Option(help="decoding method: see `polydec methods`", rich_help_panel=MODEL)] = "plain"
+    method: Annotated[str, Option(help="decoding method: see `polydec methods`", rich_help_panel=MODEL)] = "auto"
     set_: Annotated[list[str] | None, Option("--set", help="option of the method, k=v (repeatable)",
                                              rich_help_panel=MODEL)] = None
     dtype: Annotated[str, Option(help="auto (the compiled step where it serves), native, torch, float32, float16, bfloat16",
@@ -57,9 +58,18 @@ class Flags:
     trace: Annotated[Path | None, Option(help="write every event to this file, a JSON object a line",
                                          rich_help_panel=OUTPUT)] = None
 
+    def __post_init__(self) -> None:
+        """What no model could honour is refused before one is loaded."""
+        check_threads(self.threads)
+        whole("n", self.n, 1, MOST_CHOICES)
+        whole("min_tokens", self.min_tokens, 0, MOST_TOKENS)
+        whole("seed", self.seed, -MOST_SEED, MOST_SEED)
+        if self.max_tokens is not None:
+            whole("max_tokens", self.max_tokens, 1, MOST_TOKENS)
+        for text in self.stop or ():
+            whole_text(text, "stop")
+
     def load(self) -> api.LM:
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads is {self.threads}: it must be at least 1")
         draft = None if self.draft == "none" else self.draft
         return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads,
                         quantize=self.quantize, ngrams=None if self.ngrams == "none" else self.ngrams)
@@ -84,11 +94,6 @@ class Flags:
                 "max_tokens": self.max_tokens, "stop": tuple(self.stop or ()),
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
                 "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order}
-
-
-def wide(*, stderr: bool = False) -> Console:
-    """Where tables of figures go: at least 120 columns, as a figure that is cut off says nothing."""
-    return Console(stderr=stderr, highlight=False, width=max(120, Console().width))
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:

@@ -14,18 +14,17 @@ from rich.text import Text as Styled
 from polydec import api
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, shared
+from polydec.cli.shown import fit
 from polydec.core.trace import Event, Opened, ignore, to_json
+from polydec.edge import printable, sentence, whole_text
 
 
 @shared
 def generate(flags: Flags,
-             prompt: Annotated[str | None, typer.Argument(help="the prompt (or --prompt-file)")] = None,
+             prompt: Annotated[str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")] = None,
              prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
-    if (prompt is None) == (prompt_file is None):
-        raise ValueError("prompt is missing: give it as an argument or with --prompt-file" if prompt is None else
-                         "prompt and --prompt-file are both given: give one of them")
-    text = prompts.read_text(prompt_file) if prompt_file else prompt or ""
+    text = asked(prompt, prompt_file)
     if not text.strip():
         raise ValueError("prompt is empty: give a text of at least one character")
     lm = flags.load()
@@ -48,12 +47,28 @@ def generate(flags: Flags,
         raise typer.Exit(130)
 
 
+def asked(prompt: str | None, file: Path | None) -> str:
+    """The prompt: the argument, the file's text, or what is piped in. Raises ValueError where there is none, or two."""
+    if prompt is not None and file is not None:
+        raise ValueError("prompt and --prompt-file are both given: give one of them")
+    if file is not None:
+        return prompts.read_text(file)
+    if prompt is not None and prompt != "-":
+        return whole_text(prompt, "prompt")
+    if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise ValueError("prompt is missing: give it as an argument, with --prompt-file or on standard input")
+    text = prompts.standard_input()
+    if not text:
+        raise ValueError("prompt is missing: nothing came on standard input")
+    return text.removesuffix("\n")
+
+
 def trace(path: Path) -> TextIO:
     """The file to write events to. Raises ValueError where it cannot be written."""
     try:
         return path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"trace {str(path)!r} cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:        # ValueError: a name with a zero in it
+        raise ValueError(sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")) from None
 
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
@@ -72,14 +87,14 @@ def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
     elif not quiet:
         for i, choice in enumerate(ticket.completion().choices):
             console.print(f"[{i}]", style="bold")
-            console.print(Styled(choice.text))
+            console.print(Styled(fit(choice.text)))
     return interrupted
 
 
 def show(console: Console, piece: api.Piece) -> None:
     """One piece: accepted drafts in colour on a terminal, plain text elsewhere."""
     if console.is_terminal:
-        console.print(Styled(piece.text, style="green" if piece.drafted else ""), end="")
+        console.print(Styled(printable(piece.text), style="green" if piece.drafted else ""), end="")
     else:
         sys.stdout.write(piece.text)
     sys.stdout.flush()
@@ -89,7 +104,7 @@ def report(answer: api.Completion) -> None:
     """One line of figures on standard error."""
     m: dict[str, Any] = answer.metrics
     speed = f"{m['tokens_per_second']:.1f} tokens/s" if m["tokens_per_second"] else "too short to time"
-    Console(stderr=True, highlight=False, soft_wrap=True).print(
+    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
         f"{answer.method['name']} ({answer.method['guarantee']}): {answer.usage['completion_tokens']} tokens, {speed}, "
         f"{m['tokens_per_pass'] or 0:.2f} tokens a pass, first token after {m['time_to_first_token']:.2f} s, "
         f"{answer.finish_reason}, {m['kernel']}", style="dim")

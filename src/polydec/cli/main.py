@@ -7,7 +7,8 @@ import warnings
 
 import typer
 
-from polydec.cli import bench, chat, demo, doctor, generate, methods, train, tune, verify, zoo
+from polydec.cli import bench, chat, demo, doctor, generate, methods, trace, train, tune, verify, zoo
+from polydec.edge import sentence
 
 Misuse = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
@@ -24,6 +25,7 @@ app.command()(tune.tune)
 app.command()(doctor.doctor)
 app.add_typer(train.app, name="train")
 app.add_typer(zoo.app, name="zoo")
+app.add_typer(trace.app, name="trace")
 
 
 def main() -> None:
@@ -37,22 +39,37 @@ def main() -> None:
         code = 130
     except Misuse as error:
         code = _fail(error.format_message())
+    except BrokenPipeError:                       # who reads has seen enough, as in `polydec methods | head`
+        code = _unread()
     except (ValueError, OSError) as error:
         if os.environ.get("POLYDEC_TRACEBACK"):
             raise
         code = _fail(str(error))
-    sys.stdout.flush()
+    except MemoryError:
+        code = _fail("there is not enough memory for this")
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _unread()
+    except OSError as error:
+        code = _unread(_fail(f"standard output cannot be written: {error.strerror}"))
     sys.exit(code or 0)
+
+
+def _unread(code: int = 0) -> int:
+    """Let what is left in standard output go nowhere, as the interpreter would try once more to write it when it ends."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")      # noqa: SIM115
+    return code
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: object) -> None:
     """Our own warnings as one sentence; those of libraries are not for users of a command."""
     if category is UserWarning:
-        print(f"polydec: {' '.join(str(message).split())}", file=sys.stderr)
+        print(f"polydec: {sentence(message)}", file=sys.stderr)
 
 
-def _fail(sentence: str) -> int:
-    print(f"polydec: {' '.join(sentence.split())}", file=sys.stderr)
+def _fail(problem: str) -> int:
+    print(f"polydec: {sentence(problem)}", file=sys.stderr)
     return 2
 
 

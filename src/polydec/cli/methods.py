@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polydec import registry
-from polydec.cli.flags import wide
+from polydec.cli.shown import emit_drawn
 
 
 def methods(name: Annotated[str | None, typer.Argument(help="one method, in full")] = None,
@@ -26,7 +26,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="one method, in full
             table.add_column(column, no_wrap=column != "what it is")
         for r in rows:
             table.add_row(r["name"], str(r["guarantee"]), ", ".join(r["needs"]) or "-", r["title"])
-        wide().print(table)
+        emit_drawn(lambda out: out.print(table))
         return
     console = Console(highlight=False)
     r = rows[0]

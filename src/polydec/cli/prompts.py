@@ -2,12 +2,18 @@
 from __future__ import annotations
 
 import gzip
-import json
+import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from polydec.api import LM, Prompt
+from polydec.edge import LARGEST_TEXT, Record, checked, parse_object, read_at_most, read_bytes, sentence, whole, whole_text
 
 
 @dataclass(frozen=True)
@@ -23,19 +29,34 @@ class Row:
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Raises ValueError with one sentence where it cannot be read."""
+    """The text of a file, of a .gz, or of standard input (`-`). Raises ValueError with one sentence where it cannot be read."""
+    if str(path) == "-":
+        return standard_input()
+    content = read_bytes(path)
     try:
         if path.suffix == ".gz":
-            return gzip.decompress(path.read_bytes()).decode("utf-8")
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"file {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+            with gzip.open(BytesIO(content)) as file:
+                content = read_at_most(file, LARGEST_TEXT)
+        return content.decode("utf-8")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
+
+
+def standard_input() -> str:
+    """All of standard input. Raises ValueError where it is closed, no UTF-8 or without end."""
+    try:
+        raw = getattr(sys.stdin, "buffer", None)
+        return (sys.stdin.read() if raw is None else read_at_most(raw, LARGEST_TEXT).decode("utf-8"))
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(sentence(f"prompt is missing: standard input cannot be read ({error})")) from None
 
 
 def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> list[Row]:
     """Rows of a JSON-lines file: `prompt`, or `turns` (Spec-Bench; the first one), or `text`, of which the first
     `prompt_tokens` tokens are the prompt; `category` names the workload, else the file does. Any other text file: one
     prompt a line."""
+    if prompt_tokens is not None:
+        whole("prompt_tokens", prompt_tokens, 1, 1_000_000)
     text, workload = read_text(path), path.name.split(".")[0]
     if ".jsonl" not in path.name and not text.lstrip().startswith("{"):
         rows = [Row(line.strip(), workload) for line in text.split("\n") if line.strip()]
@@ -49,28 +70,50 @@ def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> 
 
 def first(rows: Sequence[Row], limit: int | None) -> list[Row]:
     """The first `limit` rows, 1 and more; all of them where that is None."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}: it must be at least 1")
+    if limit is not None:
+        whole("limit", limit, 1, sys.maxsize)
     return list(rows[:limit])
 
 
+class _Line(Record):
+    """A line of prompts. prompt: text, chat messages or token ids."""
+    category: str | int | None = None
+    prompt: str | list[Any] | None = None
+    turns: Annotated[list[Any], Field(min_length=1)] | None = None
+    text: str | None = None
+
+
+class _Message(Record):
+    role: str
+    content: str
+
+
 def _row(line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None) -> Row:
-    try:
-        j = json.loads(line)
-    except json.JSONDecodeError:
-        raise ValueError(f"line {i} of {str(path)!r} is not a JSON object") from None
-    if not isinstance(j, dict):
-        raise ValueError(f"line {i} of {str(path)!r} is not a JSON object")
-    workload = str(j.get("category", workload))
-    if "prompt" in j:
-        return Row(j["prompt"], workload)
-    if j.get("turns"):
-        return Row(j["turns"][0], workload)
-    if "text" in j:
+    what = f"line {i} of {str(path)!r}"
+    j = checked(_Line, parse_object(line, what), what)
+    if j.category is not None:
+        workload = whole_text(str(j.category), f"{what}: category")
+    if j.prompt is not None:
+        return Row(_prompt(j.prompt, f"{what}: prompt"), workload)
+    if j.turns is not None:
+        return Row(_prompt(j.turns[0], f"{what}: the first turn"), workload)
+    if j.text is not None:
         if prompt_tokens is None or lm is None:
             raise ValueError(f"{str(path)!r} holds running text: say with --prompt-tokens where its prompts end")
-        return Row(lm.ids(j["text"], raw=True)[:prompt_tokens], workload, raw=True)
-    raise ValueError(f"line {i} of {str(path)!r} has none of the fields prompt, turns, text")
+        return Row(lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens], workload, raw=True)
+    raise ValueError(sentence(f"{what} has none of the fields prompt, turns, text"))
+
+
+def _prompt(value: Any, what: str) -> Prompt:
+    """Text, messages or ids. Raises ValueError with one sentence for anything else."""
+    if isinstance(value, str):
+        return whole_text(value, what)
+    if isinstance(value, list) and value and all(type(x) is int for x in value):
+        return value
+    if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
+        messages = [checked(_Message, x, what) for x in value]
+        return [{"role": whole_text(m.role, what), "content": whole_text(m.content, what)} for m in messages]
+    raise ValueError(sentence(f"{what} is a {type(value).__name__}: it must be text, chat messages or token ids"))
 
 
 # One of each kind of work: a question, a summary, two edits, code. Written for this project.

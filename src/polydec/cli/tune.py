@@ -11,6 +11,7 @@ from rich.console import Console
 
 from polydec import api
 from polydec.bench import machine, profile
+from polydec.edge import check_threads
 
 
 def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file or zoo:NAME")] = "zoo:smollm2",
@@ -22,6 +23,7 @@ def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file o
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
     if not 1 <= seconds <= 100:
         raise ValueError(f"seconds is {seconds:g}: it must lie in 1 to 100")
+    check_threads(threads)
     writable()
     lm = api.load(model, draft=None if draft == "none" else draft, dtype=dtype, threads=threads)
     err = Console(stderr=True, highlight=False)

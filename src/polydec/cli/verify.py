@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from polydec import registry
+from polydec import api, registry
 from polydec.bench import machine
-from polydec.bench.certify import compare
-from polydec.cli import prompts
-from polydec.cli.flags import Flags, shared, wide
+from polydec.bench.certify import Comparison, compare
+from polydec.cli import asking, prompts
+from polydec.cli.flags import Flags, shared
+from polydec.cli.shown import cell, emit
+from polydec.edge import printable
 
 
 @shared
@@ -24,36 +26,47 @@ def verify(flags: Flags,
            prompt_tokens: Annotated[int | None, typer.Option(help="of running text: tokens of a prompt")] = None,
            limit: Annotated[int | None, typer.Option(help="use the first prompts only")] = None) -> None:
     """Compare a method's greedy text with plain decoding, token for token. Exit code 1 where a fault is found."""
-    method = "prompt-lookup" if flags.method == "plain" else flags.method
+    method = flags.method
     registry.get(method)
     if flags.temperature:
         raise ValueError(f"temperature is {flags.temperature}: verify compares greedy texts, so it must be 0")
     lm = flags.load()
-    sampling = replace(flags.sampling(lm), temperature=0.0)
     rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
-    lm.check(method, flags.options())
-    console = wide(stderr=flags.json_)
-    shown = track(rows, "comparing", console=Console(stderr=True), transient=True)
-    found = [compare(lm, r.prompt, method, flags.options(), sampling=sampling, max_tokens=flags.max_tokens or 128,
-                     raw=flags.raw or r.raw) for r in shown]
+    request = {"sampling": replace(flags.sampling(lm), temperature=0.0), "max_tokens": flags.max_tokens or 128}
+    asking.check(lm, ((r.prompt, flags.raw or r.raw) for r in rows), (("plain", {}), (method, flags.options())), **request)
+    found = list[Comparison]()
+    if not flags.json_:
+        emit(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
+    try:
+        for r in track(rows, "comparing", console=Console(stderr=True), transient=True):
+            found.append(compare(lm, r.prompt, method, flags.options(), **request, raw=flags.raw or r.raw))
+            if not flags.json_:
+                emit(line(lm, r, found[-1]))
+    finally:                                      # also of what was compared before a failure or Ctrl-C
+        if found:
+            publish(lm, method, rows, found, flags)
+    raise typer.Exit(1 if any(c.verdict == "fault" for c in found) else 0)
+
+
+LINE = "{:60}  {:8}  {:>6}  {:>7}  {}"
+
+
+def line(lm: api.LM, row: prompts.Row, c: Comparison) -> str:
+    """What was found of one prompt."""
+    where = "" if c.equal else f"token {c.at}: {_show(lm, c.plain)} / {_show(lm, c.method)}"
+    return LINE.format(cell(row.key, 60).plain, c.verdict, c.tokens, "" if c.gap is None else f"{c.gap:.1e}", where).rstrip()
+
+
+def publish(lm: api.LM, method: str, rows: Sequence[prompts.Row], found: Sequence[Comparison], flags: Flags) -> None:
+    """The sum of it, or all of it as JSON, on standard output."""
     counts = {v: sum(c.verdict == v for c in found) for v in ("equal", "near-tie", "fault")}
     if flags.json_:
-        print(json.dumps({"machine": machine.describe(lm.network), "model": lm.name, "method": method,
-                          "kernel": lm.checkpoint.kernel, "counts": counts,
-                          "prompts": [{"prompt": r.key[:80], "verdict": c.verdict, **vars(c)}
-                                                        for r, c in zip(rows, found, strict=True)]}))
+        emit(json.dumps({"machine": machine.describe(lm.network), "model": lm.name, "method": method,
+                         "kernel": lm.checkpoint.kernel, "counts": counts,
+                         "prompts": [{"prompt": r.key[:80], "verdict": c.verdict, **vars(c)} for r, c in zip(rows, found)]}))
     else:
-        table = Table(box=None, pad_edge=False)
-        for column in ("prompt", "verdict", "tokens", "first divergence", "gap"):
-            table.add_column(column, no_wrap=True, max_width=60)
-        for r, c in zip(rows, found, strict=True):
-            where = "" if c.equal else f"token {c.at}: {_show(lm, c.plain)} / {_show(lm, c.method)}"
-            gap = "" if c.gap is None else f"{c.gap:.1e}"
-            table.add_row(" ".join(r.key.split())[:60], c.verdict, str(c.tokens), where, gap)
-        console.print(table)
-        console.print(f"{method} on {lm.name} ({lm.checkpoint.kernel}): " + ", ".join(f"{n} {v}" for v, n in counts.items()))
-    raise typer.Exit(1 if counts["fault"] else 0)
+        emit(f"{method} on {printable(lm.name)} ({lm.checkpoint.kernel}): " + ", ".join(f"{n} {v}" for v, n in counts.items()))
 
 
-def _show(lm: object, token: int | None) -> str:
-    return "end" if token is None else repr(lm.checkpoint.text.decode([token]))       # pyright: ignore
+def _show(lm: api.LM, token: int | None) -> str:
+    return "end" if token is None else repr(lm.checkpoint.text.decode([token]))

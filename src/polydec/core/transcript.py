@@ -49,8 +49,9 @@ class Text:
     Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what follows a gap, or is not
     final yet, waits inside and may still be changed.
     """
-    __slots__ = ("_ahead", "_asked", "_begin", "_guard", "_guarded", "_pieces", "_record", "_writer", "choice", "ends", "finish_reason", "limit",
-                 "notes", "score", "tokens")
+    __slots__ = (
+        "_ahead", "_asked", "_begin", "_guard", "_guarded", "_pieces", "_record", "_writer", "choice", "ends", "finish_reason",
+        "limit", "notes", "score", "tokens")
 
     def __init__(self, record: Transcript, choice: int | None, writer: Writer) -> None:
         request = record.request

@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from polydec.files import replace
 from polydec.models import edge
 
 CONFIG = "config.json"
@@ -66,17 +66,3 @@ def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[in
     if t.is_floating_point() and not bool(t.isfinite().all()):
         raise ValueError(f"{kind.weights} has a NaN or an infinite number in {name}")
     return t
-
-
-def replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Call write(temporary path), then move that file to `path`: what is there is always whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(temporary)
-        temporary.chmod(0o644)                    # some writers make files that only their owner can read
-        with open(temporary, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """The edge where model files come in: what they may hold, and how what is wrong with them is said."""
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,29 +10,15 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-LONGEST = 300
-"""Characters of an error's sentence."""
-_WORD = 100                                       # characters of a path or name in it
+from polydec.edge import LONGEST, printable, read_json, sentence
+
+__all__ = ["LONGEST", "check", "first_line", "own_code", "printable", "read_json", "reading", "refuse_kernels", "sentence"]
+
 _SHORT = Repr()
 _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
 _BRANCH = re.compile(r"\[|^(constrained-)?(int|float|str|bool)$")        # which branch of a union it was, pydantic says
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _WHAT_FILES_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError,
                      RecursionError, RuntimeError, TypeError, ValueError)
-
-
-def printable(text: str) -> str:
-    """The text as a terminal may have it: of control characters only line feed and tab stay, every other one (and what turns
-    the direction of writing) is written as its escape, `\\x1b`."""
-    return _HIDDEN.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
-
-
-def sentence(problem: object) -> str:
-    """What an error says, in one line of at most LONGEST characters without control characters."""
-    text = str(problem)[:64 * LONGEST]            # a message can be as long as the file that it speaks of
-    words = [w if len(w) <= _WORD else f"{w[:_WORD // 2]}…{w[1 - _WORD // 2:]}" for w in printable(text).split()]
-    line = " ".join(words)
-    return line if len(line) <= LONGEST else line[:LONGEST - 1] + "…"
 
 
 def first_line(e: BaseException) -> str:
@@ -96,16 +81,3 @@ def own_code(path: Path) -> str:
     if not path.is_file() or "auto_map" not in read_json(path):
         return ""
     return f"{path.name} names code of its own (auto_map): code that a checkpoint brings is never run"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ValueError where it is none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        raise ValueError(sentence(f"{path} is not readable JSON (it is nested too deeply)")) from None
-    except (OSError, ValueError) as e:
-        raise ValueError(sentence(f"{path} is not readable JSON ({e})")) from None
-    if not isinstance(content, dict):
-        raise ValueError(sentence(f"{path} holds a {type(content).__name__}: it must be one JSON object"))
-    return content

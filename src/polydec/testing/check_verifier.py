@@ -61,7 +61,8 @@ def check_verifier(verifier: Verifier, *, laws: int = 2, tolerance: float = 1e-9
 
 def _enumerable(verifier: Verifier, size: int) -> bool:
     try:
-        law_of(lambda rng: answer_one(Speculative(toy(1, size), Nothing(), verifier, Fixed(0)), Request((0,), max_tokens=1), rng))
+        decoder = Speculative(toy(1, size), Nothing(), verifier, Fixed(0))
+        law_of(lambda rng: answer_one(decoder, Request((0,), max_tokens=1), rng))
     except ValueError:                            # noise over more than three tokens is not enumerable
         return False
     return True

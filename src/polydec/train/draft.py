@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec import files
 from polydec.core.types import Vocab
 from polydec.models import checkpoint
 from polydec.models.lm import LM
 from polydec.models.transformer import Transformer
-from polydec.train import network as net
 from polydec.train import selfplay
 from polydec.train.acceptance import Acceptance, measure
 from polydec.train.data import data_root
@@ -94,17 +94,18 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
         gather(spec, path)
-    samples = [s for s in selfplay.read(path) if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context]
+    samples = [s for s in selfplay.read(path, shape.vocab)
+               if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context]
     if not samples:
         raise ValueError(f"text is {str(path)!r}: no sample in it fits into {spec.context} tokens")
     teacher = Teacher.of({**source.config, "max_position_embeddings": spec.context}, source.weights, fast)
-    key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[:8]      # what the kept states depend on
+    key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[:8]      # a cache for each of these
     laws = teacher.cached(samples, path.with_name(f"{path.stem}-{key}.jsonl"), spec.temperature)
     student = build(spec, shape, teacher, samples)
     lesson = Lesson(spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos)
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
     identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "bf16")}, "bf16": fast,
-                "samples": len(samples)}
+                "samples": selfplay.fingerprint(samples)}
     with shown("draft", spec.steps) as watch:
         curve = fit(student, lesson.loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
     save(out, student, spec, source.config)
@@ -113,9 +114,9 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
         "steps": spec.steps, "seconds": round(time.perf_counter() - began, 1), "bf16": fast, "loss": curve[-1][1],
         "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))), "curve": curve}
     if (out / "held.jsonl").exists():
-        held = selfplay.read(out / "held.jsonl")
+        held = selfplay.read(out / "held.jsonl", shape.vocab)
         result["held_out"] = {k: asdict(v) for k, v in evaluate(student, teacher, held).items()}
-    net.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
     return result
 
 

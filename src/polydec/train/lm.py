@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec import edge, files
 from polydec.models import checkpoint
 from polydec.train import network as net
 from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, data_root, pack, split
@@ -145,7 +147,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     result = {"parameters": sum(p.numel() for p in student.parameters()), "steps": schedule.steps,
               "tokens": schedule.steps * preset.rows * preset.length, "seconds": round(time.perf_counter() - began, 1),
               "bf16": fast, "loss": curve[-1][1], "curve": curve, **measure(student, corpus, spec, shape)}
-    net.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
     return result
 
 
@@ -191,11 +193,14 @@ def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> 
     source = spec.tokenizer or spec.teacher or spec.start
     path = (directory(source) if source else out) / "tokenizer.json"
     if path.exists():
-        return Tokenizer.from_file(str(path))
+        try:
+            return Tokenizer.from_file(str(path))
+        except Exception as e:                    # whatever the library meets; it has no kind of error of its own
+            raise ValueError(edge.sentence(f"{path} is not a readable tokenizer: {e}")) from None
     if source:
         raise ValueError(f"tokenizer is {source!r}: there is no tokenizer.json")
     tokenizer = train_tokenizer(texts, size)
-    net.replace(path, lambda at: tokenizer.save(str(at)))
+    files.replace(path, lambda at: tokenizer.save(str(at)))
     return tokenizer
 
 
@@ -225,6 +230,10 @@ def measure(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[
                                                  for k, v in corpus.held.items()}}
 
 
+WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError, ArithmeticError, LookupError)
+"""What a directory that is damaged, or another one, makes its reader raise."""
+
+
 def directory(name: str) -> Path:
     return Path(name) if Path(name).is_dir() else checkpoint.find(name)
 
@@ -233,8 +242,6 @@ def load_directory(name: str) -> Llama:
     """A network as `train_lm` saved it, by its directory or as zoo:NAME, in fp32, without gradients."""
     path = directory(name)
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        weights = load_file(str(path / "model.safetensors"))
-    except OSError as e:
-        raise ValueError(f"teacher is {name!r}: it must be a directory that `polydec train lm` wrote ({e})") from None
-    return net.from_weights(config, weights)
+        return net.from_weights(edge.read_json(path / "config.json"), load_file(str(path / "model.safetensors")))
+    except WRONG as e:
+        raise ValueError(edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")) from None

@@ -3,15 +3,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from polydec.train.network import replace
+from polydec.edge import Record, checked, sentence
+from polydec.files import replace
 
 
 @dataclass(frozen=True)
@@ -94,18 +96,10 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
     known, opts = dict(identity or {}), optimisers(network, s)
     step, curve, total = 0, list[tuple[int, float]](), 0.0
     if state is not None and state.exists():
-        try:
-            saved = torch.load(state, weights_only=True)
-        except Exception as e:
-            raise ValueError(f"{state} is not a readable checkpoint ({e}): delete it to start anew") from None
-        if saved["identity"] != known:
-            other = [k for k in {*known, *saved["identity"]} if known.get(k) != saved["identity"].get(k)]
-            raise ValueError(f"{state} belongs to another run ({', '.join(sorted(other))} differ): choose another directory "
-                             "or delete it")
-        network.load_state_dict(saved["network"])
-        for o, values in zip(opts, saved["optimisers"], strict=True):
-            o.load_state_dict(values)
-        step, curve, total = saved["step"], [(int(a), b) for a, b in saved["curve"]], saved["total"]
+        saved = read_state(state, network, opts, known)
+        if saved.step >= s.steps and not saved.curve:
+            raise ValueError(f"{state} has no loss curve: delete it to start anew")
+        step, curve, total = saved.step, [(a, b) for a, b in saved.curve], saved.total
     peak = [[g["lr"] for g in (o.param_groups)] for o in opts]
     if step:                                      # a loaded group carries the rate of its last step
         peak = [[s.rate if isinstance(o, torch.optim.AdamW) else s.muon for _ in o.param_groups] for o in opts]
@@ -134,6 +128,62 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
                        "curve": curve, "total": total, "identity": known}
             replace(state, lambda at, content=content: torch.save(content, at))
     return curve
+
+
+class State(Record):
+    """What a checkpoint of training holds."""
+    model_config = ConfigDict(arbitrary_types_allowed=True, strict=True, frozen=True, allow_inf_nan=True)
+    network: dict[str, Tensor]
+    optimisers: list[dict[str, Any]]
+    step: Annotated[int, Field(ge=0)]
+    curve: list[tuple[int, float]]
+    total: float
+    identity: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> State:
+        steps = [0, *(at for at, _ in self.curve), self.step]
+        if steps[:-1] != sorted(set(steps[:-1])) or steps[-2] > self.step:
+            raise ValueError("the points of its curve are not in the order of its steps")
+        return self
+
+
+def read_state(path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimizer], known: Mapping[str, Any]) -> State:
+    """Put a checkpoint into a network and its optimisers. Raises ValueError with one sentence where it is damaged or belongs
+    to another run; the network is then as it was."""
+    anew = "delete it to start anew"
+    try:
+        content = torch.load(path, weights_only=True)
+    except Exception as e:
+        raise ValueError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
+    saved = checked(State, content, f"{path} is not a checkpoint of training ({anew})")
+    if saved.identity != known:
+        other = [k for k in {*known, *saved.identity} if known.get(k) != saved.identity.get(k)]
+        raise ValueError(sentence(f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
+                                  "choose another directory or delete it"))
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    try:
+        network.load_state_dict(saved.network)
+        for o, values in zip(opts, saved.optimisers, strict=True):
+            _same_shapes(o, values)
+            o.load_state_dict(values)
+    except Exception as e:                        # torch raises what its pickled parts happen to meet
+        network.load_state_dict(before)
+        raise ValueError(sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")) from None
+    return saved
+
+
+def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
+    """Raise ValueError where a moment has another shape than its parameter: the optimiser itself finds out in its step."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for i, p in enumerate(parameters):
+        for name, value in values["state"].get(i, {}).items():
+            if not isinstance(value, Tensor) or (value.ndim and value.shape != p.shape):
+                raise ValueError(f"{name} of parameter {i} has another shape")
+    for group in values["param_groups"]:
+        for name, value in group.items():
+            if name != "params" and type(value) is not type(optimiser.param_groups[0].get(name)):
+                raise ValueError(f"{name} of the optimiser is {value!r}")
 
 
 def precision(enabled: bool) -> Any:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.models.artefact import replace
+from polydec.files import replace
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from polydec.core.types import Vocab
+from polydec.files import replace
 from polydec.models import checkpoint
 from polydec.models.ngrams import LAST, MIX, NGrams, save
 from polydec.train import selfplay
 from polydec.train.data import data_root
-from polydec.train.network import replace
 from polydec.train.progress import counted
 from polydec.train.selfplay import Sample
 
@@ -62,7 +62,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
             with counted(f"writing {file.name}") as watch:
                 selfplay.write(file, point.lm, point.text, data_root(spec.data), each, max_tokens=spec.max_tokens,
                                seed=spec.seed, held=apart, watch=watch)
-    samples = [s for s in selfplay.read(path) if s.output_ids]
+    samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
         raise ValueError(f"text is {str(path)!r}: no sample in it")
     table = count(samples, spec, point.lm.vocab)
@@ -70,7 +70,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
         "samples": len(samples), "tokens": sum(len(s.output_ids) for s in samples), "contexts": len(table.key_M),
         "seconds": round(time.perf_counter() - began, 1)}
     if held.exists():
-        result["held_out"] = judge(table, selfplay.read(held))
+        result["held_out"] = judge(table, selfplay.read(held, point.lm.vocab.size))
     about = {"target": spec.target, "least": spec.least, "discount": spec.discount,
              "samples": len(samples), "tokens": result["tokens"]}
     save(out, table, about)

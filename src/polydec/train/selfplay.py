@@ -1,22 +1,28 @@
 """Text that a model writes itself, as training data for its draft: prompts, sampling, JSONL."""
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from polydec import edge, files, registry
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, Task
+from polydec.kit import Kit
 from polydec.models.lm import LM
 from polydec.models.text import Text
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
-from polydec.testing.kits import build
 from polydec.train.data import bucket, held_out, read_rows
+
+Token = Annotated[int, Field(ge=0, lt=2 ** 31)]
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def answers(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_t
         while waiting and len(running) < live:
             n, (_, ids, mode) = waiting.pop()
             sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
-            decoder, _ = build("plain", Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)))
+            decoder, _ = registry.build("plain", Kit(Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos))))
             room = lm.network.context - len(ids)
             running[scheduler.submit(answer_one(decoder, Request(ids, max_tokens=min(max_tokens, room), seed=seed + n)))] = n
         scheduler.step()
@@ -99,41 +105,93 @@ def answers(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_t
 
 def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: int = 256, seed: int = 0, live: int = 32,
           held: bool = False, watch: Callable[[int, int], None] = lambda n, of: None) -> None:
-    """Append answers to `path`, a JSON object a line; prompts that are answered there already are passed over, so an
-    interruption loses at most the `live` that were under way. watch(answered, of how many)."""
+    """Answers to the prompts of `root`, collected in `path`. watch(answered, of how many)."""
     asked: list[tuple[str, tuple[int, ...], Mode]] = []
     for kind, user in prompts(root, each, held=held, seed=seed):
         ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
         if len(ids) + 32 <= lm.network.context:
             asked.append((kind, ids, mode_of(user)))
-    known = {(s.prompt_ids, s.temperature, s.penalty) for s in read(path)} if path.exists() else set()
-    left = [a for a in asked if (a[1], a[2].temperature, a[2].penalty) not in known]
+    collect(path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, watch=watch)
+
+
+def collect(path: Path, lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_tokens: int, seed: int = 0,
+            live: int = 32, watch: Callable[[int, int], None] = lambda n, of: None) -> None:
+    """Append answers to `path`, a JSON object a line. What stands there stays: prompts that are answered there already are
+    passed over, so that an interruption loses at most the `live` that were under way. Raises ValueError where another
+    process collects there, OSError where the file cannot be written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = len(asked) - len(left)
-    if path.exists():                             # what an interruption left of a last line
-        whole = path.read_bytes()
-        path.write_bytes(whole[:whole.rfind(b"\n") + 1])
-    with open(path, "a", encoding="utf-8") as f:
-        for sample in answers(lm, left, max_tokens=max_tokens, seed=seed, live=live):
-            f.write(json.dumps(asdict(sample)) + "\n")
-            f.flush()
-            done += 1
-            watch(done, len(asked))
+    with files.lock(path, wait=0.0):
+        known = {(s.prompt_ids, s.temperature, s.penalty) for s in read(path)} if path.exists() else set()
+        left = [a for a in asked if (a[1], a[2].temperature, a[2].penalty) not in known]
+        done = len(asked) - len(left)
+        if path.exists():
+            files.end_last_line(path, _is_sample)
+        with open(path, "a", encoding="utf-8") as f:
+            for sample in answers(lm, left, max_tokens=max_tokens, seed=seed, live=live):
+                f.write(json.dumps(asdict(sample)) + "\n")
+                f.flush()
+                done += 1
+                watch(done, len(asked))
 
 
-def read(path: Path) -> list[Sample]:
-    """Samples of a JSONL file; a last line that an interruption cut short is left out. Raises ValueError on any other."""
+class _Line(edge.Record):
+    """A line of a file of samples."""
+    prompt_ids: Annotated[list[Token], Field(min_length=1)]
+    output_ids: list[Token]
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    penalty: Annotated[float, Field(gt=0.0)] = 1.0
+    kind: str = ""
+
+    @property
+    def sample(self) -> Sample:
+        return Sample(tuple(self.prompt_ids), tuple(self.output_ids), self.temperature, self.penalty, self.kind)
+
+
+def read(path: Path, size: int | None = None) -> list[Sample]:
+    """Samples of a JSONL file; a last line that an interruption cut short is left out. size: tokens of the vocabulary that
+    they must belong to, if it is known. Raises ValueError with one sentence on a file that cannot be read, and on any other
+    line that is no sample."""
     out: list[Sample] = []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = edge.read_bytes(path, most=1 << 34).split(b"\n")
     for n, line in enumerate(lines, 1):
-        if line:
-            try:
-                r = json.loads(line)
-                out.append(Sample(tuple(r["prompt_ids"]), tuple(r["output_ids"]), r.get("temperature", 0.0),
-                                  r.get("penalty", 1.0), r.get("kind", "")))
-            except (ValueError, KeyError, TypeError) as e:
-                if n < len(lines):
-                    raise ValueError(f"{path}, line {n}, is not a sample with prompt_ids and output_ids ({e})") from None
+        if not line.strip():
+            continue
+        try:
+            sample = _sample(line, f"{path}, line {n}, is not a sample with prompt_ids and output_ids")
+        except ValueError:
+            if n < len(lines):
+                raise
+            continue
+        strange = -1 if size is None else max((*sample.prompt_ids, *sample.output_ids))
+        if size is not None and strange >= size:
+            raise ValueError(edge.sentence(f"{path}, line {n}, has token {strange}: the target's ids lie in 0 to {size - 1}"))
+        out.append(sample)
+    return out
+
+
+def _sample(line: bytes, what: str) -> Sample:
+    return edge.checked(_Line, edge.parse_object(line, what), what).sample
+
+
+def _is_sample(line: bytes) -> bool:
+    try:
+        _sample(line, "line")
+    except ValueError:
+        return False
+    return True
+
+
+def fingerprint(samples: Sequence[Sample]) -> str:
+    """What is computed from these samples may be kept under this name: how many there are, and a digest of their tokens."""
+    return f"{len(samples)} {digests(samples)[-1] if samples else ''}"
+
+
+def digests(samples: Sequence[Sample]) -> list[str]:
+    """Of each sample a digest of it and all before it: two files that agree up to a sample agree in its digest."""
+    out, whole = list[str](), hashlib.sha1()
+    for s in samples:
+        whole.update(json.dumps([s.prompt_ids, s.output_ids]).encode())
+        out.append(whole.hexdigest()[:16])
     return out
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
+from polydec.files import replace
 from polydec.models import checkpoint, stop_head, zoo
 from polydec.models.lm import LM
 from polydec.models.stop_head import StopHead
@@ -20,7 +21,6 @@ from polydec.models.text import Text
 from polydec.train import selfplay
 from polydec.train.data import data_root
 from polydec.train.loop import Schedule, fit
-from polydec.train.network import replace
 from polydec.train.progress import shown
 from polydec.train.selfplay import Mode, Sample
 
@@ -143,7 +143,7 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
         return weighted_bce(network.head().logits(lessons.hidden_NH[some]), lessons.accepted_N[some], spec.weight), spec.rows
 
     identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data")}, "draft": name,
-                "positions": len(lessons.accepted_N)}
+                "positions": len(lessons.accepted_N), "samples": selfplay.fingerprint(samples)}
     with shown("stop-head", spec.steps) as watch:
         curve = fit(network, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50),
                     state=out / "state.pt", identity=identity, watch=watch)
@@ -167,9 +167,13 @@ def gather(spec: StopHeadSpec, lm: LM, text: Text, held: bool) -> list[Sample]:
             ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
             if len(ids) + spec.max_tokens <= lm.network.context:
                 asked.append((kind, ids, Mode(spec.temperature, 1.0)))
-        samples = list(selfplay.answers(lm, asked, max_tokens=spec.max_tokens, seed=spec.seed, live=8))
-        replace(path, lambda at: Path(at).write_text("".join(json.dumps(asdict(s)) + "\n" for s in samples)))
-    return [s for s in selfplay.read(path) if s.output_ids]
+        part = path.with_name(f"{path.stem}.part.jsonl")          # what an interrupted run has collected counts
+        selfplay.collect(part, lm, asked, max_tokens=spec.max_tokens, seed=spec.seed, live=8)
+        part.rename(path)
+    samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
+    if not samples:
+        raise ValueError(f"text is {str(path)!r}: no sample in it")
+    return samples
 
 
 def learn(target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, seed: int) -> Lessons:

@@ -1,8 +1,14 @@
 """The target's laws on text it wrote, by teacher forcing, kept as hidden states: a row of V numbers is one product away."""
 from __future__ import annotations
 
+import glob
+import hashlib
+import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec import edge
+from polydec.files import lock, replace
 from polydec.train.loop import precision
-from polydec.train.network import Llama, from_weights, replace
-from polydec.train.selfplay import Sample
+from polydec.train.network import Llama, from_weights
+from polydec.train.selfplay import Sample, digests
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +48,16 @@ class Teacher:
         n = self.network
         return n.model.embed_tokens.weight if n.lm_head is None else n.lm_head.weight
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the arithmetic and of some numbers of every weight."""
+        out = hashlib.sha1(f"{self.fast}".encode())
+        for name, weight in self.network.state_dict().items():
+            flat = weight.detach().flatten()
+            some = flat[::max(1, len(flat) // 1024)].float().contiguous()
+            out.update(f"{name} {tuple(weight.shape)}".encode() + some.numpy().tobytes())
+        return out.hexdigest()[:16]
+
     @torch.no_grad()
     def hidden(self, sample: Sample) -> Tensor:
         """One bf16 row per output token, of the position that predicts it."""
@@ -59,19 +77,42 @@ class Teacher:
 
     def cached(self, samples: Sequence[Sample], path: Path, temperature: float) -> Laws:
         """The same for the samples of the file `path`, kept beside it: `.hidden` is appended to when the file has grown,
-        `.lse-TEMPERATURE` is computed where it is missing."""
+        `.lse-TEMPERATURE` is computed where it is missing. `.states` says of which text and which target they are: those of
+        another one are computed again, which is said in a warning."""
         width, rows = self.head_VH.shape[1], sum(len(s.output_ids) for s in samples)
-        at = path.with_suffix(".hidden")
-        have = at.stat().st_size // (2 * width) if at.exists() else 0
-        with open(at, "ab") as f:
-            f.truncate(have * 2 * width)
-            seen = 0
-            for s in samples:
-                if seen >= have:
-                    f.write(self.hidden(s).view(torch.int16).numpy().tobytes())
-                elif seen + len(s.output_ids) > have:      # an interruption cut this one short
-                    f.write(self.hidden(s)[have - seen:].view(torch.int16).numpy().tobytes())
-                seen += len(s.output_ids)
+        at, of = path.with_suffix(".hidden"), path.with_suffix(".states")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with lock(at):
+            self._extend(at, of, path, samples, width)
+            return self._read(at, path, rows, width, temperature)
+
+    def _extend(self, at: Path, of: Path, path: Path, samples: Sequence[Sample], width: int) -> None:
+        """Make `at` hold the states of all these samples, in order; more may follow."""
+        own, known = digests(samples), _known(of)
+        size = at.stat().st_size if at.exists() else 0
+        kept = known.digests if known is not None and known.target == self.fingerprint else []
+        same = next((i for i, (a, b) in enumerate(zip(own, kept)) if a != b), min(len(own), len(kept)))
+        ends = [0, *accumulate(2 * width * len(s.output_ids) for s in samples)]
+        while ends[same] > size:                  # the file is shorter than it should be
+            same -= 1
+        if same == len(own):
+            return
+        if same < len(kept) or (size and not kept):
+            warnings.warn(f"{at.name} holds states of another text or target: {len(own) - same} of {len(own)} samples are "
+                          "computed again", stacklevel=4)
+            for old in path.parent.glob(f"{glob.escape(path.stem)}.lse-*"):
+                old.unlink()
+        _note(of, self.fingerprint, own[:same])   # before anything is cut off
+        with open(at, "r+b" if at.exists() else "w+b") as f:
+            f.truncate(ends[same])
+            f.seek(ends[same])
+            for i, s in enumerate(samples[same:], same + 1):
+                f.write(self.hidden(s).view(torch.int16).numpy().tobytes())
+                if i % 64 == 0 or i == len(samples):
+                    f.flush()
+                    _note(of, self.fingerprint, own[:i])
+
+    def _read(self, at: Path, path: Path, rows: int, width: int, temperature: float) -> Laws:
         hidden = torch.from_numpy(np.fromfile(at, dtype=np.int16, count=rows * width)).view(torch.bfloat16).view(rows, width)
         sums = path.with_suffix(f".lse-{temperature}")
         known = np.fromfile(sums, dtype=np.float32, count=rows) if sums.exists() else np.zeros(0, np.float32)
@@ -79,3 +120,23 @@ class Teacher:
             known = np.concatenate([known, self.lse(hidden[len(known):], temperature).numpy()])
             replace(sums, lambda to: known.tofile(to))
         return Laws(hidden, torch.from_numpy(known), temperature)
+
+
+class _States(edge.Record):
+    """Of which target and which samples a file of states is: a digest of each sample and all before it."""
+    target: str
+    digests: list[str]
+
+
+def _known(of: Path) -> _States | None:
+    """What the file says, or None where it is absent or damaged."""
+    if not of.exists():
+        return None
+    try:
+        return edge.checked(_States, edge.read_json(of), str(of))
+    except ValueError:
+        return None
+
+
+def _note(of: Path, target: str, digests: Sequence[str]) -> None:
+    replace(of, lambda to: to.write_text(json.dumps({"target": target, "digests": list(digests)}), encoding="utf-8"))

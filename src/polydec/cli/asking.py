@@ -1,0 +1,21 @@
+"""How commands ask the engine: the one place that knows its calls."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polydec import api
+
+
+def check(lm: api.LM, prompts: Iterable[tuple[api.Prompt, bool]], methods: Iterable[tuple[str, Mapping[str, Any]]],
+          **request: Any) -> None:
+    """Raise ValueError with one sentence if any of these (prompt, raw) is refused by any of these (method, options) with this
+    request. Nothing is computed: what takes minutes begins after all has been checked."""
+    prompts, methods = list(prompts), list(methods)
+    for method, options in methods:
+        lm.check(method, options)
+    engine = api.Engine(lm)
+    for method, options in methods:
+        for prompt, raw in prompts:
+            ticket = engine.submit(prompt, method=method, options=options, raw=raw, **request)
+            engine.cancel(ticket)

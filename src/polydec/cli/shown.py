@@ -1,0 +1,41 @@
+"""What reaches a terminal or a pipe."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from io import StringIO
+
+from rich.console import Console
+from rich.text import Text
+
+from polydec.edge import printable
+
+
+def fit(text: str) -> str:
+    """A model's or a file's text for standard output: a terminal gets no control characters, a pipe the text as it is."""
+    return printable(text) if sys.stdout.isatty() else text
+
+
+def cell(text: str, longest: int = 200) -> Text:
+    """A text that is not ours in a table: no markup is read in it, and it stays on one line."""
+    return Text(" ".join(printable(text[:4 * longest]).split())[:longest])
+
+
+def emit_drawn(draw: Callable[[Console], None]) -> None:
+    """`emit` what is drawn on a console of at least 120 columns: a figure that is cut off says nothing."""
+    paper = StringIO()
+    draw(Console(file=paper, force_terminal=sys.stdout.isatty(), highlight=False, width=max(120, Console().width)))
+    emit(paper.getvalue().rstrip("\n"))
+
+
+def emit(text: str) -> None:
+    """Write a result to standard output. Where that fails (a full disk) it goes to standard error, as it was long in the
+    making; ValueError is raised then all the same."""
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stderr.write(f"{text}\n")
+        raise ValueError(f"standard output cannot be written ({error.strerror}): what it should hold stands above") from None

@@ -1,0 +1,179 @@
+"""polydec trace: a file that `--trace` wrote, made readable."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from polydec.cli.shown import emit, emit_drawn
+from polydec.core.trace import Edited, Event, Finished, Opened, Proposed, Verified, from_json
+from polydec.edge import parse_object, printable, read_bytes, sentence, whole
+
+app = typer.Typer(help="Read traces that --trace wrote.", no_args_is_help=True)
+
+
+@app.callback()
+def trace() -> None:
+    """Read traces that `polydec generate --trace FILE` wrote."""
+
+
+@dataclass
+class Round:
+    """One pass: how many tokens were drafted (several for one position where the draft is a tree) and how deep, how many of
+    them were accepted, and the pieces of text that it wrote."""
+    position: int
+    drafted: int = 0
+    depth: int = 0
+    accepted: int = 0
+    pieces: tuple[str, ...] = ()
+
+
+@dataclass
+class Story:
+    """What a trace tells of one choice."""
+    method: str = ""
+    prompt: int = 0
+    rounds: list[Round] = field(default_factory=list[Round])
+    finish: str = "not finished"
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(r.pieces) for r in self.rounds)
+
+
+@app.command()
+def show(file: Annotated[Path, typer.Argument(help="what --trace wrote")],
+         rounds: Annotated[int, typer.Option(help="show the first rounds of each choice only (0: all)")] = 0,
+         json_: Annotated[bool, typer.Option("--json", help="the rounds as one JSON object")] = False) -> None:
+    """Show a trace: a line a round with the draft, what was accepted of it (green) and the text that was written."""
+    whole("rounds", rounds, 0, 1_000_000_000)
+    stories = read(file)
+    if json_:
+        emit(json.dumps({str(c): {"method": s.method, "prompt_tokens": s.prompt, "tokens": s.tokens, "finish_reason": s.finish,
+                                  "rounds": [vars(r) for r in s.rounds]} for c, s in stories.items()}))
+        return
+
+    def draw(out: Console) -> None:
+        for choice, story in stories.items():
+            title = f"choice {choice}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
+            out.print(Text(printable(title), "bold"))
+            out.print(table(story.rounds[:rounds or None]))
+            out.print(Text(summary(story), "dim"))
+    emit_drawn(draw)
+
+
+def table(rounds: Sequence[Round]) -> Table:
+    """A line a round. The bar: # accepted, - drafted in vain; text: accepted drafts in green, the pass's own token plain."""
+    out = Table(box=None, pad_edge=False)
+    for column in ("round", "at", "drafted", "accepted"):
+        out.add_column(column, justify="right", no_wrap=True)
+    out.add_column("draft", no_wrap=True, max_width=24, overflow="ellipsis")
+    out.add_column("text", no_wrap=True, max_width=64, overflow="ellipsis")
+    for n, r in enumerate(rounds, 1):
+        bar = Text("#" * r.accepted, "green").append("-" * max(0, r.depth - r.accepted), "red")
+        text = Text()
+        for i, piece in enumerate(r.pieces):
+            text.append(printable(piece).replace("\n", "⏎").replace("\t", "⇥"), "green" if i < r.accepted else "")
+        out.add_row(str(n), str(r.position), str(r.drafted or ""), str(r.accepted or ""), bar, text)
+    return out
+
+
+def summary(story: Story) -> str:
+    drafts = [r for r in story.rounds if r.drafted]
+    each = f"{story.tokens / len(story.rounds):.2f} tokens a pass" if story.rounds else "no pass"
+    drafted, accepted = sum(r.drafted for r in drafts), sum(r.accepted for r in drafts)
+    return (f"{story.tokens} tokens in {len(story.rounds)} passes, {each}; {len(drafts)} with a draft: {accepted} of {drafted} "
+            "drafted tokens accepted")
+
+
+def read(path: Path) -> dict[int, Story]:
+    """Of each choice what the file tells. Raises ValueError with one sentence where a line is no event, or there is none."""
+    stories: dict[int, Story] = {}
+    for event, method in _events(path):
+        story = stories.setdefault(event.choice, Story())
+        _tell(story, event, method)
+    if not stories:
+        raise ValueError(sentence(f"trace {str(path)!r} holds no event"))
+    return dict(sorted(stories.items()))
+
+
+def _tell(story: Story, event: Event, method: str) -> None:
+    match event:
+        case Opened():
+            story.method, story.prompt = method, len(event.prompt)
+        case Proposed():
+            story.rounds.append(Round(event.position, len(event.token) - 1, _depth(event.parent)))
+        case Verified():
+            if not story.rounds or story.rounds[-1].pieces:
+                story.rounds.append(Round(event.position))
+            story.rounds[-1].accepted = len(event.path)
+        case Edited():
+            if not story.rounds or story.rounds[-1].pieces:
+                story.rounds.append(Round(story.prompt + story.tokens))
+            story.rounds[-1].pieces, story.rounds[-1].accepted = event.pieces, event.accepted
+        case Finished():
+            story.finish = event.finish_reason
+
+
+def _depth(parent: Sequence[int]) -> int:
+    """The longest path of a tree whose node 0 is the root; parents come before their children."""
+    deep = [0] * len(parent)
+    for i in range(1, len(parent)):
+        deep[i] = deep[parent[i]] + 1
+    return max(deep, default=0)
+
+
+def _events(path: Path) -> Iterator[tuple[Event, str]]:
+    """Events, and of an opening the method's name with its guarantee. A last line that an interruption cut short is left
+    out."""
+    lines = read_bytes(path).split(b"\n")
+    for n, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        what = f"line {n} of {str(path)!r}"
+        try:
+            content = parse_object(line, what)
+            yield _checked(from_json(content), what), _method(content.get("method"))
+        except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise ValueError(sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")) from None
+        except ValueError as error:
+            if n == len(lines) and n > 1:
+                continue
+            raise ValueError(sentence(error if what in str(error) else f"{what}: {error}")) from None
+
+
+def _checked(event: Event, what: str) -> Event:
+    """The event, with the types that its readers rely on."""
+    def ids(value: Any) -> bool:
+        return isinstance(value, tuple) and all(type(x) is int for x in value)     # pyright: ignore[reportUnknownVariableType]
+
+    good = type(event.choice) is int
+    match event:
+        case Opened():
+            good &= ids(event.prompt)
+        case Proposed():
+            good &= ids(event.token) and ids(event.parent) and len(event.token) == len(event.parent) > 0
+            good = good and all(0 <= p < i for i, p in enumerate(event.parent) if i) and type(event.position) is int
+        case Verified():
+            good &= ids(event.path) and type(event.position) is int
+        case Edited():
+            good &= isinstance(event.pieces, tuple) and all(isinstance(p, str) for p in event.pieces)
+            good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
+        case Finished():
+            good &= isinstance(event.finish_reason, str)
+    if not good:
+        raise ValueError(f"{what}: an event {type(event).__name__} with fields of other kinds")
+    return event
+
+
+def _method(described: Any) -> str:
+    if not isinstance(described, dict):
+        return "a method"
+    return f"{described.get('name')} ({described.get('guarantee')})"               # pyright: ignore[reportUnknownMemberType]

@@ -1,0 +1,369 @@
+"""Random inputs over every edge: `python -m polydec.testing.fuzz --seed 0 --count 1000`.
+
+A case is named by (edge, seed, number) and is the same wherever it runs. Wrong is: another exit code than 0 or 2, a traceback,
+an error that is no sentence, a hang, a token that was forbidden, a number that is none.
+"""
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from polydec import api, registry
+from polydec.bench import profile
+from polydec.core.trace import replay
+from polydec.edge import sentence
+
+SECONDS = 30.0
+"""What one case may take; more is a hang."""
+NUMBERS = (0, 1, -1, 2, 3, 7, 64, 255, 4096, 65536, 10 ** 9, 2 ** 63, -2 ** 63, 10 ** 30, 0.0, -0.0, 0.5, 1.0, 1.5, -2.0, 1e-38,
+           1e39, 1e308, float("nan"), float("inf"), float("-inf"))
+TEXTS = ("", " ", "The old river ran past the mill, and the old river", "[/INST]", "[/]", "[bold]", "\x1b[2J\x1b]0;x\x07",
+         "\x00", "\udcff", "é🙂\u202e", "<|end|><|user|>", "{{ 1 }}", "a" * 3000, "-", "--", "~nosuchuser", "nan", "none",
+         "true", "1e9", "[" * 3000, "%s%n", "\r\n\t", "../..")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that went wrong, what it was given, and how."""
+    edge: str
+    seed: int
+    number: int
+    given: str
+    wrong: str
+
+    def __str__(self) -> str:
+        return f"{self.edge} {self.number} (seed {self.seed}): {self.wrong}\n    given {sentence(self.given)}"
+
+
+class Wrong(AssertionError):
+    """What a check of this module says."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """given: what is said of it; run: raises Wrong, or anything else that no input may cause."""
+    given: str
+    run: Callable[[], None]
+
+
+Edge = Callable[[random.Random, Path], Case]
+
+
+def run(seed: int, count: int, edges: Sequence[str] | None = None, *, first: int = 0, seconds: float = math.inf,
+        watch: Callable[[int], None] = lambda n: None) -> list[Failure]:
+    """`count` cases, the edges (None: all that are here) in turn; fewer where `seconds` are over. Returns what went wrong."""
+    names, found, end = list(edges or EDGES), list[Failure](), time.monotonic() + seconds
+    with _place() as where:
+        for number in range(first, first + count):
+            if time.monotonic() > end:
+                break
+            name = names[number % len(names)]
+            if (wrong := one(name, seed, number, where)) is not None:
+                found.append(wrong)
+            watch(number)
+    return found
+
+
+def one(edge: str, seed: int, number: int, where: Path) -> Failure | None:
+    """Run a case; what went wrong, if anything."""
+    case = EDGES[edge](random.Random(f"{edge} {seed} {number}"), where)
+    try:
+        with _limit(SECONDS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            case.run()
+    except Wrong as error:
+        return Failure(edge, seed, number, case.given, str(error))
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return Failure(edge, seed, number, case.given,
+                       f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {sentence(error)}")
+    return None
+
+
+@contextmanager
+def _place() -> Iterator[Path]:
+    """A folder for files, profiles that are measured in no time, and models that are loaded once."""
+    with ExitStack() as stack:
+        where = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(mock.patch.dict(os.environ, XDG_CACHE_HOME=str(where / "cache"), POLYDEC_DATA=str(where)))
+        stack.enter_context(mock.patch.object(profile, "QUICK", 0.05))
+        # random names are asked of nobody
+        stack.enter_context(mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", True))
+        stack.enter_context(mock.patch.object(api, "load", cache(api.load)))
+        yield where
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Raise Wrong in what takes longer (where the system has such a clock)."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def over(*_: object) -> None:
+        raise Wrong(f"it took more than {seconds:g} seconds")
+    old = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+PIECES = (b"[", b"{", b'"', b"null", b"\x00", b"\xff", b"\n", b"-1", b"1e999", b"\\ud800", b"true")
+
+
+def mutated(r: random.Random, content: bytes) -> bytes:
+    """A file with a few bytes changed, cut, repeated or put in."""
+    out = bytearray(content)
+    for _ in range(r.randint(1, 4)):
+        at = r.randrange(len(out) + 1)
+        end = min(len(out), at + r.choice((1, 1, 2, 8, 64)))
+        match r.randrange(5):
+            case 0: out[at:end] = bytes(r.randrange(256) for _ in range(end - at))
+            case 1: del out[at:end]
+            case 2: out[at:at] = out[at:end] * r.choice((1, 3, 50))
+            case 3: out[at:at] = r.choice(PIECES)
+            case _: del out[at:]
+    return bytes(out)
+
+
+# The command line.
+
+FLAGS: Mapping[str, Sequence[object]] = {
+    "--n": (1, 2, 0, -1, 10 ** 9, 3), "--max-tokens": (1, 2, 3, 0, -1, 10 ** 9, 600), "--min-tokens": (0, 1, 2, 9, -1),
+    "--temperature": NUMBERS, "--top-k": NUMBERS, "--top-p": NUMBERS, "--min-p": NUMBERS, "--repetition-penalty": NUMBERS,
+    "--presence-penalty": NUMBERS, "--frequency-penalty": NUMBERS, "--order": ("vllm", "llamacpp", "x"), "--stop": TEXTS,
+    "--stop-token-id": (0, 1, -1, 4096, 10 ** 9), "--seed": NUMBERS, "--logprobs": (0, 1, 64, 65, -1, "x"), "--raw": (None,),
+    "--ignore-eos": (None,), "--json": (None,), "--threads": (1, 2, 0, -1, 10 ** 5, 10 ** 30, "x"),
+    "--draft": ("none", *TEXTS[:9]), "--ngrams": ("none", *TEXTS[:9]), "--dtype": ("auto", "torch", "float7"),
+    "--quantize": ("q8_0", "q9"), "--device": ("cpu", "tpu"),
+}
+
+
+def command(r: random.Random, where: Path) -> Case:
+    """A call of `polydec` with random flags, files and standard input."""
+    prompt, data = where / "prompt.jsonl", where / "trace.jsonl"
+    said = r.choice(TEXTS) if r.random() < 0.6 else "The old river"
+    args, given = list[object](), r.choice(("generate", "generate", "generate", "chat", "bench", "verify", "methods", "trace",
+                                            "doctor", "tune", "demo", "train", "zoo", "x"))
+    if given in ("generate", "chat", "bench", "verify"):
+        args += ["--model", "zoo:tiny" if r.random() < 0.95 else r.choice(TEXTS), "--max-tokens", r.choice((1, 2, 3))]
+        if given == "bench":
+            args += ["--limit", 1, "--repeat", 1, "--methods", ",".join(r.sample(sorted(registry.recipes()), 2))]
+        elif r.random() < 0.7:
+            name = r.choice(sorted(registry.recipes()))
+            args += ["--method", name if r.random() < 0.95 else r.choice(TEXTS)]
+            if (options := registry.options(name)) and r.random() < 0.5:
+                args += ["--set", f"{r.choice(options).name}={r.choice((*NUMBERS, *TEXTS))}"]
+        for flag, values in r.sample(sorted(FLAGS.items()), r.randint(0, 4)):
+            value = r.choice(list(values))
+            args += [flag] if value is None else [flag, value]
+        if given in ("bench", "verify"):
+            args += ["--data", prompt, *(["--limit", 1] if given == "verify" else [])]
+        elif given == "generate" and r.random() < 0.7:
+            args.insert(0, said)
+        if given == "generate" and r.random() < 0.2:
+            args += ["--prompt-file", prompt]
+    elif given == "trace":
+        args += ["show", data, *r.choice(([], ["--json"], ["--rounds", r.choice(NUMBERS)]))]
+    elif given == "methods":
+        args += r.choice(([], [r.choice(TEXTS)], ["--json"]))
+    elif given == "doctor":
+        args += ["--model", "zoo:tiny", "--threads", r.choice((1, 0, 10 ** 30, 40_000, "x")), "--json"]
+    elif given == "tune":
+        args += ["--model", "zoo:tiny", "--seconds", r.choice((0, -1, "nan", "inf", "x", 1e9))]
+    elif given == "demo":
+        args += ["--model", "zoo:tiny", "--max-tokens", r.choice((0, -1, 10 ** 9, "x")), "--prompt-file", prompt]
+    elif given == "train":
+        args += [r.choice(("lm", "draft", "ngrams", "stop-head", "sorted", "x")), "--out", where / "out",
+                 "--target", "zoo:tiny", "--text", prompt,
+                 r.choice(("--steps", "--seed", "--width", "--depth", "--order")), r.choice((0, -1, "x", "nan"))]
+    elif given == "zoo":
+        args += r.choice(([], ["install", r.choice(TEXTS)]))
+    words = [given, *map(str, args)]
+    good = r.choice((b'{"prompt": "The old river"}\n', b'{"turns": ["The old river", "x"], "category": "a"}\n',
+                     b'{"prompt": [{"role": "user", "content": "The old river"}]}\n', b"The old river\n",
+                     b'{"prompt": [1, 2, 3]}\n'))
+    content = (good if r.random() < 0.5 else mutated(r, good)), (_trace() if r.random() < 0.3 else mutated(r, _trace()))
+    piped = said.encode("utf-8", "surrogateescape") + b"\n" * r.randint(0, 2)
+
+    def check() -> None:
+        prompt.write_bytes(content[0])
+        data.write_bytes(content[1])
+        code, out, err = call(words, piped)
+        if code not in (0, 2):
+            raise Wrong(f"exit code {code}: {err or out}")
+        line = err.rstrip("\n").split("\n")[-1].removeprefix("polydec: ")
+        if "Traceback" in err or (code == 2 and (not line or sentence(line) != line)):
+            raise Wrong(f"it says {err[-500:]!r}")
+        if code == 0 and "--json" in words:
+            json.loads(out, parse_constant=lambda name: None)
+
+    return Case(" ".join(map(repr, words)), check)
+
+
+def call(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command, run in this process."""
+    from polydec.cli.main import main
+    out, err, stdin = io.StringIO(), io.StringIO(), io.TextIOWrapper(io.BytesIO(piped), encoding="utf-8")
+    with redirect_stdout(out), redirect_stderr(err), mock.patch.object(sys, "argv", ["polydec", *words]), \
+            mock.patch.object(sys, "stdin", stdin), mock.patch.object(warnings, "showwarning"):
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    return code, out.getvalue(), err.getvalue()
+
+
+@cache
+def _trace() -> bytes:
+    """What `--trace` wrote of a small run."""
+    from polydec.core.trace import to_json
+    lines = list[str]()
+    engine = api.Engine(api.load("zoo:tiny"))
+    ticket = engine.submit("The old river, the old river", method="prompt-lookup", max_tokens=12,
+                           on=lambda event: lines.append(json.dumps(to_json(event))))
+    engine.run([ticket])
+    return ("\n".join(lines) + "\n").encode()
+
+
+# Requests.
+
+METHODS = ("plain", "prompt-lookup", "token-recycling", "draft-model", "rsd-c", "rsd-s", "spectr", "suffix-automaton", "jacobi",
+           "draft-model-coupled", "draft-model-best-first", "lookahead", "auto")
+
+
+def request(r: random.Random, where: Path) -> Case:
+    """A request in Python whose fields have the right types, in and out of their ranges; its promises are checked."""
+    lm = api.load("zoo:tiny")
+    size = lm.checkpoint.lm.vocab.size
+    ids = [r.randrange(size) for _ in range(r.randint(1, 40))]
+    fields: dict[str, Any] = {"temperature": r.choice((0.0, 0.7, 1.0, 1.5))}
+    some = {"top_k": (0, 1, 5, 10 ** 9), "top_p": (1e-9, 0.5, 1.0), "min_p": (0.0, 0.1, 1.0), "typical_p": (0.2, 1.0),
+            "epsilon_cutoff": (0.0, 0.01, 0.9), "eta_cutoff": (0.0, 0.01), "top_n_sigma": (0.0, 0.5, 2.0),
+            "repetition_penalty": (0.5, 1.0, 1.3, 10.0), "presence_penalty": (-2.0, 2.0), "frequency_penalty": (-2.0, 2.0),
+            "no_repeat_ngram_size": (0, 1, 2, 3), "dry_multiplier": (0.0, 0.8), "xtc_probability": (0.0, 0.5, 1.0),
+            "min_tokens": (0, 1, 3, 9)}
+    for name, values in r.sample(sorted(some.items()), r.randint(0, 4)):
+        fields[name] = r.choice(values) if r.random() < 0.9 else r.choice(NUMBERS)
+    if r.random() < 0.3:
+        fields["allowed_token_ids"] = tuple(r.sample(range(size), r.choice((1, 2, 5, size - 1))))
+    if r.random() < 0.3:
+        fields["bad_token_ids"] = tuple(r.sample(range(size), r.choice((1, 5, size - 2))))
+    if r.random() < 0.2:
+        fields["logit_bias"] = {r.randrange(size): r.choice((-100.0, 100.0, 3.0)) for _ in range(3)}
+    given: dict[str, Any] = {
+        "method": r.choice(METHODS), "max_tokens": r.choice((1, 2, 8, 20)) if r.random() < 0.9 else r.choice((0, -1, 10 ** 9)),
+        "n": r.choice((1, 1, 1, 2, 3)), "seed": r.choice((0, 1, 2 ** 63, -1)), "logprobs": r.choice((None, None, 0, 3, 64, 65)),
+        "ignore_eos": r.random() < 0.3, "stop": r.choice(((), (), "the", (" ", "a"), "\n")),
+        "stop_token_ids": r.choice(((), (), tuple(r.sample(range(size), 3)), (-1,), (size,))),
+        "order": r.choice(("vllm", "transformers", "llamacpp"))}
+    prompt: Any = ids if r.random() < 0.5 else r.choice([t for t in TEXTS if "\udcff" not in t])
+
+    def check() -> None:
+        try:
+            given["sampling"] = api.Sampling(**fields)
+            engine = api.Engine(lm)
+            edits: dict[int, list[Any]] = {}
+            ticket = engine.submit(prompt, **given, on=lambda e: edits.setdefault(e.choice, []).append(e.edit)
+                                   if hasattr(e, "edit") else None)
+            answer = engine.run([ticket])[0]
+        except ValueError as error:
+            if sentence(error) != str(error):
+                raise Wrong(f"no sentence: {error!r}") from None
+            return
+        for i, choice in enumerate(answer.choices):
+            promised(choice, fields, given, size, lm)
+            if replay((), [_moved(e, len(ticket.prompt)) for e in edits.get(i, [])]) != list(choice.token_ids):
+                raise Wrong("its edits add up to another text")
+
+    return Case(f"{prompt!r} {fields} {given}", check)
+
+
+def _moved(edit: Any, by: int) -> Any:
+    return type(edit)(write=tuple((at - by, token) for at, token in edit.write))
+
+
+def promised(choice: Any, fields: Mapping[str, Any], given: Mapping[str, Any], size: int, lm: Any) -> None:
+    """Raise Wrong where an answer breaks a rule that its request states."""
+    ids, allowed = choice.token_ids, fields.get("allowed_token_ids")
+    ends = set() if given["ignore_eos"] else set(lm.checkpoint.lm.vocab.eos)
+    if not 1 <= len(ids) <= given["max_tokens"]:
+        raise Wrong(f"{len(ids)} tokens")
+    for at, x in enumerate(ids):
+        if not 0 <= x < size:
+            raise Wrong(f"token {x} of {size}")
+        if (allowed is not None and x not in allowed) or x in fields.get("bad_token_ids", ()):
+            raise Wrong(f"token {x} is forbidden")
+        if at < fields.get("min_tokens", 0) and x in {*ends, *given["stop_token_ids"]}:
+            raise Wrong(f"it ends at {at}")
+    stops = (given["stop"],) if isinstance(given["stop"], str) else given["stop"]
+    if any(s in choice.text for s in stops):
+        raise Wrong("a stop string stands in the text")
+    for row in choice.logprobs or ():
+        if not all(p <= 1e-6 and not math.isnan(p) for p in (row.logp, *(p for _, p in row.top))):
+            raise Wrong(f"log-probabilities {row}")
+
+
+# Files.
+
+def files(r: random.Random, where: Path) -> Case:
+    """A damaged model file, from `polydec.testing.fuzz_files` where that is here."""
+    seed, cases = r.randrange(2 ** 31), import_module("polydec.testing.fuzz_files").cases
+
+    def check() -> None:
+        for case in cases(seed, 1, where / "files"):
+            try:
+                case()
+            except ValueError as error:
+                if sentence(error) != str(error):
+                    raise Wrong(f"no sentence: {error!r}") from None
+    return Case(f"files of seed {seed}", check)
+
+
+EDGES: dict[str, Edge] = {"command": command, "request": request}
+if find_spec("polydec.testing.fuzz_files") is not None:
+    EDGES["files"] = files
+
+
+def main() -> None:
+    """The command: prints what went wrong, with exit code 1, or how many cases went well."""
+    parser = argparse.ArgumentParser(prog="python -m polydec.testing.fuzz", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--edge", action="append", choices=sorted(EDGES), help="only this edge (repeatable)")
+    given = parser.parse_args()
+    began = time.monotonic()
+    found = run(given.seed, given.count, given.edge, first=given.first, watch=lambda n: print(
+        f"\r{n + 1 - given.first}", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None)
+    for failure in found:
+        print(failure)
+    print(f"{given.count} cases, {len(found)} wrong, {time.monotonic() - began:.0f} s")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

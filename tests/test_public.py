@@ -1,0 +1,44 @@
+"""What the package promises by name."""
+import importlib
+import re
+from pathlib import Path
+
+import polydec
+
+ROOT = Path(polydec.__file__).parent
+NAMES = {"LM", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
+         "Shaped", "Speculative", "Ticket", "build_shapers", "generate", "load", "registry", "replay", "stream"}
+"""What users may rely on: another name here is a promise more, one less breaks somebody's program (say so in CHANGELOG.md)."""
+
+
+def test_public_names_are_exactly_these():
+    assert set(polydec.__all__) == NAMES and len(polydec.__all__) == len(NAMES)
+    assert set(dir(polydec)) >= NAMES
+
+
+def test_every_name_is_there_and_says_what_it_is():
+    for name in NAMES:
+        thing = getattr(polydec, name)
+        assert thing.__doc__, f"{name} has no docstring"
+
+
+def test_names_that_documents_use_are_public():
+    documents = [p.read_text("utf-8") for p in (ROOT.parents[1] / "README.md", *(ROOT.parents[1] / "docs").glob("*.md"))
+                 if p.exists()]
+    used = {name for text in documents for block in re.findall(r"```python\n(.*?)```", text, re.S)
+            for name in re.findall(r"\bpolydec\.(\w+)", block)}
+    modules = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or p.is_dir()}
+    assert used - modules <= NAMES and used
+
+
+def test_types_are_shipped():
+    assert (ROOT / "py.typed").is_file()
+    project = ROOT.parents[1] / "pyproject.toml"
+    assert not project.exists() or "py.typed" in project.read_text("utf-8")
+
+
+def test_the_version_is_one():
+    project = ROOT.parents[1] / "pyproject.toml"
+    if project.exists():
+        assert f'version = "{polydec.__version__}"' in project.read_text("utf-8")
+    assert importlib.import_module("polydec").__version__ == polydec.__version__
