@@ -244,16 +244,17 @@ class LMSession:
             raise ValueError(f"exits has {bad[0]}: depths must lie in 1 to {net.layers}")
         if draft is None or draft.state is None:
             return
-        carries = [i for i, s in enumerate(draft.state) if s is not None]
+        carries = {i: s for i, s in enumerate(draft.state) if s is not None}
         if len(draft.state) != len(draft) or any(draft.probe is None or not draft.probe[i] for i in carries):
             raise ValueError("state must have one entry a node, None but for probes: what carries a state is never committed")
         if not 0 <= draft.enter < net.layers or (draft.enter and not (net.partial and net.tree)):
             raise ValueError(f"enter is {draft.enter}: it must lie in 0 to {net.layers - 1 if net.partial and net.tree else 0}")
-        if draft.enter and carries and len(carries) < len(draft) - carries[0]:
+        if draft.enter and carries and len(carries) < len(draft) - min(carries):
             raise ValueError(f"enter is {draft.enter}: nodes that enter above the first layer must stand behind all others")
         width = net.embed(draft.token[:1]).shape[1] if carries else 0
-        if bad := [i for i in carries if draft.state[i].shape != (width,)]:
-            raise ValueError(f"state {bad[0]} has shape {tuple(draft.state[bad[0]].shape)}: it must be ({width},)")
+        for i, state_H in carries.items():
+            if state_H.shape != (width,):
+                raise ValueError(f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)")
 
     def _goes_on(self, draft: Draft, key: Any, want: Want) -> bool:
         """Whether a draft extends the staged one, of which all that is wanted now was answered."""

@@ -93,7 +93,8 @@ def _joined(parts: Sequence[tuple[Answer, int]]) -> Answer:
     exits = some[0].exits and {d: torch.cat([a.exits[d] for a in some if a.exits]) for d in some[0].exits}
 
     def logits() -> Tensor:
-        return torch.cat([a.logits_RV if a.logits_RV is not None else a.later() for a in some if a.later or law])
+        rows = [a.logits_RV if a.logits_RV is not None else a.later and a.later() for a in some]
+        return torch.cat([r for r in rows if r is not None])
     return Answer(logits() if law else None,
                   None if some[0].hidden_RH is None else torch.cat([a.hidden_RH for a in some if a.hidden_RH is not None]),
                   None if some[0].argmax is None else [x for a in some for x in a.argmax or ()],

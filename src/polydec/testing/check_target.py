@@ -199,8 +199,9 @@ class Checker:
                 own: Scores | None = session.states(hidden_NH)
             except ValueError:                    # this target cannot
                 own = None
-            for i in range(len(draft) if own is not None else 0):
-                self.same(own.row(i), scores.base.row(i), f"states: row {i} is not the model's own")
+            if own is not None:
+                for i in range(len(draft)):
+                    self.same(own.row(i), scores.base.row(i), f"states: row {i} is not the model's own")
         session.close()
 
     async def probes(self) -> None:
