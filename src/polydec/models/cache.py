@@ -166,6 +166,7 @@ class Cache:
 
 
 class Stored(Protocol):
+    """A cache of any kind."""
     @property
     def nbytes(self) -> int: ...
 
