@@ -178,9 +178,9 @@ def test_draws_named_by_position_alone():
 
 class LongCommit(TextCache):
     """Keeps one staged entry more than was accepted."""
-    def commit(self, path):
-        more = [j for j in range(len(self.parent)) if j not in path][:1] if path else []
-        super().commit([*path, *more])
+    def keep(self, path, stay):
+        more = [j for j in range(len(self.parent)) if j not in (*path, *stay)][:1] if path else []
+        super().keep([*path, *more], stay)
 
 
 class LongTruncate(TextCache):
@@ -191,16 +191,17 @@ class LongTruncate(TextCache):
 
 class SharedFork(TextCache):
     """Twins that write to one another."""
-    def fork(self):
-        twin = super().fork()
-        twin.text = self.text
+    def fork(self, length=None):
+        twin = super().fork(length)
+        if length is None:
+            twin.text = self.text
         return twin
 
 
 class FirstRows(TextCache):
     """Keeps the first staged entries in place of the accepted ones."""
-    def commit(self, path):
-        super().commit(range(len(path)))
+    def keep(self, path, stay):
+        super().keep(range(len(path)), stay)
 
 
 @pytest.mark.parametrize("cache", [LongCommit, LongTruncate, SharedFork, FirstRows])

@@ -45,7 +45,7 @@ def stage(cache, tokens, parent):
 def same(a, b, tolerance=1e-5):
     """Equal contents, compared through the entries and through the next answer."""
     assert a.length == b.length
-    torch.testing.assert_close(a.kv[..., :a.length, :], b.kv[..., :b.length, :], atol=tolerance, rtol=0.0)
+    torch.testing.assert_close(a.entries()[..., :a.length, :], b.entries()[..., :b.length, :], atol=tolerance, rtol=0.0)
     x, y = a.fork(), b.fork()
     x_V, y_V = (stage(c, [7], [-1]).log_softmax(-1) for c in (x, y))
     torch.testing.assert_close(x_V, y_V, atol=tolerance, rtol=0.0)

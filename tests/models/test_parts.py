@@ -75,9 +75,9 @@ def same_cache(net, session, text):
     other = lm(net=net).open(text)
     go(other.score(Draft.chain(text[-1]), ROW))
     whole = n - len(session._lag)
-    near(session._cache.kv[..., :whole, :], other._cache.kv[..., :whole, :], net.tolerance)
+    near(session._cache.entries()[..., :whole, :], other._cache.entries()[..., :whole, :], net.tolerance)
     for i, e in enumerate(session._lag, whole):
-        near(session._cache.kv[:e.depth, ..., i, :], other._cache.kv[:e.depth, ..., i, :], net.tolerance)
+        near(session._cache.entries()[:e.depth, ..., i, :], other._cache.entries()[:e.depth, ..., i, :], net.tolerance)
 
 
 @pytest.mark.parametrize("exit", [1, 3, L])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydec import registry
+from polydec.core.decoder import answer_one
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.protocols import of_choice
 from polydec.core.request import Request
@@ -21,6 +21,7 @@ from polydec.options import AtLeast, Option, Within
 from polydec.shapers.sampling import ORDERS, Sampling, build_guard, build_shapers, fields, rules, table
 from polydec.shapers.xtc import Xtc
 from polydec.targets.shaped import Shaped
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 
 SIZE = 7
@@ -130,17 +131,17 @@ def test_no_method_writes_a_forbidden_token(given_: dict[str, Any], method: str,
     shapers = build_shapers(sampling, order=order, eos=(3,), seed=seed)
     target, draft = (Shaped(toy(n, SIZE, eos=3), *shapers) for n in (1, 2))
     guard = build_guard(sampling, eos=(3,))
-    decoder, _ = registry.build(method, target, draft)
+    decoder, _ = build(method, target, draft)
     request = Request((1, 2), max_tokens=12, seed=seed, guard=guard)
     try:
-        out = run([decoder.run(request)])[0].token_ids
+        out = run([answer_one(decoder, request)])[0].token_ids
     except ValueError as e:
         assert "no token is left that " in str(e) and len(str(e)) <= 300
         assert all(name in str(e) for name, _ in guard.rules)
-        plain, _ = registry.build("plain", target, draft)
+        plain, _ = build("plain", target, draft)
         if sampling.temperature == 0.0 and method != "plain":     # a greedy text is the same for every method, its end too
             with pytest.raises(ValueError, match="no token is left"):
-                run([plain.run(request)])
+                run([answer_one(plain, request)])
         return
     held = guard.start((1, 2)) if guard else ()
     for x in out:
@@ -159,7 +160,7 @@ def test_a_dead_end_names_the_rules(given_: dict[str, Any], names: str) -> None:
     request = Request((1, 2), max_tokens=20, guard=build_guard(sampling, eos=(3,)))
     for method in ("plain", "token-recycling"):
         with pytest.raises(ValueError) as e:
-            run([registry.build(method, target, None)[0].run(request)])
+            run([answer_one(build(method, target, None)[0], request)])
         assert str(e.value).startswith(f"no token is left that {names}: ")
 
 
@@ -168,10 +169,10 @@ def test_an_answer_that_ends_before_the_dead_end_is_fine() -> None:
     target = Shaped(toy(1, SIZE, eos=3), *build_shapers(sampling, eos=(3,)))
     guard = build_guard(sampling, eos=(3,))
     for method in ("plain", "token-recycling", "prompt-lookup"):
-        decoder, _ = registry.build(method, target, None)
-        assert run([decoder.run(Request((1, 2), max_tokens=2, guard=guard))])[0].token_ids == (5, 5)
+        decoder, _ = build(method, target, None)
+        assert run([answer_one(decoder, Request((1, 2), max_tokens=2, guard=guard))])[0].token_ids == (5, 5)
         with pytest.raises(ValueError, match="no token is left"):
-            run([decoder.run(Request((1, 2), max_tokens=3, guard=guard))])
+            run([answer_one(decoder, Request((1, 2), max_tokens=3, guard=guard))])
 
 
 def test_the_guard_goes_along_with_the_text() -> None:
@@ -179,7 +180,7 @@ def test_the_guard_goes_along_with_the_text() -> None:
         sampling = Sampling(temperature=0.0, **given_)
         target = Shaped(toy(1, SIZE, eos=3), *build_shapers(sampling, eos=eos))
         request = Request((1, 2), max_tokens=9, ignore_eos=not eos, guard=build_guard(sampling, eos=eos))
-        return run([registry.build("plain", target, None)[0].run(request)])[0].token_ids
+        return run([answer_one(build("plain", target, None)[0], request)])[0].token_ids
 
     assert write((3,), min_tokens=1, allowed_token_ids=(3, 5), no_repeat_ngram_size=1)[-1] == 3
     with pytest.raises(ValueError, match="no token is left that allowed_token_ids, min_tokens and no_repeat_ngram_size allow"):

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from polydec.cli.shown import emit, emit_drawn
-from polydec.core.trace import Edited, Event, Finished, Opened, Proposed, Verified, from_json
+from polydec.core.trace import Edited, Event, Finished, Opened, from_json
 from polydec.edge import parse_object, printable, read_bytes, sentence, whole
+from polydec.families.ar.events import Proposed, Verified
 
 app = typer.Typer(help="Read traces that --trace wrote.", no_args_is_help=True)
 

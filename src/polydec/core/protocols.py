@@ -56,7 +56,10 @@ class Scores(Protocol):
         ...
 
     @property
-    def hidden_NH(self) -> Tensor | None: ...
+    def hidden_NH(self) -> Tensor | None:
+        """Of every node what left the last layer that ran, before the final norm; None where that was not wanted of each
+        of them, or the target has no such state."""
+        ...
 
     @property
     def base(self) -> Scores:
@@ -73,7 +76,9 @@ class Session(Protocol):
 
     async def prefill(self, want: Want) -> Scores:
         """Feed the prompt in chunks. With want.prompt, node i of the answer is prompt token i (the pending root left
-        out); without, its rows may not be asked for, and a last chunk may be left to ride with the first score."""
+        out), and a cached prefix is computed again; with want.last, its only node is the last of these (a prompt of one token
+        has none), and a cached prefix stays. Without both, its rows may not be asked for, and a last chunk may be left to
+        ride with the first score."""
         ...
 
     async def score(self, draft: Draft, want: Want) -> Scores:
@@ -86,8 +91,34 @@ class Session(Protocol):
         fed with the next score."""
         ...
 
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Of the draft that was scored last only `nodes` stay (ascending, each node's parent among them). The path from the old
+        root down to the node above `root` is committed; `root` is the new root, and what does not lie below it goes as
+        well. Returns the draft as it now stands: a score of a draft that extends it feeds the new nodes only. Raises
+        ValueError where nothing was scored, or for nodes that are no tree."""
+        ...
+
     def rewind(self, n: int) -> None:
         """Forget the last n committed tokens, and whatever is staged."""
+        ...
+
+    def evict(self) -> None:
+        """Give all cache entries back, while nothing of this session waits for a pass. Text, staged draft and laws stay as
+        they are: later scores feed anew what they need."""
+        ...
+
+    def states(self, hidden_NH: Tensor) -> Scores:
+        """The target's own final norm and head over states as `Scores.hidden_NH` gives them: they lie before that norm. Of a
+        shaped target the model's own law. Raises ValueError where the target has no such states."""
+        ...
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What enters the first layer for these tokens, NH. Raises ValueError where the target has no table of its own."""
+        ...
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        """Somebody else's rows at the nodes of a draft below the committed text, shaped as this session shapes its own. Of a
+        model, which shapes nothing, `scores` themselves."""
         ...
 
     def fork(self, choice: int | None = None) -> Session:

@@ -5,7 +5,7 @@ Shape suffixes: N nodes of a draft, V vocabulary, H hidden width, R rows, K the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cached_property
 from typing import Protocol
@@ -84,7 +84,9 @@ class Draft:
     drawn. `draw[i]` says how node i was proposed and `law[i]` from which log-probabilities (V; siblings of one source
     share one tensor object; None where certain), so nodes of several sources can stand in one tree. `probe[i]` marks
     nodes that are fed for their hidden state only and never accepted. `chance[i]` is the proposer's own estimate, 0 to 1,
-    that node i is accepted where its parent is (the root's is 1); no verifier reads it.
+    that node i is accepted where its parent is (the root's is 1); no verifier reads it. `state[i]` (H, probes only) is fed
+    in place of node i's embedding; with `enter`, it is what enters the layer of that index, and the layers below do not run
+    there: such nodes stand behind all others.
     """
     token: tuple[int, ...]
     parent: tuple[int, ...]
@@ -92,6 +94,8 @@ class Draft:
     law: tuple[Tensor | None, ...]
     probe: tuple[bool, ...] | None = None
     chance: tuple[float, ...] | None = None
+    state: tuple[Tensor | None, ...] | None = None
+    enter: int = 0
 
     @staticmethod
     def certain(token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None) -> Draft:
@@ -142,7 +146,8 @@ class Draft:
         """This draft with one more node, which is the last."""
         return Draft((*self.token, token), (*self.parent, parent), (*self.draw, draw), (*self.law, law),
                      None if self.probe is None else (*self.probe, False),
-                     (*(self.chance or (1.0,) * len(self.token)), chance))
+                     (*(self.chance or (1.0,) * len(self.token)), chance),
+                     None if self.state is None else (*self.state, None), self.enter)
 
     def only(self, keep: Sequence[int]) -> Draft:
         """These nodes (ascending, the root and every node's ancestors among them), renumbered."""
@@ -150,7 +155,30 @@ class Draft:
         return Draft(tuple(self.token[i] for i in keep), tuple(new[self.parent[i]] for i in keep),
                      tuple(self.draw[i] for i in keep), tuple(self.law[i] for i in keep),
                      None if self.probe is None else tuple(self.probe[i] for i in keep),
-                     None if self.chance is None else tuple(self.chance[i] for i in keep))
+                     None if self.chance is None else tuple(self.chance[i] for i in keep),
+                     None if self.state is None else tuple(self.state[i] for i in keep), self.enter)
+
+    def below(self, root: int, nodes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], Draft]:
+        """What is left of these nodes (ascending, every node's ancestors among them) where `root` becomes the root: the path
+        from the old root to the node above the new one, the nodes that stay, and their draft. Raises ValueError where the
+        nodes are not closed or `root` is a probe or not among them."""
+        some = set(nodes)
+        closed = all(0 <= i < len(self.token) and (i == 0 or self.parent[i] in some) for i in some)
+        if list(nodes) != sorted(some) or not closed or root not in some:
+            raise ValueError(f"nodes is {list(nodes)[:8]}, root is {root}: nodes must ascend, with root and all parents")
+        if self.probe is not None and self.probe[root]:
+            raise ValueError(f"root is {root}: a probe is never committed")
+        below = {root}
+        for i in nodes:                           # ascending: parents come first
+            if self.parent[i] in below:
+                below.add(i)
+        stay, path = tuple(sorted(below)), (0, *self.path_to(root))[:-1]
+        left = replace(self, parent=tuple(-1 if i == root else p for i, p in enumerate(self.parent)),
+                       draw=tuple(Draw.CERTAIN if i == root else d for i, d in enumerate(self.draw)),
+                       law=tuple(None if i == root else x for i, x in enumerate(self.law)),
+                       chance=None if self.chance is None else tuple(
+                           1.0 if i == root else c for i, c in enumerate(self.chance)))
+        return path, stay, left.only(stay)
 
     def child(self, node: int, token: int) -> int | None:
         """The first child of `node` that has this token."""
@@ -170,7 +198,12 @@ class Draft:
     def extends(self, other: Draft) -> bool:
         """Whether `other` is this draft with its last nodes left out."""
         n = len(other)
-        return self.token[:n] == other.token and self.parent[:n] == other.parent
+        if self.token[:n] != other.token or self.parent[:n] != other.parent:
+            return False
+        if self.state is None and other.state is None:
+            return True
+        none = (None,) * n
+        return self.enter == other.enter and all(a is b for a, b in zip(self.state or none, other.state or none))
 
     def fit(self, depth: int, eos: frozenset[int]) -> Draft:
         """Drop what can never be committed: nodes deeper than `depth`, and nodes below an EOS (the root apart; a probe
@@ -192,12 +225,14 @@ class Draft:
 @dataclass(frozen=True)
 class Want:
     """What a caller needs to see of a score: of the law's rows, of the model's rows before shaping (`base`), the hidden
-    states (last layer, before the head), at prefill the prompt's rows, and the depths (layers passed) of `Scores.exit`."""
+    states (after the last layer, before the final norm), at prefill the prompt's rows (`prompt`: all of them; `last`: that of
+    the last token before the pending root), and the depths (layers passed) of `Scores.exit`."""
     law: Reads = Reads.ROW
     base: Reads = Reads.NOTHING
     hidden: bool = False
     prompt: bool = False
     exits: tuple[int, ...] = ()
+    last: bool = False
 
 
 @dataclass(frozen=True)

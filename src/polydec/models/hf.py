@@ -29,13 +29,13 @@ from polydec.models.scores import finite
 
 
 class HFCache:
-    """The five verbs of models/cache.py over a cache of `transformers`. Attention only appends to it, so twins share
+    """The verbs of models/cache.py over a cache of `transformers`. Attention only appends to it, so twins share
     tensors; a recurrent state is copied whole, and cannot go back: what would have to is forgotten from the beginning
-    (`length` then says 0) and fed again."""
-    __slots__ = ("held", "length", "parent", "past", "recurrent")
+    (`length` then says 0) and fed again. So is what a pass has left behind that failed on the way (`whole`)."""
+    __slots__ = ("held", "length", "parent", "past", "recurrent", "whole")
 
     def __init__(self, past: Any, recurrent: bool) -> None:
-        self.past, self.recurrent = past, recurrent
+        self.past, self.recurrent, self.whole = past, recurrent, True
         self.length, self.held, self.parent = 0, 0, list[int]()       # held: how many entries `past` has
 
     @property
@@ -47,28 +47,60 @@ class HFCache:
         self.parent += parent
         return first
 
+    def claim(self, first: int) -> None:
+        """An entry is never written twice: those from `first` on are dropped."""
+        self._mend()
+        if self.held > first:
+            self.past.crop(first - self.held)
+            self.held = first
+
     def commit(self, path: Sequence[int]) -> None:
-        if any(i != j for i, j in enumerate(path)):
+        self.keep(path, ())
+
+    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+        kept, parent = [*path, *stay], self.parent
+        if any(i != j for i, j in enumerate(kept)) or not self.whole:
+            self._mend()
             if self.recurrent:
                 self._forget()
                 return
-            index = torch.tensor([*range(self.length), *(self.length + j for j in path)])
+            kept = [j for j in kept if self.length + j < self.held]
+            index = torch.tensor([*range(min(self.length, self.held)), *(self.length + j for j in kept)])
             for layer in self._layers():
                 layer.keys = layer.keys.index_select(-2, index.to(layer.keys.device))
                 layer.values = layer.values.index_select(-2, index.to(layer.values.device))
             self.held = len(index)
-        self.length, self.parent = self.length + len(path), []
+        new = {j: i for i, j in enumerate(stay)}
+        self.length, self.parent = self.length + len(path), [new.get(parent[j], -1) for j in stay]
         self._crop()
+
+    def _mend(self) -> None:
+        """Some layers may have an entry that others lack: back to what all of them hold."""
+        if self.whole:
+            return
+        self.whole = True
+        if self.recurrent:
+            self._forget()
+            return
+        for layer in self._layers():
+            layer.keys, layer.values = layer.keys[..., :self.held, :], layer.values[..., :self.held, :]
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise ValueError(f"length is {length}: it must lie in 0 to {self.length}, the committed entries")
-        self.length, self.parent = length, []
+        self._mend()
+        self.length, self.parent = min(length, self.length), []
         self._crop()
 
-    def fork(self) -> HFCache:
+    def fork(self, length: int | None = None) -> HFCache:
+        if length == 0:
+            return HFCache(None if self.recurrent else DynamicCache(), self.recurrent)
+        if length is not None:
+            twin = self.fork()
+            twin.truncate(length)
+            return twin
         twin = HFCache(self.past, self.recurrent)
-        twin.length, twin.held, twin.parent = self.length, self.held, list(self.parent)
+        twin.length, twin.held, twin.parent, twin.whole = self.length, self.held, list(self.parent), self.whole
         if self.recurrent:
             twin.past = copy.deepcopy(self.past)
         else:
@@ -84,14 +116,14 @@ class HFCache:
         return (layer for layer in self.past.layers if layer.is_initialized)
 
     def _crop(self) -> None:
-        if self.held > self.length and self.recurrent:
+        if self.held > self.end and self.recurrent:
             self._forget()
-        elif self.held > self.length:
-            self.past.crop(self.length - self.held)         # the negative number of entries to drop
-            self.held = self.length
+        elif self.held > self.end:
+            self.past.crop(self.end - self.held)            # the negative number of entries to drop
+            self.held = self.end
 
     def _forget(self) -> None:
-        self.past, self.length, self.held, self.parent = None, 0, 0, []
+        self.past, self.length, self.held, self.parent, self.whole = None, 0, 0, [], True
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -174,12 +206,26 @@ class HF:
             if q.embed is None:
                 fed = {"input_ids": torch.tensor([q.token[at:at + size]], device=self._device)}
             else:
-                fed = {"inputs_embeds": q.embed[None, at:at + size].to(self._device, self._number)}
+                fed = {"inputs_embeds": self._mixed(q)[None, at:at + size]}
             got, seen = self._pass(q.cache, size, fed, wanted, q.want.hidden)
             logits.append(got)
             hidden.append(seen)
-        return Answer(None if q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING else torch.cat(logits),
-                      torch.cat(hidden) if q.want.hidden else None)
+        silent = not rows or (q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING)
+        return Answer(None if silent else torch.cat(logits), torch.cat(hidden) if q.want.hidden and rows else None)
+
+    def _mixed(self, q: Query) -> Tensor:
+        """Embeddings of a query's tokens, and its states among them."""
+        given = q.embed.to(self._device, self._number)
+        if not q.token:
+            return given
+        rows = self.embed([max(x, 0) for x in q.token]).clone()
+        rows[torch.tensor(q.given, device=self._device)] = given
+        return rows
+
+    @torch.inference_mode()
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What the model takes as inputs_embeds, [n, width]."""
+        return self._model.get_input_embeddings()(torch.tensor(list(tokens), dtype=torch.long, device=self._device))
 
     def _pass(self, cache: HFCache, size: int, fed: dict[str, Any], rows: list[int], hidden: bool) -> tuple[Tensor, Tensor]:
         index = torch.tensor(rows, dtype=torch.long, device=self._device)
@@ -191,8 +237,10 @@ class HF:
         if cut := "logits_to_keep" in self._takes:
             options["logits_to_keep"] = index if rows else 1
         seen: list[Tensor] = []
+        cache.whole = False
         with self._watching(seen if hidden else None):
             out = self._model(**fed, **options)
+        cache.whole = True
         cache.past = out.get(self._cache_name, cache.past)
         cache.held += size
         logits_RV = out.logits[0] if cut and rows else out.logits[0, index]

@@ -3,24 +3,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from polydec.core.effects import Forward
+from polydec.core.protocols import Scores
 from polydec.core.types import Draft, Reads, Vocab, Want
+from polydec.models.cache import nbytes
+from polydec.models.parts import PartSession, SkipSession
 from polydec.models.query import Answer, Network, Query, Run
-from polydec.models.scores import LogitScores, exits_of, rows_of
+from polydec.models.scores import LogitScores, exits_of, picked
 
-__all__ = ["LM", "Answer", "LMSession", "LogitScores", "Network", "PartSession", "Query", "SkipSession"]
+__all__ = ["LM", "Answer", "LMSession", "LogitScores", "Network", "Query"]
 _SILENT = Want(law=Reads.NOTHING)
+LEAST = 32
+"""Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
 
 
 class LM:
     """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
-    caches wait for a prompt that begins with their text (turns of a chat)."""
+    caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once."""
     def __init__(self, network: Network, vocab: Vocab, *, chunk: int = 256, keep: int = 0) -> None:
         self.network, self.vocab, self.chunk, self.keep = network, vocab, chunk, keep
         self._kept: list[tuple[tuple[int, ...], Any]] = []    # oldest first: the text of each cache, and the cache
@@ -31,6 +36,11 @@ class LM:
         """How many layers a part of a session can choose from; 0 where layers cannot run alone."""
         return self.network.layers if self.network.partial and self.network.tree else 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cache entries, of live sessions and of kept texts; what they share counts once."""
+        return nbytes([*(s.cache for s in self.live), *(cache for _, cache in self._kept)])
+
     def open(self, prompt: Sequence[int]) -> LMSession:
         """Raises ValueError where a token is outside the vocabulary or the prompt leaves no room in the context."""
         if not prompt:
@@ -38,17 +48,32 @@ class LM:
         if len(prompt) >= self.network.context:
             raise ValueError(f"prompt has {len(prompt)} tokens: the model's context holds {self.network.context}, "
                              "the answer included")
-        bad = next((x for x in prompt if not 0 <= x < self.vocab.size), None)
-        if bad is not None:
-            raise ValueError(f"prompt has token {bad}: ids must lie in 0 to {self.vocab.size - 1}")
-        text, cache = tuple(prompt[:-1]), None
-        best = max(self._kept, key=lambda kept: _common(kept[0], text), default=None)
-        if best is not None and (n := _common(best[0], text)):
-            cache = best[1].fork()
-            cache.truncate(n)
-        session = LMSession(self, cache or self.network.new_cache(), text)
+        self.require(prompt, "prompt")
+        text = tuple(prompt[:-1])
+        session = LMSession(self, self._beginning(text), text)
         self.live.add(session)
         return session
+
+    def require(self, tokens: Sequence[int], who: str) -> None:
+        """Raise ValueError where an id lies outside the vocabulary."""
+        bad = next((x for x in tokens if not 0 <= x < self.vocab.size), None)
+        if bad is not None:
+            raise ValueError(f"{who} has token {bad}: ids must lie in 0 to {self.vocab.size - 1}")
+
+    def _beginning(self, text: tuple[int, ...]) -> Any:
+        """A cache that holds as much of this text as any: a kept one, which goes over to the new session where all of it is of
+        use, or what a live session has in common."""
+        best, most, at = None, 0, -1
+        for i, (kept, cache) in enumerate(self._kept):
+            if (n := _common(kept, text)) > most:
+                best, most, at = cache, n, i
+        for session in self.live:
+            n = min(session.filled, _common(session.text, text))
+            if n >= LEAST and n > most and (self.network.tree or self.network.rollback or n == session.cache.length):
+                best, most, at = session.cache, n, -1
+        if best is None:
+            return self.network.new_cache()
+        return self._kept.pop(at)[1] if at >= 0 and most == len(self._kept[at][0]) else best.fork(most)
 
     def keep_text(self, text: tuple[int, ...], cache: Any) -> None:
         """Called by a session that closes: the newest `keep` texts stay."""
@@ -57,14 +82,24 @@ class LM:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    n = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
-    return min(len(a), len(b)) if n is None else n
+    """How many first items are the same."""
+    low, high = 0, min(len(a), len(b))
+    if not high or a[0] != b[0]:
+        return 0
+    while low < high:                             # items below `low` are the same
+        middle = (low + high + 1) // 2
+        if tuple(a[low:middle]) == tuple(b[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A cache entry that is staged, or has not passed every layer: its token, how many layers it passed, what came out of
-    the last of them (None where that is all of them), and the states at the depths that were wanted."""
+    the last of them (None where that is all of them; at depth 0 what a probe brings in place of an embedding), and the
+    states at the depths that were wanted."""
     token: int
     depth: int = 0
     state_H: Tensor | None = None
@@ -76,91 +111,183 @@ class LMSession:
 
     Entries that passed the first layers only (a part scored them) go on from there when a deeper score comes: no layer
     runs twice for a token that stays. Depths never rise from one entry to the next, so those are the last ones.
+
+    An entry counts as cached once the pass that fills it has answered: where a pass fails, or is interrupted, the next
+    verb finds everything as it was before (`_settle`).
     """
     def __init__(self, lm: LM, cache: Any, text: Sequence[int]) -> None:
         self._lm, self._cache = lm, cache
         self._text, self._through = list(text), Entry(-1, lm.network.layers)      # what a whole pass leaves of any token
-        self._tree: Draft | None = None           # its nodes are the staged entries, in order
-        self._staged: list[Entry] = []
+        self._tree: Draft | None = None           # the draft that was scored last
+        self._staged: list[Entry] = []            # the staged entries: the draft's nodes, in order
         self._lag: list[Entry] = []               # the last committed entries of the cache: not through every layer yet
-        self._answers: dict[Any, list[Answer]] = {}       # of the staged nodes, by depth (or by the layers that ran)
-        self._skips: Run | None = None            # the layers under which the staged nodes ran, where not the first
+        self._answers: dict[Any, list[tuple[int, Answer]]] = {}   # rows of the staged nodes, by depth (or the layers that ran)
+        self._skips: Run | None = None            # the layers under which the staged nodes ran, where not the first ones
+        self._under = 0                           # then the first node that did
         self._skipped: tuple[int, Run] | None = None      # committed entries from here on ran under these only
+        self._evicted = 0                         # where entries were given back that ran so: the end of those
         self._paths: dict[tuple[int, ...], Any] = {}      # without a tree mask: the caches that hold root and path
+        self._before: int | None = None           # while a pass feeds the text: how much of it was cached before
 
     @property
     def peers(self) -> int:
         return max(1, len(self._lm.live))
 
     @property
+    def cache(self) -> Any:
+        return self._cache
+
+    @property
+    def text(self) -> Sequence[int]:
+        return self._text
+
+    @property
+    def filled(self) -> int:
+        """How many committed entries have passed every layer."""
+        n = self._cache.length - len(self._lag) if self._before is None else self._before
+        return n if self._skipped is None else min(n, self._skipped[0])
+
+    @property
     def _all(self) -> int:
         return self._lm.network.layers
 
     async def prefill(self, want: Want) -> LogitScores:
+        self._settle()
+        self._check(None, want)
         answers: list[Answer] = []
+        rows = want.prompt or want.last
+        if rows and self._skipped is not None:
+            self._forget(self._skipped[0])
         if want.prompt:                           # an older text's cache has no rows to give
             self._forget(0)
-        while (left := len(self._text) - self._cache.length) and (want.prompt or left > self._lm.chunk):
+        elif want.last and self._text:
+            self._forget(min(self._cache.length, len(self._text) - 1))
+        end = len(self._text) if self._skipped is None else self._skipped[0]
+        while (left := end - self._cache.length) > 0 and (rows or left > self._lm.chunk):
             self._drop()
             await self._advance(self._all, _SILENT)       # what a part has left behind
-            stop = self._cache.length + min(left, self._lm.chunk)
-            answers.append(await self._feed(stop, range(stop - self._cache.length) if want.prompt else (), want))
+            first, stop = self._cache.length, self._cache.length + min(left, self._lm.chunk)
+            asked = range(stop - first) if want.prompt else (stop - first - 1,) if want.last and stop == end else ()
+            answer = await self._feed(stop, asked, want)
+            if asked:
+                answers.append(answer)
         return LogitScores(answers, exits_of(answers, self._lm.network.head) if want.exits else None)
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
+        self._settle()
         net, cache, n = self._lm.network, self._cache, len(draft.token)
         if not net.tree:
             return await self._score_paths(draft, want)
-        if self._tree is not None or self._lag or self._skipped or want.exits or cache.length != len(self._text):
+        if (self._staged or self._lag or self._skipped or want.exits or draft.state is not None
+                or cache.length != len(self._text)):
             return await self.score_to(net.layers, draft, want)
         query = Query(cache, cache.stage(draft.parent), draft.token, range(n), want)      # nearly always: this draft, whole
-        self._tree, self._staged = draft, [self._through] * n
         answer = await Forward(net, query, n)
-        self._answers[net.layers] = [answer]
+        self._tree, self._staged = draft, [self._through] * n
+        self._answers = {net.layers: [(n, answer)]}
         return LogitScores((answer,))
 
     async def score_to(self, depth: int, draft: Draft, want: Want) -> LogitScores:
         """The laws behind the first `depth` layers, final norm and head."""
+        self._settle()
+        self._check(draft, want)
         if self._skipped is not None:             # other layers hold nothing of these entries: all of them is fed again
+            self._evicted = 0
             self._forget(self._skipped[0])
-        done = sum(map(rows_of, self._answers.get(depth, ())))
-        if self._tree is None or self._skips is not None or not draft.extends(self._tree) or any(
+        done = sum(n for n, _ in self._answers.get(depth, ()))
+        if self._skips is not None or not self._goes_on(draft, depth, want) or any(
                 e.depth >= depth for e in self._staged[done:]):
             self._drop()
             self._take()
-        known = len(self._staged)
-        self._cache.stage(draft.parent[known:])
-        self._staged += [Entry(x) for x in draft.token[known:]]
-        self._tree = draft
+        await self._stage(draft)
         self._answers.setdefault(depth, []).extend(await self._advance(depth, want))
         return self._scores(depth, want)
 
     async def score_under(self, run: Run, draft: Draft, want: Want) -> LogitScores:
         """The laws of the network that has these layers only, over the whole one's cache; nodes that the whole has scored
         stand as they are."""
+        self._settle()
+        self._check(draft, want)
+        if draft.enter:
+            raise ValueError(f"enter is {draft.enter}: states cannot enter where layers are left out")
+        await self._restore(run)
         if self._skipped is not None and (self._skipped[1] != run or len(self._text) > self._cache.length):
             self._forget(self._skipped[0])
         whole = self._skips is None and all(e.depth == self._all for e in self._staged)
-        if self._tree is None or not (whole or self._skips == run) or not draft.extends(self._tree):
+        before = self._all if whole else run
+        if not (whole or self._skips == run) or not self._goes_on(draft, before, want):
             self._drop()
             self._take()
             await self._advance(self._all, _SILENT)
-        known = len(self._staged)
-        answers = self._answers.setdefault(run, list(self._answers.get(self._all, ())))
-        first = self._cache.stage(draft.parent[known:])
-        self._tree, self._skips = draft, run
+            whole = True
+        known, state = len(self._staged), draft.state or (None,) * len(draft)
+        answers = list(self._answers.get(before, ()))
         if new := draft.token[known:]:
-            answers.append(await self._run(Query(self._cache, first, new, range(len(new)), want, None, *run)))
-            exits = answers[-1].exits or {}
+            first = self._cache.stage(draft.parent[known:])
+            entries = [Entry(x, 0, s) for x, s in zip(new, state[known:])]
+            answer = await self._run(Query(self._cache, first, *_fed(entries, range(len(new)), want), *run))
+            answers.append((len(new), answer))
+            exits = answer.exits or {}
             self._staged += [Entry(x, self._all, None, {d: t[i] for d, t in exits.items()}) for i, x in enumerate(new)]
+        if whole:
+            self._under = known
+        self._answers[run] = answers
+        self._tree, self._skips = draft, run
         return self._scores(run, want)
 
-    async def _advance(self, depth: int, want: Want) -> list[Answer]:
+    def _check(self, draft: Draft | None, want: Want) -> None:
+        """Raise ValueError for what this network cannot answer, before any pass."""
+        net = self._lm.network
+        if want.exits and not net.partial:
+            raise ValueError(f"exits is {want.exits}: the adapter of this model runs the whole network only")
+        if bad := [d for d in want.exits if not 1 <= d <= net.layers]:
+            raise ValueError(f"exits has {bad[0]}: depths must lie in 1 to {net.layers}")
+        if draft is None or draft.state is None:
+            return
+        carries = {i: s for i, s in enumerate(draft.state) if s is not None}
+        if len(draft.state) != len(draft) or any(draft.probe is None or not draft.probe[i] for i in carries):
+            raise ValueError("state must have one entry a node, None but for probes: what carries a state is never committed")
+        if not 0 <= draft.enter < net.layers or (draft.enter and not (net.partial and net.tree)):
+            raise ValueError(f"enter is {draft.enter}: it must lie in 0 to {net.layers - 1 if net.partial and net.tree else 0}")
+        if draft.enter and carries and len(carries) < len(draft) - min(carries):
+            raise ValueError(f"enter is {draft.enter}: nodes that enter above the first layer must stand behind all others")
+        width = net.embed(draft.token[:1]).shape[1] if carries else 0
+        for i, state_H in carries.items():
+            if state_H.shape != (width,):
+                raise ValueError(f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)")
+
+    def _goes_on(self, draft: Draft, key: Any, want: Want) -> bool:
+        """Whether a draft extends the staged one, of which all that is wanted now was answered."""
+        if not self._staged or self._tree is None or not draft.extends(self._tree):
+            return False
+        law = max(want.law, want.base) is not Reads.NOTHING
+        for _, a in self._answers.get(key, ()):
+            if (want.hidden and a.hidden_RH is None) or (law and a.logits_RV is None and a.later is None):
+                return False
+        return all(d in e.exits for d in want.exits for e in self._staged if d <= e.depth)
+
+    async def _stage(self, draft: Draft) -> None:
+        """Entries for the nodes that have none. What enters further up waits until the others have come there."""
+        self._tree, n = draft, len(draft)
+        state = draft.state or (None,) * n
+        stop = next((i for i in range(len(self._staged), n) if state[i] is not None), n) if draft.enter else n
+        self._add(draft, stop, 0)
+        if stop < n:
+            await self._advance(draft.enter, _SILENT)
+            self._add(draft, n, draft.enter)
+
+    def _add(self, draft: Draft, stop: int, depth: int) -> None:
+        known, state = len(self._staged), draft.state or (None,) * len(draft)
+        self._cache.stage(draft.parent[known:stop])
+        self._staged += [Entry(draft.token[i], depth, state[i]) for i in range(known, stop)]
+
+    async def _advance(self, depth: int, want: Want) -> list[tuple[int, Answer]]:
         """Take every entry to this depth; answers for the staged ones among those that were not there."""
         entries, net = [*self._lag, *self._staged], self._lm.network
         first = next((i for i, e in enumerate(entries) if e.depth < depth), len(entries))
-        begin, answers = self._cache.end - len(entries), list[Answer]()
-        self._cache.stage(())                     # entries are about to be written: not under a twin
+        begin, answers = self._cache.end - len(entries), list[tuple[int, Answer]]()
+        if first < len(entries):
+            self._cache.claim(begin + first)      # entries are about to be written: not where others read
         while first < len(entries) and entries[-1].depth < depth:
             low = entries[-1].depth               # those that are furthest behind come last, and catch up first
             start = next(i for i, e in enumerate(entries) if e.depth == low)
@@ -173,14 +300,12 @@ class LMSession:
                 rows = range(len(group))
                 now = replace(want, hidden=True, law=want.law if at_once and stop == depth else Reads.NOTHING,
                               base=want.base if at_once and stop == depth else Reads.NOTHING)
-            a = await self._run(Query(
-                self._cache, begin + start, tuple(e.token for e in group) if not low else (), rows, now,
-                None if not low else torch.stack([e.state_H for e in group if e.state_H is not None]),
-                None if (low, stop) == (0, self._all) else tuple(range(low, stop))))
+            layers = None if (low, stop) == (0, self._all) else tuple(range(low, stop))
+            a = await self._run(Query(self._cache, begin + start, *_fed(group, rows, now), layers))
             if stop == depth and (deepest or at_once):
-                answers = [a] if asked else []
+                answers = [(len(asked), a)] if asked else []
             elif stop == depth:                   # rows that are seldom looked at: their heads wait until then
-                answers = [_later(a, i, net.head) for i in asked]
+                answers = [(1, _later(a, i, net.head)) for i in asked]
             for i, e in enumerate(group):
                 r = i - rows.start
                 exits = e.exits if r < 0 or a.exits is None else {**e.exits, **{d: t[r] for d, t in a.exits.items()}}
@@ -196,16 +321,24 @@ class LMSession:
 
     def _scores(self, key: Any, want: Want) -> LogitScores:
         staged = self._staged
-        return LogitScores(tuple(self._answers[key]), None if not want.exits else (
+        return LogitScores(tuple(a for _, a in self._answers[key]), None if not want.exits else (
             lambda depth, nodes: torch.stack([staged[i].exits[depth] for i in nodes]), self._lm.network.head))
 
-    def _take(self) -> None:
-        """What the cache lacks of the text gets its slots, and runs with the next pass."""
+    def _take(self, stop: int | None = None) -> None:
+        """What the cache lacks of the text (of its first `stop` tokens) gets its slots, and runs with the next pass."""
         assert self._cache.length <= len(self._text), "the cache holds more than the text"
-        tail = self._text[self._cache.length:]
+        tail = self._text[self._cache.length:stop]
+        self._lag += [Entry(x) for x in tail]
         self._cache.stage(range(-1, len(tail) - 1))
         self._cache.commit(range(len(tail)))
-        self._lag += [Entry(x) for x in tail]
+
+    def _settle(self) -> None:
+        """A pass that never answered has filled nothing: what it was to fill is not cached."""
+        if self._before is not None:
+            length, self._before = self._before, None
+            self._forget(length)
+        elif len(self._cache.parent) != len(self._staged):
+            self._cache.keep((), range(len(self._staged)))
 
     def _drop(self) -> None:
         """Nothing is staged any more."""
@@ -220,81 +353,174 @@ class LMSession:
         if gone > 0:
             self._lag = self._lag[:max(0, len(self._lag) - gone)]
         self._cache.truncate(min(self._cache.length, length))
-        if self._skipped is not None and self._cache.length <= self._skipped[0]:
+        if self._skipped is not None and not self._evicted and self._cache.length <= self._skipped[0]:
             self._skipped = None
 
-    async def _feed(self, stop: int, rows: Sequence[int], want: Want, draft: Sequence[int] = (),
+    async def _feed(self, stop: int, rows: Sequence[int], want: Want, entries: Sequence[Entry] = (),
                     parent: Sequence[int] = (), cache: Any = None) -> Answer:
         """One pass over what the cache lacks of text[:stop], committed on the way, and over a draft, staged."""
-        cache = cache or self._cache
+        if cache is None:
+            cache, self._before = self._cache, self._cache.length
         token, first = self._text[cache.length:stop], cache.end
         if token:
             cache.stage(range(-1, len(token) - 1))
             cache.commit(range(len(token)))
         cache.stage(parent)
-        return await self._run(Query(cache, first, (*token, *draft), rows, want))
+        answer = await self._run(Query(cache, first, *_fed([*map(Entry, token), *entries], rows, want)))
+        if cache is self._cache:
+            self._before = None
+        return answer
+
+    async def _restore(self, run: Run) -> None:
+        """After `evict`: what ran under these layers only does so again."""
+        if not self._evicted or self._skipped is None or self._skipped[1] != run:
+            self._evicted = 0
+            return
+        first, stop = self._skipped[0], self._evicted
+        self._drop()
+        self._take(first)
+        await self._advance(self._all, _SILENT)
+        token, self._before = tuple(self._text[first:stop]), first
+        slot = self._cache.stage(range(-1, len(token) - 1))
+        self._cache.commit(range(len(token)))
+        await self._run(Query(self._cache, slot, token, (), _SILENT, None, *run))
+        self._before, self._evicted = None, 0
 
     async def _score_paths(self, draft: Draft, want: Want) -> LogitScores:
-        """Where no mask can part the branches: every path in a cache of its own."""
-        if len(self._text) > self._cache.length + 1:
-            await self._feed(len(self._text), (), _SILENT)
+        """Branches one by one, for networks without a tree mask."""
+        self._check(draft, want)
+        self._drop()
+        while len(self._text) > self._cache.length + 1:
+            await self._feed(min(len(self._text), self._cache.length + self._lm.chunk), (), _SILENT)
         leaves = set(range(len(draft))) - set(draft.parent)
-        rows: dict[int, Answer] = {}
-        self._paths = {}
+        rows, paths = dict[int, Answer](), dict[tuple[int, ...], Any]()
+        state = draft.state or (None,) * len(draft)
         for leaf in sorted(leaves):
             path = (0, *draft.path_to(leaf))
             twin, tail = self._cache.fork(), len(self._text) - self._cache.length
-            tokens = tuple(draft.token[i] for i in path)
-            a = await self._feed(len(self._text), range(tail, tail + len(path)), want, tokens,
-                                 range(-1, len(path) - 1), twin)
-            self._paths[tokens] = twin
+            a = await self._feed(len(self._text), range(tail, tail + len(path)), want,
+                                 [Entry(draft.token[i], 0, state[i]) for i in path], range(-1, len(path) - 1), twin)
+            if all(state[i] is None for i in path):
+                paths[tuple(draft.token[i] for i in path)] = twin
             for r, i in enumerate(path):
                 rows[i] = Answer(None if a.logits_RV is None else a.logits_RV[r:r + 1],
                                  None if a.hidden_RH is None else a.hidden_RH[r:r + 1])
+        self._tree, self._paths = draft, paths
         return LogitScores([rows[i] for i in range(len(draft))])
 
     def commit(self, tokens: Sequence[int]) -> None:
+        self._settle()
         self._commit(tokens, self._skips is None)
 
     def commit_under(self, tokens: Sequence[int]) -> None:
         """The same, and what only some layers have seen stays cached: later passes under these layers build on it."""
-        if self._skips is not None and self._skipped is None:
-            self._skipped = (self._cache.length, self._skips)
+        self._settle()
+        self._mark(self._nodes(tokens))
         self._commit(tokens, True)
 
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        self._settle()
+        return self._keep(nodes, root, self._skips is None)
+
+    def keep_under(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """The same, in the way of `commit_under`."""
+        self._settle()
+        if self._tree is not None:
+            self._mark(self._tree.below(root, nodes)[0])
+        return self._keep(nodes, root, True)
+
+    def _keep(self, nodes: Sequence[int], root: int, cached: bool) -> Draft:
+        tree, staged = self._tree, self._staged
+        if tree is None:
+            raise ValueError("no draft has been scored since the last commit: there is nothing to keep")
+        path, stay, draft = tree.below(root, nodes)
+        tokens = [tree.token[i] for i in path]
+        if not cached or len(staged) < len(tree):  # without entries of its own: all of it is fed again
+            self._commit(tokens, cached)
+        else:
+            self._cache.keep(path, stay)
+            self._lag += self._late(path)
+            self._answers = {k: picked(a, stay, self._lm.network) for k, a in self._answers.items()}
+            self._staged, self._under = [staged[i] for i in stay], sum(i < self._under for i in stay)
+            self._text += tokens
+        self._tree = draft
+        return draft
+
+    def _nodes(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes of the scored draft that these tokens follow, the root first."""
+        tree, found = self._tree, list[int]()
+        if tree is not None and tokens and tokens[0] == tree.token[0]:
+            found.append(0)
+            for x in tokens[1:]:
+                child = tree.child(found[-1], x)
+                if child is None:
+                    break
+                found.append(child)
+        return found
+
+    def _mark(self, path: Sequence[int]) -> None:
+        """Note which entries are about to be committed that some layers only have seen."""
+        ran = sum(i >= self._under for i in path)
+        if self._skips is None or not ran:
+            return
+        if self._skipped is None:
+            self._skipped = (len(self._text) + len(path) - ran, self._skips)
+        if not self._staged:                      # they were given back
+            self._evicted = len(self._text) + len(path)
+
+    def _late(self, path: Sequence[int]) -> list[Entry]:
+        """Of staged entries those that lag behind the last layer."""
+        some = [self._staged[i] for i in path]
+        return [replace(e, exits={}) for e in some if e is not self._through and e.depth < self._all]
+
     def _commit(self, tokens: Sequence[int], cached: bool) -> None:
-        tree, keep = self._tree, list[int]()
-        if tree is not None:
-            if cached and tokens and tokens[0] == tree.token[0]:
-                keep.append(0)
-                for x in tokens[1:]:
-                    child = tree.child(keep[-1], x)
-                    if child is None:
-                        break
-                    keep.append(child)
-            self._cache.commit(keep)
-            if late := [i for i in keep if self._staged[i] is not self._through and self._staged[i].depth < self._all]:
-                self._lag += [replace(self._staged[i], exits={}) for i in late]
-        elif self._paths:
+        if self._paths:
             path = next((p for p in self._paths if p[:len(tokens)] == tuple(tokens)
                          and (len(p) == len(tokens) or self._lm.network.rollback)), None)
             if path is not None:
                 self._cache = self._paths[path]
             self._cache.commit(range(len(tokens)) if path is not None else ())
+        else:
+            path = [i for i in self._nodes(tokens) if i < len(self._staged)] if cached else []
+            self._cache.commit(path)
+            self._lag += self._late(path)
         self._drop()
         self._text += tokens
 
     def rewind(self, n: int) -> None:
         if not 0 <= n <= len(self._text):
             raise ValueError(f"n is {n}: it must lie in 0 to {len(self._text)}, the committed tokens")
+        self._settle()
         del self._text[len(self._text) - n:]
+        if self._evicted and self._skipped is not None:
+            self._evicted = min(self._evicted, len(self._text)) if len(self._text) > self._skipped[0] else 0
         self._forget(min(self._cache.length, len(self._text)))
 
+    def evict(self) -> None:
+        self._settle()
+        if self._skipped is not None and not self._evicted:
+            self._evicted = self._cache.length
+        tree, skips = self._tree, self._skips
+        self._forget(0)
+        self._tree, self._skips = tree, skips
+
+    def states(self, hidden_NH: Tensor) -> LogitScores:
+        return LogitScores([Answer(self._lm.network.head(hidden_NH), hidden_NH)])
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        self._lm.require(tokens, "tokens")
+        return self._lm.network.embed(tokens)
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        return scores
+
     def fork(self, choice: int | None = None) -> LMSession:
+        self._settle()
         twin = LMSession(self._lm, self._cache.fork(), self._text)
         twin._tree, twin._staged, twin._lag = self._tree, list(self._staged), list(self._lag)
         twin._answers = {k: list(v) for k, v in self._answers.items()}
-        twin._skips, twin._skipped = self._skips, self._skipped
+        twin._skips, twin._skipped, twin._under, twin._evicted = self._skips, self._skipped, self._under, self._evicted
+        self._lm.live.add(twin)
         return twin
 
     def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> PartSession | SkipSession:
@@ -310,65 +536,24 @@ class LMSession:
         return PartSession(self, len(some)) if first else SkipSession(self, (some, without))
 
     def close(self) -> None:
+        self._settle()
         self._lm.live.discard(self)
-        self._forget(self._cache.length - len(self._lag) if self._skipped is None else self._skipped[0])
+        self._forget(self.filled)
         self._lm.keep_text(tuple(self._text), self._cache)
+        self._cache = self._cache.fork(0)         # what nobody else reads is given back
+
+
+def _fed(entries: Sequence[Entry], rows: Sequence[int], want: Want,
+         ) -> tuple[tuple[int, ...], Sequence[int], Want, Tensor | None]:
+    """What a query says of entries of one depth: tokens, and states for those that have some."""
+    states = [e.state_H for e in entries if e.state_H is not None]
+    if not states:
+        return tuple(e.token for e in entries), rows, want, None
+    low = len(states) == len(entries)
+    return () if low else tuple(e.token if e.state_H is None else -1 for e in entries), rows, want, torch.stack(states)
 
 
 def _later(a: Answer, row: int, head: Any) -> Answer:
     assert a.hidden_RH is not None
     hidden_RH = a.hidden_RH[row:row + 1]
     return Answer(None, hidden_RH, later=lambda: head(hidden_RH))
-
-
-@dataclass(frozen=True)
-class _Within:
-    """Some layers of a whole session: whatever is rewound here is so in the whole one, and closing is left to it."""
-    whole: LMSession
-
-    @property
-    def peers(self) -> int:
-        return self.whole.peers
-
-    async def prefill(self, want: Want) -> LogitScores:
-        return await self.whole.prefill(want)
-
-    def rewind(self, n: int) -> None:
-        self.whole.rewind(n)
-
-    def fork(self, choice: int | None = None) -> Self:
-        return replace(self, whole=self.whole.fork(choice))
-
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> PartSession | SkipSession:
-        return self.whole.part(layers, without)
-
-    def close(self) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class PartSession(_Within):
-    """The first layers of a whole session (early exit): what they have computed of a draft stands, and the whole goes on
-    from there when it scores a draft that extends it. Committed entries that only these layers have seen pass the others
-    when a deeper score needs them."""
-    depth: int
-
-    async def score(self, draft: Draft, want: Want) -> LogitScores:
-        return await self.whole.score_to(self.depth, draft, want)
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self.whole.commit(tokens)
-
-
-@dataclass(frozen=True)
-class SkipSession(_Within):
-    """Some layers of a whole session, or halves of them (layer skip): committed entries are the whole's, staged ones hold
-    what these layers made of them (nothing where their attention does not run), and the whole feeds them anew. What is
-    committed here, not in the whole, stays as these layers had it; if the whole scores after that, it feeds it again."""
-    run: Run
-
-    async def score(self, draft: Draft, want: Want) -> LogitScores:
-        return await self.whole.score_under(self.run, draft, want)
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self.whole.commit_under(tokens)

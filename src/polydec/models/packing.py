@@ -40,17 +40,31 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
+class Gather:
+    """Of one layer the keys and values that lie in several storages (`out`), side by side (`into`)."""
+    into: Sequence[Tensor]
+    out: Sequence[Tensor]
+
+    def __call__(self) -> None:
+        torch._foreach_copy_(self.into, self.out)
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """One query in the flat batch. asks and query [kv heads, group, m, head]: where its queries stand, and scratch for
     them; out [kv heads, group * m, head] and gathers [kv heads, group, m, head]: what they gather, and where that goes;
-    layers: of every layer that runs the keys [kv heads, head, slots], the values, and what is seen of them."""
+    layers: of every layer that runs the keys [kv heads, head, slots], the values, and what is seen of them; gather: of each
+    what is copied first, where some of these lie with other caches."""
     asks: Tensor
     query: Tensor
     out: Tensor
     gathers: Tensor
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
+    gather: Sequence[Gather]
 
     def attend(self, at: int) -> None:
+        if self.gather:
+            self.gather[at]()
         keys, values, reach = self.layers[at]
         query, out = self.query.copy_(self.asks), self.out
         if reach.scores is None:
@@ -75,8 +89,11 @@ class Single:
     columns: Tensor
     out: Tensor
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
+    gather: Sequence[Gather]
 
     def attend(self, at: int) -> None:
+        if self.gather:
+            self.gather[at]()
         keys, values, reach = self.layers[at]
         if self.query is not None:
             self.query.copy_(self.asks)
@@ -167,26 +184,34 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
         asks = qkv[row:end, :heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
         fresh.append(qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3))
-        slots = kv[..., q.first:q.first + m, :].unbind(0)
+        at = q.first - q.cache.start
+        slots = kv[..., at:at + m, :].unbind(0)
         write.append([slots[i] for i in p.layers])
-        layers = _layers(q, p.positions[row:end], p.layers, heads, windows, causal)
+        layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal)
         query = None if m == 1 and qkv.dtype == number else kv.new_empty(KV, g, m, D)
         if m == 1:
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
-            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers))
+            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather))
         else:
-            spans.append(Span(asks, query, kv.new_empty(KV, g * m, D), goes, layers))
+            spans.append(Span(asks, query, kv.new_empty(KV, g * m, D), goes, layers, gather))
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 
 def _layers(q: Query, position: list[int], layers: tuple[int, ...], heads: Heads, windows: Sequence[int | None],
-            causal: bool) -> list[tuple[Tensor, Tensor, Reach]]:
+            causal: bool) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Gather]]:
     m, cache = len(q), q.cache
     kv, stop = cache.kv, q.first + m
     seen = None
     if causal and not (m == 1 and masks.is_chain(cache.parent[:stop - min(cache.length, stop)])):
         seen = min(q.first, cache.length), masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device)
     size = stop if causal else cache.end
+    gather = list[Gather]()
+    if cache.shared:                              # every layer is gathered into the same place
+        one = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])
+        pieces = list(cache.pieces(0, size))
+        into = [one[..., at:at + piece.shape[-2], :] for at, piece in pieces]
+        gather = [Gather(into, [piece[i] for _, piece in pieces]) for i in layers]
+        kv = one.expand(len(windows), *one.shape)
     used, reaches = dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], Reach]](), list[int | None]()
     for i in layers:
         width = windows[i]
@@ -197,7 +222,7 @@ def _layers(q: Query, position: list[int], layers: tuple[int, ...], heads: Heads
             part = kv[..., reach.start:size, :]
             keys = part[:, 0] if m == 1 else part[:, 0].transpose(-1, -2)
             used[width] = keys.unbind(0), part[:, 1].unbind(0), reach
-    return [(used[w][0][i], used[w][1][i], used[w][2]) for i, w in zip(layers, reaches)]
+    return [(used[w][0][i], used[w][1][i], used[w][2]) for i, w in zip(layers, reaches)], gather
 
 
 def _reach(q: Query, seen: tuple[int, Tensor] | None, width: int | None, position: list[int], size: int,

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from polydec.core.types import Want
@@ -18,7 +19,8 @@ class Query:
     itself, and stands at position cache.length + its depth. `rows` (ascending indices into the M) are answered. With
     `layers` (ascending indices), only these run and are written; one that is left out is the identity. Of these, halves in
     `without` are left out as well (2 i: the attention of layer i, which then writes nothing; 2 i + 1: its MLP), never both.
-    Where earlier layers ran in another pass, `embed` is what enters the first of these.
+    Where earlier layers ran in another pass, `embed` is what enters the first of these. With both `token` and `embed`, the rows
+    of `embed` stand in for the tokens that are -1, in order.
     """
     cache: Any
     first: int
@@ -30,7 +32,21 @@ class Query:
     without: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
-        return len(self.token) if self.embed is None else len(self.embed)
+        return len(self.token) if self.token or self.embed is None else len(self.embed)
+
+    @property
+    def given(self) -> list[int]:
+        """Which of the M tokens the rows of `embed` are."""
+        if self.embed is None:
+            return []
+        return [i for i, x in enumerate(self.token) if x < 0] if self.token else list(range(len(self.embed)))
+
+    def part(self, start: int, stop: int) -> Query:
+        """The tokens [start, stop) of it."""
+        given = [k for k, i in enumerate(self.given) if start <= i < stop]
+        rows = [r - start for r in self.rows if start <= r < stop]
+        embed = None if self.embed is None or not given else self.embed[given[0]:given[-1] + 1]
+        return replace(self, first=self.first + start, token=self.token[start:stop], rows=rows, embed=embed)
 
 
 Run = tuple[tuple[int, ...], frozenset[int]]
@@ -59,6 +75,32 @@ class Answer:
     top: Callable[[Tensor, int], list[list[int]]] | None = None
 
 
+def bounded(forward: Callable[[Sequence[Query]], Sequence[Answer]], queries: Sequence[Query], limit: int) -> Sequence[Answer]:
+    """The answers of `forward`, which gets no query of more than `limit` tokens: longer ones go in parts, one after another."""
+    if all(len(q) <= limit for q in queries):
+        return forward(queries)
+    parts = [[q.part(i, min(i + limit, len(q))) for i in range(0, len(q), limit)] for q in queries]
+    answers = iter(forward([p for some in parts for p in some]))
+    return [_joined([(next(answers), len(p.rows)) for p in some]) for some in parts]
+
+
+def _joined(parts: Sequence[tuple[Answer, int]]) -> Answer:
+    some = [a for a, rows in parts if rows] or [parts[0][0]]
+    if len(some) == 1:
+        return some[0]
+    law = all(a.logits_RV is not None for a in some)
+    waits = not law and all(a.logits_RV is not None or a.later is not None for a in some)
+    exits = some[0].exits and {d: torch.cat([a.exits[d] for a in some if a.exits]) for d in some[0].exits}
+
+    def logits() -> Tensor:
+        rows = [a.logits_RV if a.logits_RV is not None else a.later and a.later() for a in some]
+        return torch.cat([r for r in rows if r is not None])
+    return Answer(logits() if law else None,
+                  None if some[0].hidden_RH is None else torch.cat([a.hidden_RH for a in some if a.hidden_RH is not None]),
+                  None if some[0].argmax is None else [x for a in some for x in a.argmax or ()],
+                  logits if waits else None, exits, some[0].top)
+
+
 class Network(Protocol):
     """What a session runs on."""
     @property
@@ -82,10 +124,17 @@ class Network(Protocol):
 
     @property
     def partial(self) -> bool:
-        """Whether layers can run alone; then `head` gives the logits of hidden states at any depth."""
+        """Whether layers can run alone."""
         ...
 
-    def head(self, hidden_RH: Tensor) -> Tensor: ...
+    def head(self, hidden_RH: Tensor) -> Tensor:
+        """Logits of states that lie before the final norm. Raises ValueError where the network cannot do that alone."""
+        ...
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What enters the first layer, [n, H]."""
+        ...
+
     def new_cache(self) -> Any: ...
     def forward(self, queries: Sequence[Query]) -> Sequence[Answer]: ...
     def __hash__(self) -> int: ...

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.law import normalise
-from polydec.models.query import Answer
+from polydec.models.query import Answer, Network
 
 NOT_FINITE = ("the model's scores of the next token are NaN or infinite: its weights are damaged, or too large for the "
               "numbers that it is computed with")
@@ -99,7 +99,7 @@ class LogitScores:
     @property
     def hidden_NH(self) -> Tensor | None:
         some = [a.hidden_RH for a in self._answers if a.hidden_RH is not None]
-        return torch.cat(some) if some else None
+        return torch.cat(some) if some and len(some) == len(self._answers) else None
 
     def exit(self, depth: int, nodes: Sequence[int]) -> LogitScores:
         if self._exits is None:
@@ -135,3 +135,29 @@ def exits_of(answers: Sequence[Answer], head: Callable[[Tensor], Tensor]) -> Exi
     def states(depth: int, nodes: Sequence[int]) -> Tensor:
         return torch.cat([a.exits[depth] for a in answers if a.exits is not None])[list(nodes)]
     return states, head
+
+
+def picked(answers: Sequence[tuple[int, Answer]], rows: Sequence[int], network: Network) -> list[tuple[int, Answer]]:
+    """Of the rows of several answers (each with their number) these. What is left out gives its memory back, and so do laws
+    of rows whose states are known: they are made anew where somebody looks."""
+    out, first, head = list[tuple[int, Answer]](), 0, network.head
+    for n, a in answers:
+        mine = [r - first for r in rows if first <= r < first + n]
+        first += n
+        if len(mine) == n and a.logits_RV is None:
+            out.append((n, a))
+        elif mine:
+            out.append((len(mine), _rows(a, mine, head if network.partial else None)))
+    return out
+
+
+def _rows(a: Answer, rows: Sequence[int], head: Callable[[Tensor], Tensor] | None) -> Answer:
+    states, law, later = None if a.hidden_RH is None else a.hidden_RH[list(rows)], a.logits_RV, None
+    if head is not None and states is not None and (law is not None or a.later is not None):
+        law, later = None, lambda: head(states)
+    elif law is not None:
+        law = law[list(rows)]
+    elif a.later is not None:
+        whole = a.later
+        later = lambda: whole()[list(rows)]  # noqa: E731
+    return Answer(law, states, None if a.argmax is None else [a.argmax[r] for r in rows], later, None, a.top)

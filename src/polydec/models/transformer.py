@@ -17,16 +17,15 @@ from torch.nn.functional import silu
 
 from polydec.core.types import Reads
 from polydec.models import pages
-from polydec.models.cache import Cache
+from polydec.models.cache import GROWTH, Cache
 from polydec.models.fields import check_skeleton
 from polydec.models.linear import Kernel, Linear, cpu_kernel, cuda_kernel
-from polydec.models.lm import Answer, Query
 from polydec.models.packing import Heads, Packed, attention, pack, passes
+from polydec.models.query import Answer, Query, bounded
 from polydec.models.rope import Rope
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-SLOTS = 256                                       # of a new cache
 
 
 @dataclass(frozen=True)
@@ -206,12 +205,15 @@ class Transformer:
 
     def new_cache(self) -> Cache:
         """An empty cache [layers, 2, kv heads, slots, head]."""
-        return Cache(pages.advise(torch.empty(self.layers, 2, self.config.kv_heads, min(SLOTS, self.context), self._head_dim,
+        return Cache(pages.advise(torch.empty(self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), self._head_dim,
                                               dtype=self._attention, device=self._device)))
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[Query]) -> list[Answer]:
+    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """Answers in order; each depends on its own query only. Many tokens are split over several passes."""
+        return bounded(self._forward, queries, self.limit) if self.config.causal else self._forward(queries)
+
+    def _forward(self, queries: Sequence[Query]) -> list[Answer]:
         answers: list[Answer | None] = [None] * len(queries)
         for run, index in passes(queries, self.layers, self.limit):
             p, exits = pack(queries, index, run), dict[int, Tensor]()
@@ -233,15 +235,22 @@ class Transformer:
     def _enter(self, p: Packed, x: Tensor) -> None:
         """What goes into the first layer."""
         if all(q.embed is None for q in p.queries):
-            token = [t for q in p.queries for t in q.token]
-            e = self._embed[torch.tensor(token, device=self._device)]
-            x.copy_(e if self._embed_proj is None else self._embed_proj(e.to(self._number)))
+            x.copy_(self._rows([t for q in p.queries for t in q.token]))
             return
         for q, row in zip(p.queries, p.begins):
-            e = q.embed.to(x) if q.embed is not None else self._embed[torch.tensor(q.token, device=self._device)].to(x)
-            if self._embed_proj is not None and e.shape[1] != self.config.width:
-                e = self._embed_proj(e)
-            x[row:row + len(q)] = e
+            if q.token:
+                x[row:row + len(q)] = self._rows([max(t, 0) for t in q.token])
+            if q.embed is not None:
+                x[torch.tensor([row + i for i in q.given], device=self._device)] = q.embed.to(x)
+
+    def _rows(self, tokens: Sequence[int]) -> Tensor:
+        e = self._embed[torch.tensor(tokens, device=self._device)]
+        return e if self._embed_proj is None else self._embed_proj(e.to(self._number))
+
+    @torch.inference_mode()
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What enters the first layer, [n, width]."""
+        return self._rows(tokens).to(self._number)
 
     def _run(self, p: Packed, exits: dict[int, Tensor]) -> Tensor:
         """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
@@ -307,7 +316,8 @@ class Transformer:
     @torch.inference_mode()
     def head(self, hidden_RH: Tensor) -> Tensor:
         """Logits of hidden states at any depth, through the final norm."""
-        return self._logits(torch.cat([hidden_RH, hidden_RH.new_full((len(hidden_RH), 1), self._floor)], 1))
+        h = hidden_RH.to(self._device, self._number)
+        return self._logits(torch.cat([h, h.new_full((len(h), 1), self._floor)], 1))
 
 
 def _settle(parts: Sequence[Any]) -> Layer:

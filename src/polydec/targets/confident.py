@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
 
+from torch import Tensor
+
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.targets.switch import SwitchScores
@@ -59,11 +61,18 @@ class ConfidentSession:
     """done: tokens committed since the prompt."""
     def __init__(self, how: Confident, inner: Session, done: int = 0) -> None:
         self._how, self._inner, self._done = how, inner, done
+        self._scored: Draft | None = None
+
+    @property
+    def peers(self) -> int:
+        return self._inner.peers
 
     async def prefill(self, want: Want) -> Scores:
         return await self._inner.prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> SwitchScores:
+        if want.exits:
+            raise ValueError(f"exits is {want.exits}: where tokens leave early, no depth can be looked at alone")
         chosen: dict[int, Scores] = {}
         *early, last = self._how.exits
         for depth in early:
@@ -75,18 +84,39 @@ class ConfidentSession:
                 break
         else:
             scores = await self._inner.part(range(last)).score(draft, want)
-        return SwitchScores([chosen.get(i, scores) for i in range(len(draft))])
+        self._scored = draft
+        return SwitchScores.by_node([chosen.get(i, scores) for i in range(len(draft))])
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._inner.commit(tokens)
         self._done += len(tokens)
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        left = self._inner.keep(nodes, root)
+        self._done += self._scored.depth[root] if self._scored is not None else 0
+        self._scored = left
+        return left
+
+    def evict(self) -> None:
+        self._inner.evict()
+
+    def states(self, hidden_NH: Tensor) -> Scores:
+        return self._inner.states(hidden_NH)
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        return self._inner.embed(tokens)
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        return self._inner.bend(draft, scores)
 
     def rewind(self, n: int) -> None:
         self._inner.rewind(n)
         self._done = max(0, self._done - n)
 
     def fork(self, choice: int | None = None) -> ConfidentSession:
-        return ConfidentSession(self._how, self._inner.fork(choice), self._done)
+        twin = ConfidentSession(self._how, self._inner.fork(choice), self._done)
+        twin._scored = self._scored
+        return twin
 
     def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
         raise ValueError("layers of a model that exits early cannot be chosen again")

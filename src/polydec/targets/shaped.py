@@ -89,10 +89,10 @@ class Node:
 
 class Trail:
     """Where a session stands in the text. A part of a session shares it with the whole."""
-    __slots__ = ("tip",)
+    __slots__ = ("draft", "tip")
 
-    def __init__(self, tip: Node) -> None:
-        self.tip = tip                            # the last committed token
+    def __init__(self, tip: Node, draft: Draft | None = None) -> None:
+        self.tip, self.draft = tip, draft         # the last committed token; the draft that was scored last
 
     def nodes(self, draft: Draft) -> list[Node]:
         out = [self.tip.next(draft.token[0])]
@@ -139,12 +139,33 @@ class ShapedSession:
                 law = Reads.ARGMAX if self._same and (self._greedy or law is Reads.ARGMAX) else Reads.ROW
             self._asked, self._inside = want, replace(want, law=max(law, want.base))
         inner = await self._inner.score(draft, self._inside)
+        self._trail.draft = draft
         return ShapedScores(self._shapers, inner, [] if self._blind else self._trail.nodes(draft), self._greedy, self._same)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._inner.commit(tokens)
         if not self._blind:
             self._trail.commit(tokens)
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        left, trail = self._inner.keep(nodes, root), self._trail
+        if trail.draft is not None and not self._blind:
+            trail.commit([trail.draft.token[i] for i in trail.draft.below(root, nodes)[0]])
+        trail.draft = left
+        return left
+
+    def evict(self) -> None:
+        self._inner.evict()
+
+    def states(self, hidden_NH: Tensor) -> Scores:
+        return self._inner.states(hidden_NH)
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        return self._inner.embed(tokens)
+
+    def bend(self, draft: Draft, scores: Scores) -> ShapedScores:
+        inner = self._inner.bend(draft, scores)
+        return ShapedScores(self._shapers, inner, [] if self._blind else self._trail.nodes(draft), self._greedy, self._same)
 
     def rewind(self, n: int) -> None:
         self._inner.rewind(n)
@@ -153,7 +174,7 @@ class ShapedSession:
 
     def fork(self, choice: int | None = None) -> ShapedSession:
         shapers = self._shapers if choice is None else tuple(of_choice(s, choice) for s in self._shapers)
-        return ShapedSession(shapers, self._inner.fork(choice), Trail(self._trail.tip))
+        return ShapedSession(shapers, self._inner.fork(choice), Trail(self._trail.tip, self._trail.draft))
 
     def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> ShapedSession:
         return ShapedSession(self._shapers, self._inner.part(layers, without), self._trail)

@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.types import Draft, Reads, Vocab, Want
 
@@ -42,6 +44,10 @@ class SkippingSession:
         self._unread: list[int] = []              # committed without a score
         self._scored: Draft | None = None
 
+    @property
+    def peers(self) -> int:
+        return self._whole.peers
+
     async def prefill(self, want: Want) -> Scores:
         return await self._whole.prefill(want)
 
@@ -72,6 +78,26 @@ class SkippingSession:
         self._unread += tokens[known:]
         self._length += len(tokens)
         self._scored = None
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        if self._scored is None:
+            raise ValueError("no draft has been scored since the last commit: there is nothing to keep")
+        depth = self._scored.depth[root]
+        self._scored = self._part.keep(nodes, root)
+        self._length += depth
+        return self._scored
+
+    def evict(self) -> None:
+        self._whole.evict()
+
+    def states(self, hidden_NH: Tensor) -> Scores:
+        return self._whole.states(hidden_NH)
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        return self._whole.embed(tokens)
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        return self._whole.bend(draft, scores)
 
     def rewind(self, n: int) -> None:
         if not 0 <= n <= self._length:

@@ -144,10 +144,21 @@ class SwitchSession:
         self._unread: list[int] = []
         self._scored: tuple[Draft, SwitchScores, list[Any]] | None = None
 
+    @property
+    def peers(self) -> int:
+        return self._now.peers
+
+    @property
+    def _now(self) -> Session:
+        """Whose turn it is."""
+        return self._inner[self._rule.large(self._states[-1])]
+
     async def prefill(self, want: Want) -> Scores:
         return await self._inner[self._rule.large(self._states[0])].prefill(want)
 
     async def score(self, draft: Draft, want: Want) -> SwitchScores:
+        if want.exits:
+            raise ValueError(f"exits is {want.exits}: the depths of two models that take turns cannot be looked at")
         if self._unread:
             chain = Draft.chain(self._unread[0], self._unread[1:])
             self._scored = await self._score(chain, want)
@@ -168,7 +179,7 @@ class SwitchSession:
                 session = self._inner[turn[-1]]
                 await session.prefill(Want(law=Reads.NOTHING))         # in chunks, where much was missed
                 scores[turn[-1]] = await session.score(draft, want)
-        return draft, SwitchScores([scores[t] for t in turn]), states
+        return draft, SwitchScores.by_node([scores[t] for t in turn]), states
 
     def _next(self, state: Any, scores: Scores, node: int) -> Any:
         return self._rule.step(state, entropy(scores.base.row(node)) if self._rule.entropies else 0.0)
@@ -176,7 +187,7 @@ class SwitchSession:
     def commit(self, tokens: Sequence[int]) -> None:
         path: list[int] = []
         if self._scored is not None and not self._unread:
-            draft, scores, states = self._scored
+            draft = self._scored[0]
             if tokens and tokens[0] == draft.token[0]:
                 path.append(0)
                 for x in tokens[1:]:
@@ -184,12 +195,46 @@ class SwitchSession:
                     if child is None:
                         break
                     path.append(child)
-            for node in path:
-                self._states.append(self._next(states[node], scores.of[node], node))
+            self._step(path)
             for session in self._inner.values():
                 session.commit(tokens[:len(path)])
         self._scored = None
         self._unread += tokens[len(path):]
+
+    def _step(self, path: Sequence[int]) -> None:
+        """The states that follow the nodes of a scored path."""
+        if self._scored is not None:
+            _, scores, states = self._scored
+            self._states += [self._next(states[i], scores, i) for i in path]
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        if self._scored is None:
+            raise ValueError("no draft has been scored since the last commit: there is nothing to keep")
+        draft, scores, states = self._scored
+        path, stay, left = draft.below(root, nodes)
+        self._step(path)
+        asked = {self._rule.large(s) for s in states}
+        for turn, session in self._inner.items():
+            if turn in asked:
+                session.keep(nodes, root)
+            else:
+                session.commit([draft.token[i] for i in path])
+        self._scored = left, SwitchScores([scores.of[i] for i in stay], [scores.at[i] for i in stay]), [states[i] for i in stay]
+        return left
+
+    def evict(self) -> None:
+        for session in self._inner.values():
+            session.evict()
+
+    def states(self, hidden_NH: Tensor) -> Scores:
+        raise ValueError("hidden_NH cannot be read where two models take turns: they have no state in common")
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        raise ValueError("tokens cannot be embedded where two models take turns: they have no table in common")
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        """Shaped as the model shapes whose turn it is at the root."""
+        return self._now.bend(draft, scores)
 
     def rewind(self, n: int) -> None:
         self._scored = None
@@ -214,29 +259,38 @@ class SwitchSession:
 
 @dataclass(frozen=True)
 class SwitchScores:
-    """of: for each node the scores of the model whose turn it is there."""
+    """of: for each node the scores of the model whose turn it is there; at: which row of those it is."""
     of: Sequence[Scores]
+    at: Sequence[int]
+
+    @staticmethod
+    def by_node(of: Sequence[Scores]) -> SwitchScores:
+        """Of scores that all have a row for each node."""
+        return SwitchScores(of, range(len(of)))
 
     def row(self, i: int) -> Tensor:
-        return self.of[i].row(i)
+        return self.of[i].row(self.at[i])
 
     def weights(self, i: int) -> Tensor:
-        return self.of[i].weights(i)
+        return self.of[i].weights(self.at[i])
 
     def certain(self, i: int) -> int | None:
-        return self.of[i].certain(i)
+        return self.of[i].certain(self.at[i])
 
     def argmax(self, i: int) -> int:
-        return self.of[i].argmax(i)
+        return self.of[i].argmax(self.at[i])
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        return self.of[i].topk(i, k)
+        return self.of[i].topk(self.at[i], k)
 
     def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
-        return [self.of[i].topk_rows((i,), k)[0] for i in rows]
+        return [self.of[i].topk_rows((self.at[i],), k)[0] for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        return self.of[i].logp(i, tokens)
+        return self.of[i].logp(self.at[i], tokens)
+
+    def exit(self, depth: int, nodes: Sequence[int]) -> SwitchScores:
+        raise ValueError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
 
     @property
     def hidden_NH(self) -> Tensor | None:
@@ -245,7 +299,7 @@ class SwitchScores:
 
     @property
     def base(self) -> SwitchScores:
-        return SwitchScores([s.base for s in self.of])
+        return SwitchScores([s.base for s in self.of], self.at)
 
 
 def entropy(logp_V: Tensor) -> float:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from polydec.core.types import Draft, Reads, Want
 
 def check_target(target: Target, *, prompt: Sequence[int] = (0, 1), tolerance: float = 1e-5, seed: int = 0,
                  prefill: bool = True) -> None:
-    """Raise AssertionError unless sessions of `target` keep their promises: rows are normalised laws; the row of a tree's
-    node is that of its path; a draft that extends the last one, one that replaces it, commits of scored and of unscored
-    tokens, rewinds and forks all leave the law where it should be.
+    """Raise AssertionError unless sessions of `target` keep their promises: every member of the protocols is there; rows are
+    normalised laws; the row of a tree's node is that of its path; a draft that extends the last one, one that replaces it,
+    commits of scored and of unscored tokens, branches kept and dropped, eviction, rewinds and forks all leave the law where
+    it should be; states, embeddings and shaping say what the rows say.
 
     prompt: at least two tokens of the vocabulary; tolerance: of log-probabilities; prefill: whether a text given as the
     prompt means the same as one that was generated (not so under penalties of generated tokens only).
@@ -33,9 +35,19 @@ class Checker:
         self.usual = sorted(set(range(target.vocab.size)) - target.vocab.eos)[:50]
 
     def all(self) -> None:
-        for check in (self.trees, self.extension, self.commits, self.unscored, self.rewind, self.forks, self.reading,
-                      self.prompt_rows):
+        for check in (self.members, self.trees, self.extension, self.commits, self.unscored, self.keeps, self.evicts,
+                      self.rewind, self.forks, self.reading, self.states, self.probes, self.bends, self.prompt_rows):
             run([check()])
+
+    async def members(self) -> None:
+        """Whoever holds a target, a session or scores may use every member of their protocols."""
+        session = self.target.open(self.prompt)
+        scores = await session.score(Draft.chain(self.prompt[-1]), Want(base=Reads.ROW))
+        for what, protocol in ((self.target, Target), (session, Session), (scores, Scores), (scores.base, Scores)):
+            missing = [name for name in vars(protocol) if not name.startswith("_") and not hasattr(what, name)]
+            assert not missing, f"{type(what).__name__} lacks {', '.join(missing)}"
+        assert session.peers >= 1, f"peers is {session.peers}: the session itself counts"
+        session.close()
 
     def tree(self, nodes: int) -> Draft:
         """A random tree below the prompt's root, without equal siblings."""
@@ -116,6 +128,116 @@ class Checker:
         await self.rows(await session.score(Draft.chain(b), Want()), Draft.chain(b), text, "commit beside the scored draft")
         session.close()
 
+    def bush(self, root: int) -> Draft:
+        a, b = self.usual[0], self.usual[-1]
+        return Draft.certain((root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3))
+
+    def longer(self, draft: Draft, parents: Sequence[int]) -> Draft:
+        """The draft with a new node below each of these."""
+        token = [next((x for x in self.usual if draft.child(p, x) is None), self.usual[0]) for p in parents]
+        return Draft.certain((*draft.token, *token), (*draft.parent, *parents))
+
+    async def keeps(self) -> None:
+        """Some branches go, the root moves down, and what follows is as if the others had never been."""
+        for root, nodes in ((0, (0, 2, 4)), (2, (0, 2, 3, 4, 6)), (2, (0, 1, 2, 3, 5)), (3, (0, 2, 3)), (6, range(7))):
+            session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+            await session.score(draft, Want())
+            left, text = session.keep(nodes, root), [draft.token[i] for i in draft.path_to(root)]
+            assert left.token[0] == draft.token[root] and left.parent[0] == -1, "node 0 of what stays is not the new root"
+            more = self.longer(left, (len(left) - 1, 0) if len(left) > 1 else (0,))
+            assert more.extends(left), "a draft with further nodes does not extend what was kept"
+            await self.rows(await session.score(more, Want()), more, text, f"{tuple(nodes)} kept below {root}, and two more")
+            down = more.path_to(len(left))
+            again, far = session.keep((0, *down), down[-1]), [*text, *(more.token[i] for i in down)]
+            assert len(again) == 1, f"{len(again)} nodes stay where one was to"
+            twin = session.fork()
+            session.commit((again.token[0],))
+            tip = Draft.chain(self.usual[0])
+            await self.rows(await session.score(tip, Want()), tip, [*far, tip.token[0]], "commit after keep")
+            session.close()
+            other = self.longer(again, (0,))
+            await self.rows(await twin.score(other, Want()), other, far, "twin of what was kept")
+            twin.close()
+
+    async def evicts(self) -> None:
+        """Entries are given back at any moment; nobody can tell from a row."""
+        for when in (6, 9, 15):
+            session, draft, text = self.target.open(self.prompt), self.bush(self.prompt[-1]), list[int]()
+
+            def maybe(bit: int, session: Session = session, when: int = when) -> None:
+                if when & bit:
+                    session.evict()
+            await session.prefill(Want(law=Reads.NOTHING))
+            maybe(1)
+            await self.rows(await session.score(draft, Want()), draft, (), "score after evict")
+            maybe(2)
+            if when & 1:
+                session.commit([draft.token[i] for i in (0, 2, 4)])
+                draft, text = self.bush(self.usual[0]), [draft.token[2], draft.token[4], self.usual[0]]
+            else:
+                draft, text = self.longer(session.keep((0, 2, 4), 2), (0, 1)), [draft.token[2]]
+            maybe(4)
+            await self.rows(await session.score(draft, Want()), draft, text, f"evicted at {when:04b}, a second round")
+            session.commit(draft.token[:1])
+            maybe(8)
+            last = Draft.chain(self.usual[-1])
+            text.append(last.token[0])
+            await self.rows(await session.score(last, Want()), last, text, f"evicted at {when:04b}, a third round")
+            session.close()
+
+    async def states(self) -> None:
+        """Hidden states have one row a node, and through norm and head they say what the model says."""
+        session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+        want = Want(base=Reads.ROW, hidden=True)
+        first = Draft.certain(draft.token[:3], draft.parent[:3])
+        await session.score(first, Want(base=Reads.ROW))
+        scores = await session.score(draft, want)
+        hidden_NH = scores.hidden_NH
+        if hidden_NH is not None:
+            assert len(hidden_NH) == len(draft), f"hidden_NH has {len(hidden_NH)} rows for {len(draft)} nodes"
+            try:
+                own: Scores | None = session.states(hidden_NH)
+            except ValueError:                    # this target cannot
+                own = None
+            if own is not None:
+                for i in range(len(draft)):
+                    self.same(own.row(i), scores.base.row(i), f"states: row {i} is not the model's own")
+        session.close()
+
+    async def probes(self) -> None:
+        """A probe that brings a token's embedding says what the token says, and moves nobody."""
+        session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
+        try:
+            table_NH = session.embed((a, b, a))
+        except ValueError:
+            session.close()
+            return
+        assert table_NH.dim() == 2 and len(table_NH) == 3 and bool((table_NH[0] == table_NH[2]).all()), "embed is no table"
+        plain = Draft.certain((self.prompt[-1], a, b, b), (-1, 0, 0, 1))
+        draft = replace(plain, token=(*plain.token[:2], 0, 0), probe=(False, False, True, True),
+                        state=(None, None, table_NH[1], table_NH[1]))
+        scores = await session.score(draft, Want())
+        for i in range(len(plain)):
+            path = [plain.token[j] for j in plain.path_to(i)]
+            got_V = scores.base.row(i) if i > 1 else scores.row(i)
+            self.same(got_V, await self.scored(path, i > 1), f"probe beside node {i}")
+        session.commit(draft.token[:2])
+        await self.rows(await session.score(Draft.chain(b), Want()), Draft.chain(b), (a, b), "commit beside probes")
+        session.close()
+
+    async def scored(self, path: Sequence[int], base: bool) -> Tensor:
+        session, chain = self.target.open(self.prompt), Draft.chain(self.prompt[-1], path)
+        scores = await session.score(chain, Want(base=Reads.ROW))
+        session.close()
+        return (scores.base if base else scores).row(len(path))
+
+    async def bends(self) -> None:
+        """The model's own rows, bent, are the law."""
+        session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
+        scores = await session.score(draft, Want(base=Reads.ROW))
+        self.same(session.bend(draft, scores.base).row(0), scores.row(0), "bend: row 0 is not the law")
+        session.close()
+
     async def rewind(self) -> None:
         for n in (0, 1, 3, 4):
             session, text = self.target.open(self.prompt), [self.dice.choice(self.usual) for _ in range(5)]
@@ -177,6 +299,14 @@ class Checker:
             self.same(scores.row(i), want, f"row {i} of the prompt is not that of its beginning")
             fresh.close()
         session.close()
+        for _ in range(2):                        # the second one may find the first one's text
+            session = self.target.open(text)
+            last = (await session.prefill(Want(law=Reads.ROW, base=Reads.ROW, last=True))).base
+            self.same(last.row(0), scores.row(len(text) - 2), "the last row of the prompt is not that of its beginning")
+            if self.prefill:
+                draft = Draft.chain(text[-1])
+                await self.rows(await session.score(draft, Want()), draft, text[len(self.prompt):], "score after the last row")
+            session.close()
 
 
 def check_shaped(target: Target, inner: Target, shapers: Sequence[Shaper[Any]], *, prompt: Sequence[int] = (0, 1),

@@ -30,17 +30,26 @@ class TextCache:
         self.text += [None] * len(parent)
         return first
 
+    def claim(self, first: int) -> None:
+        """Twins share nothing."""
+
     def commit(self, path: Sequence[int]) -> None:
-        self.text[self.length:] = [self.text[self.length + j] for j in path]
-        self.length, self.parent = len(self.text), []
+        self.keep(path, ())
+
+    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+        self.text[self.length:] = [self.text[self.length + j] for j in (*path, *stay)]
+        new = {j: i for i, j in enumerate(stay)}
+        self.length, self.parent = self.length + len(path), [new.get(self.parent[j], -1) for j in stay]
 
     def truncate(self, length: int) -> None:
         del self.text[length:]
         self.length, self.parent = length, []
 
-    def fork(self) -> TextCache:
+    def fork(self, length: int | None = None) -> TextCache:
         twin = TextCache()
         twin.text, twin.length, twin.parent = list(self.text), self.length, list(self.parent)
+        if length is not None:
+            twin.truncate(length)
         return twin
 
     @property
@@ -100,8 +109,10 @@ class Table:
         cache, states, exits = q.cache, list[State](), dict[int, list[State]]()
         layers = tuple(range(self.layers)) if q.layers is None else q.layers
         self.runs += len(q) * (len(layers) - len(q.without) / 2)
-        given = [(x, self.size, 0, 0) for x in q.token] if q.embed is None else [
-            (int(a), int(b), int(c), int(d)) for a, b, c, d in q.embed.tolist()]
+        given = [(x, self.size, 0, 0) for x in q.token] or [(0, 0, 0, 0)] * len(q)
+        if q.embed is not None:
+            for i, (a, b, c, d) in zip(q.given, q.embed.tolist(), strict=True):
+                given[i] = int(a), int(b), int(c), int(d)
         for slot, state in enumerate(given, q.first):
             if slot <= cache.length:              # committed entries and the first staged one follow the last slot
                 before = slot - 1
@@ -111,8 +122,8 @@ class Table:
             above = cache.text[before] if before >= 0 else ((), (0,) * self.layers)
             assert above is not None, "an entry was read before it was fed"
             wrote, own = list((-1,) * self.layers), cache.text[slot]
-            if q.embed is not None:               # goes on where an earlier pass ended
-                assert own is not None and own[0] == (*above[0], state[0]), "a state was fed to the slot of another text"
+            if layers and layers[0] and own is not None:      # goes on where an earlier pass ended
+                assert own[0] == (*above[0], state[0]), "a state was fed to the slot of another text"
                 wrote = list(own[1])
             for i in layers:
                 state = self._layer(i, state, above, wrote, q.without)
@@ -143,6 +154,10 @@ class Table:
 
     def _tensor(self, states: Sequence[State]) -> torch.Tensor:
         return torch.tensor(states, dtype=torch.float64).reshape(len(states), 4)
+
+    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
+        """What enters the first layer: states that no layer has seen."""
+        return self._tensor([(x, self.size, 0, 0) for x in tokens])
 
     def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """Logits of states."""

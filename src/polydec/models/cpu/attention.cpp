@@ -3,10 +3,20 @@
 
 namespace polydec {
 
-View Model::view(const StepBatch& b, int l, int which, int h, int i) const {
+// What row i sees from position p0 on, for one block: a block lies in one storage.
+View Model::view(const StepBatch& b, int l, int which, int h, int i, int p0) const {
   const StepCache& s = b.cache[b.sequence[i]];
-  const float* plane = s.kv + ((size_t(l) * 2 + size_t(which)) * size_t(c.kv_heads) + size_t(h)) * size_t(s.capacity) * size_t(c.head);
-  return {plane, b.tail + b.tail_start[i], b.prefix[i], from(b, l, i), b.seen[i], c.head};
+  const float* kv = s.kv;
+  int64_t capacity = s.capacity, first = s.start;
+  if (p0 < s.start) {
+    const StepShared* part = s.part;
+    while (p0 >= part->stop) ++part;
+    kv = part->kv; capacity = part->capacity; first = part->first;
+  }
+  const int64_t plane = (int64_t(l) * 2 + which) * c.kv_heads + h;
+  const float* base = reinterpret_cast<const float*>(   // where position 0 would be
+      reinterpret_cast<uintptr_t>(kv) + uintptr_t((plane * capacity - first) * c.head * int64_t(sizeof(float))));
+  return {base, b.tail + b.tail_start[i], b.prefix[i], from(b, l, i), b.seen[i], c.head};
 }
 
 // Heads [u0, u1) of queries, keys, values of all rows: norms and turns queries (scaled as well) and keys; keys and values go
@@ -23,7 +33,7 @@ void Model::settle(const Job& j, int l, int u0, int u1) {
       if (h >= H) {
         const StepCache& s = b.cache[b.sequence[i]];
         const size_t plane = (size_t(l) * 2 + (h >= H + KV)) * size_t(KV) + size_t((h - H) % KV);
-        to = s.kv + (plane * size_t(s.capacity) + size_t(b.slot[i])) * size_t(D);
+        to = s.kv + (plane * size_t(s.capacity) + size_t(b.slot[i] - s.start)) * size_t(D);
       }
       if (h >= H + KV) { memcpy(to, from, size_t(D) * 4); continue; }
       if (const float* w = h < H ? y.qnorm : y.knorm) {
@@ -53,7 +63,7 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
         bool fetch = true;
         for (int i = 0; i < m; ++i) {
           if (p * SPAN >= b.seen[i] || (p + 1) * SPAN <= from(b, l, i)) continue;
-          k->block(query(i, h), j.heads, view(b, l, 0, h / G, i), view(b, l, 1, h / G, i), p * SPAN, fetch, s, part(i, h, p), ld);
+          k->block(query(i, h), j.heads, view(b, l, 0, h / G, i, p * SPAN), view(b, l, 1, h / G, i, p * SPAN), p * SPAN, fetch, s, part(i, h, p), ld);
           fetch = i + 1 < m && b.sequence[i + 1] != b.sequence[i];
         }
       }
@@ -83,7 +93,7 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
           const int first = from(b, l, i) / SPAN * SPAN;
           if (p >= b.seen[i] || p < first) continue;
           float* at = state + size_t((i - r0) * G) * ld;
-          k->block(query(i, h * G), G, view(b, l, 0, h, i), view(b, l, 1, h, i), p, i == r0, s, p > first ? next : at, ld);
+          k->block(query(i, h * G), G, view(b, l, 0, h, i, p), view(b, l, 1, h, i, p), p, i == r0, s, p > first ? next : at, ld);
           if (p > first) for (int g = 0; g < G; ++g) k->join(at + size_t(g) * ld, next + size_t(g) * ld, D);
         }
       for (int i = r0; i < r1; ++i)

@@ -22,8 +22,12 @@ class Config(C.Structure):
     _fields_ = [*_all(_I, "vocab width layers heads kv_heads head inner context outputs turned"), ("eps", C.c_float)]
 
 
+class PartOf(C.Structure):
+    _fields_ = [("kv", _P), ("capacity", C.c_int64), ("first", C.c_int64), ("stop", C.c_int64)]
+
+
 class CacheOf(C.Structure):
-    _fields_ = [("kv", _P), ("capacity", C.c_int64)]
+    _fields_ = [("kv", _P), ("capacity", C.c_int64), ("start", C.c_int64), ("parts", C.c_int64), ("part", _P)]
 
 
 class Batch(C.Structure):

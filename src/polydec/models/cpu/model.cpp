@@ -265,15 +265,26 @@ int Model::check(const StepBatch& b, int& longest) const {
     for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) if (!a->data) return 5;
     if (!y.norm1 || !y.norm2) return 5;
   }
+  for (int s = 0; s < b.sequences; ++s) {
+    const StepCache& cache = b.cache[s];
+    int64_t stop = 0;
+    if (cache.capacity < 0 || cache.start < 0 || cache.parts < 0 || (cache.parts && !cache.part)) return 6;
+    for (int64_t p = 0; p < cache.parts; ++p) {
+      const StepShared& part = cache.part[p];
+      if (!part.kv || part.first < 0 || part.first > stop || part.stop <= stop || part.stop % SPAN || part.stop - part.first > part.capacity) return 6;
+      stop = part.stop;
+    }
+    if (stop != cache.start) return 6;
+  }
   const size_t turns = cosine.size() / size_t(c.turned / 2);
   for (int i = 0; i < b.rows; ++i) {
     if (b.token[i] >= c.vocab || b.position[i] < 0 || size_t(b.position[i]) >= turns || b.sequence[i] < 0 || b.sequence[i] >= b.sequences) return 6;
     if (b.token[i] < 0 ? !b.embed : !embed.data) return 6;
-    const int64_t room = b.cache[b.sequence[i]].capacity;
-    if (b.slot[i] < 0 || b.slot[i] >= room || b.prefix[i] < 0 || b.prefix[i] > room || b.seen[i] < 1) return 6;
+    const int64_t start = b.cache[b.sequence[i]].start, room = start + b.cache[b.sequence[i]].capacity;
+    if (b.slot[i] < start || b.slot[i] >= room || b.prefix[i] < std::min<int64_t>(start, b.seen[i]) || b.prefix[i] > room || b.seen[i] < 1) return 6;
     const int tail = std::max(0, b.seen[i] - b.prefix[i]);
     if (tail && (b.tail_start[i] < 0 || tail > b.tails - b.tail_start[i])) return 6;
-    for (int p = 0; p < tail; ++p) if (b.tail[b.tail_start[i] + p] < 0 || b.tail[b.tail_start[i] + p] >= room) return 6;
+    for (int p = 0; p < tail; ++p) if (b.tail[b.tail_start[i] + p] < start || b.tail[b.tail_start[i] + p] >= room) return 6;
     longest = std::max(longest, b.seen[i]);
   }
   for (int i = 0; i < b.outputs; ++i) if (b.output_row[i] < 0 || b.output_row[i] >= b.rows) return 6;

@@ -132,7 +132,7 @@ private:
     const int w = window[size_t(l)];
     return w ? std::max(0, b.seen[i] - w) : 0;
   }
-  View view(const StepBatch& b, int l, int which, int h, int i) const;
+  View view(const StepBatch& b, int l, int which, int h, int i, int p0) const;
   void settle(const Job& j, int l, int u0, int u1);
   const float* attend(const Job& j, int t, int& turn, int l);
   void answer(const Job& j, int t, int& turn);

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor
 
 from polydec.core.types import Reads, Want
-from polydec.models.cache import Cache
-from polydec.models.cpu.library import Batch, CacheOf, library
+from polydec.models.cache import GROWTH, Cache
+from polydec.models.cpu.library import Batch, CacheOf, PartOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
 from polydec.models.fields import check_skeleton
+from polydec.models.packing import passes
 from polydec.models.pages import advise
-from polydec.models.query import Answer, Query, groups
+from polydec.models.query import Answer, Query, bounded
 from polydec.models.rope import Rope
 from polydec.models.scores import NOT_FINITE
 from polydec.models.transformer import FAMILIES, Config
 
-SLOTS = 256                                       # of a new cache
+LIMIT = 512                                       # rows of a pass: more gain nothing, and each holds memory
 MOST = 1 << 24                                    # of any count in a config
 _ROW = Want(law=Reads.ROW)
 
@@ -106,7 +107,7 @@ class CpuStep:
 
     def new_cache(self) -> Cache:
         """An empty cache [layers, 2, kv heads, slots, head], float32."""
-        return Cache(torch.empty(self.layers, 2, self.config.kv_heads, min(SLOTS, self.context), self._head))
+        return Cache(torch.empty(self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), self._head))
 
     def _turn(self, positions: int) -> None:
         """Tables for that many positions at least. Angles are rounded to fp32, as transformers has them: beyond a few
@@ -125,29 +126,38 @@ class CpuStep:
         if code:
             raise ValueError(f"the native step refused a call: {self._lib.step_error(code).decode()}")
 
-    def forward(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answers in order. Queries over the same layers run in one step."""
-        if all(q.layers is None for q in queries):
+    def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """Answers in order. Queries over the same layers run in one step, a limited number of rows at a time."""
+        if all(q.layers is None for q in queries) and sum(map(len, queries)) <= LIMIT:
             return self._step(queries, self._every)
+        return bounded(self._steps, queries, LIMIT) if self.config.causal else self._steps(queries)
+
+    def _steps(self, queries: Sequence[Query]) -> list[Answer]:
         answers: dict[int, Answer] = {}
-        for run, index in groups(queries, self._every).items():
-            answers.update(zip(index, self._step([queries[i] for i in index], *run)))
+        for (layers, without), index in passes(queries, self.layers, LIMIT):
+            every = self._every if layers == self._every else layers
+            answers.update(zip(index, self._step([queries[i] for i in index], every, without)))
         return [answers[i] for i in range(len(queries))]
 
     def _step(self, queries: Sequence[Query], layers: tuple[int, ...], without: frozenset[int] = frozenset()) -> list[Answer]:
         token, sequence, position, slot, seen, prefix = (list[int]() for _ in range(6))
         start, tail, out, wants = list[int](), list[int](), list[int](), list[Reads]()
-        embeds: list[tuple[int, Tensor]] = []
+        embeds, parts = list[tuple[Sequence[int], Tensor]](), list[Any]()
         caches = (CacheOf * len(queries))()
         for s, q in enumerate(queries):
             n, row = len(q), len(token)
             caches[s].kv, caches[s].capacity = q.cache.address, q.cache.capacity
-            if q.embed is not None or self._widen is not None:
-                e = q.embed if q.embed is not None else self._widen(q.token)
-                embeds.append((row, e))
-                token += [-1] * n
-            else:
+            if q.cache.shared:
+                parts.append(_parts(q.cache))
+                caches[s].start, caches[s].parts, caches[s].part = q.cache.start, len(parts[-1]), C.addressof(parts[-1])
+            if q.embed is None and self._widen is None:
                 token += q.token
+            else:
+                if q.token and self._widen is not None:
+                    embeds.append((range(row, row + n), self._widen([max(x, 0) for x in q.token])))
+                if q.embed is not None:
+                    embeds.append(([row + i for i in q.given], q.embed))
+                token += [-1] * n if self._widen is not None or not q.token else q.token
             self._place(q, position, seen, prefix, start, tail)
             sequence += [s] * n
             slot += range(q.first, q.first + n)
@@ -175,8 +185,8 @@ class CpuStep:
         embed = None
         if embeds:
             embed = torch.zeros(m, W)
-            for row, e in embeds:
-                embed[row:row + len(e)] = e
+            for rows, e in embeds:
+                embed[list(rows)] = e.to(embed)
         logits = advise(torch.empty(k, self._outputs)) if k else None
         hidden = (C.c_float * (R * W))() if any(
             w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries)) else None
@@ -239,12 +249,22 @@ class CpuStep:
 
     def head(self, hidden_RH: Tensor) -> Tensor:
         """Logits of hidden states: what a pass over these rows gave, or would have given."""
-        cache = Cache(torch.empty(self.layers, 2, self.config.kv_heads, len(hidden_RH), self._head))
-        cache.stage(range(-1, len(hidden_RH) - 1))
-        q = Query(cache, 0, (), range(len(hidden_RH)), _ROW, embed=hidden_RH, layers=())
-        answer = self._step([q], ())[0]
-        assert answer.logits_RV is not None
-        return answer.logits_RV
+        out = [] if len(hidden_RH) else [torch.empty(0, self.size)]
+        for some_RH in hidden_RH.split(LIMIT) if len(hidden_RH) else ():
+            nothing = torch.empty(()).expand(self.layers, 2, self.config.kv_heads, len(some_RH), self._head)
+            cache = Cache(nothing)                # no layer runs: nobody writes there
+            cache.stage(range(-1, len(some_RH) - 1))
+            q = Query(cache, 0, (), range(len(some_RH)), _ROW, embed=some_RH, layers=())
+            logits_RV = self._step([q], ())[0].logits_RV
+            assert logits_RV is not None
+            out.append(logits_RV)
+        return out[0] if len(out) == 1 else torch.cat(out)
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What enters the first layer, [n, width]."""
+        if self._widen is not None:
+            return self._widen(tokens)
+        return torch.stack([self.embedding(x) for x in tokens]) if tokens else torch.empty(0, self.config.width)
 
     def top(self, logits_RV: Tensor, k: int) -> list[list[int]]:
         """Of each row the k likeliest tokens, likeliest first."""
@@ -318,6 +338,15 @@ class CpuStep:
         row = torch.empty(self.config.width)
         self._check(self._lib.step_row(self._model, token, row.data_ptr(), row.numel()))
         return row
+
+
+def _parts(cache: Cache) -> Any:
+    """Where the entries lie that a cache shares with others."""
+    out = (PartOf * len(cache.shared))()
+    for part, lease in zip(out, cache.shared):
+        kv = lease.of.kv
+        part.kv, part.capacity, part.first, part.stop = kv.data_ptr(), kv.shape[-2], lease.of.start, lease.stop
+    return out
 
 
 def rotary(rope: Rope, n: int) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,17 @@ struct StepConfig {
   float eps;
 };
 
-// Keys and values of one sequence: [layers][2][kv_heads][capacity][head].
-struct StepCache { float* kv; int64_t capacity; };
+// Entries of a sequence that are read only: those before `stop` and behind the part before. kv: [layers][2][kv_heads][capacity]
+// [head], whose first slot holds entry `first`. Parts end at multiples of the 128 positions of a block of attention.
+struct StepShared { const float* kv; int64_t capacity, first, stop; };
+
+// Keys and values of one sequence: entries [start, start + capacity) in kv: [layers][2][kv_heads][capacity][head], and those
+// before `start`, where there are any, in parts.
+struct StepCache { float* kv; int64_t capacity, start, parts; const StepShared* part; };
 
 // Row i stands at position[i] of cache[sequence[i]], is written to slot[i] and sees `seen[i]` entries in order of position:
-// the first prefix[i] lie in slots 0, 1, ..., the others in the slots tail[tail_start[i]], ... . Its input is the
+// the first prefix[i] lie in slots 0, 1, ..., the others in the slots tail[tail_start[i]], ... . Slots before the cache's `start`
+// are never written, and stand in no tail. Its input is the
 // embedding of token[i], or row i of `embed` where token[i] is -1. The layers layer[0], layer[1], ... run, in ascending order; one
 // whose attention does not run writes nothing to the cache.
 struct StepBatch {
