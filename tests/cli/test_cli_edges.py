@@ -187,10 +187,10 @@ def test_a_reader_who_leaves_is_no_error():
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX terminals")
 def test_terminals_get_no_escapes_and_pipes_get_the_text(polydec, model, monkeypatch):
-    from polydec import api
+    from polydec import api, engine
     evil = "\x1b]0;owned\x07\x1b[2J\x9bm ok"
-    monkeypatch.setattr(api.Writer if hasattr(api, "Writer") else api._Watch, "pieces",
-                        lambda self, after=0: [api.Piece(evil, 1, False)] if after == 0 and self.edits else [])
+    monkeypatch.setattr(engine.Watch, "pieces",
+                        lambda self: [api.Piece(evil, 1, False)] if self.edits and not self.edits.clear() else [])
     args = ("generate", "The fox", "--model", model, "--max-tokens", "1", "--method", "plain")
     assert evil in polydec(*args)[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
