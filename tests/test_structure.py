@@ -61,7 +61,7 @@ def test_files_are_short(path):
 
 
 def test_the_core_is_small():
-    assert sum(lines(p) for p in FILES if p.parent.name == "core") <= 1200
+    assert sum(lines(p) for p in FILES if p.parent.name == "core") <= 1300
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

@@ -170,6 +170,16 @@ class Draft:
             path.append(child)
             node = child
 
+    def nodes_of(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes that these tokens, the root's first, follow from the root down, until one is not there."""
+        out = [0] if tokens and tokens[0] == self.token[0] else list[int]()
+        for token in tokens[1:] if out else ():
+            child = self.child(out[-1], token)
+            if child is None:
+                break
+            out.append(child)
+        return out
+
     def path_to(self, node: int) -> tuple[int, ...]:
         """Nodes from the root (left out) down to `node`."""
         out: list[int] = []
@@ -219,6 +229,18 @@ class Verdict:
     bonus: int
     logw: float = 0.0
     prompt: bool = False
+
+    def accepted(self, draft: Draft) -> tuple[int, ...]:
+        """The tokens of the accepted nodes."""
+        return tuple(draft.token[i] for i in self.path)
+
+    def tokens(self, draft: Draft) -> tuple[int, ...]:
+        """What the round has written: the accepted tokens and the one that follows them."""
+        return (*self.accepted(draft), self.bonus)
+
+    def committed(self, draft: Draft) -> tuple[int, ...]:
+        """What a session commits after the round: the root and the accepted tokens; the last one written is the next root."""
+        return (draft.token[0], *self.accepted(draft))
 
 
 @dataclass(frozen=True)

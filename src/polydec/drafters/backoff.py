@@ -58,7 +58,7 @@ class BackoffGuess:
         return likeliest_first(root, self.tail, after, max(how.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.tail.extend((*[draft.token[i] for i in verdict.path], verdict.bonus))
+        self.tail.extend(verdict.tokens(draft))
         del self.tail[:-self.how.table.order]
 
     def fork(self) -> BackoffGuess:

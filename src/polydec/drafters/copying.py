@@ -100,7 +100,7 @@ class CopyingGuess:
         return Draft.certain((root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied)))
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+        for x in verdict.tokens(draft):
             for n, start in self.seen.matches():
                 self.rate[n] += PACE * ((self.seen.text[start] == x) - self.rate[n])
             self.seen.extend((x,))

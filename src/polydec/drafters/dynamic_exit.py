@@ -139,7 +139,7 @@ class DynamicGuess:
             seen = [(x == y, exp(shadow.base.logp(k, (x,))[0])) for k, (x, y) in enumerate(zip(tokens, right, strict=True))]
             self.counts[exit] = count.after(self.how.omega, seen)
         if self.own and self.begun:
-            self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+            self.session.commit(verdict.committed(draft))
 
     def fork(self) -> DynamicGuess:
         return DynamicGuess(self.how, self.session.fork(), dict(self.counts), self.begun, True)

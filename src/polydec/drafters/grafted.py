@@ -156,7 +156,7 @@ class GraftedGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for merged in self.last:                  # none at the prompt
             node = 0
-            for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+            for x in verdict.tokens(draft):
                 for token, kid in merged.kids[node].items():
                     for cell in merged.cells[kid]:
                         self._count(cell, token == x)

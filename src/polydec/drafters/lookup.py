@@ -83,7 +83,7 @@ class LookupGuess:
         return Draft.certain((root, *copied), range(-1, len(copied)), chance)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+        for x in verdict.tokens(draft):
             n, start = self.match()
             if n:
                 self.tried[n] += 1

@@ -54,7 +54,7 @@ class ModelGuess:
         return await self.tree.grow(self.session, root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+        self.session.commit(verdict.committed(draft))
 
     def fork(self) -> ModelGuess:
         return ModelGuess(self.tree, self.session.fork())

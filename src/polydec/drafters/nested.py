@@ -76,11 +76,10 @@ class NestedGuess:
             draft = await inner.propose(tip, at, Budget(min(self._how.depth, left - 1), self._how.inner_nodes), pass_)
             scores = await self._small.score(draft, want)
             verdict = self._how.verifier.verify(draft, scores, pass_, at)
-            path = tuple(draft.token[i] for i in verdict.path)
-            step = Step(draft, scores, verdict, (*path, verdict.bonus))
+            step = Step(draft, scores, verdict, verdict.tokens(draft))
             self._steps.append(step)
-            self._small.commit((tip, *path))
-            self._held += (tip, *path)
+            self._small.commit(verdict.committed(draft))
+            self._held += verdict.committed(draft)
             for node, token in zip((0, *verdict.path), step.tokens, strict=True):
                 if on:
                     chain, q = _grown(chain, scores, node, token, budget.graded)
@@ -94,7 +93,7 @@ class NestedGuess:
         if self._steps is None:                   # the prompt
             self._inner.learn(draft, scores, verdict)
             return
-        text = [draft.token[0], *[draft.token[i] for i in verdict.path]]
+        text = verdict.committed(draft)
         if len(self._held) > len(text):
             self._small.rewind(len(self._held) - len(text))
         else:

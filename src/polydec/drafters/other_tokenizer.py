@@ -71,7 +71,7 @@ class OtherTokenizerGuess:
         return Draft.chain(root, [*ids, *ends][:most])
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
+        self.reader.text += verdict.tokens(draft)
 
     def fork(self) -> OtherTokenizerGuess:
         return OtherTokenizerGuess(self.how, self.reader.fork())

@@ -56,7 +56,7 @@ class PartGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         if self.own:
             self.session.rewind(0)                # nothing of the draft is kept: the whole must see it
-            self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+            self.session.commit(verdict.committed(draft))
 
     def fork(self) -> PartGuess:
         return replace(self, session=self.session.fork(), own=True)

@@ -101,7 +101,7 @@ class SharedTokensGuess:
         return draft
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
+        self.reader.text += verdict.tokens(draft)
 
     def fork(self) -> SharedTokensGuess:
         return SharedTokensGuess(self.reader.fork(), self.shared, self.size)

@@ -92,7 +92,7 @@ class SortedGuess:
         raise AssertionError("the last exit has no bar")
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+        self.session.commit(verdict.committed(draft))
 
     def fork(self) -> SortedGuess:
         return SortedGuess(self.how, self.session.fork())

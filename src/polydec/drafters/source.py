@@ -136,7 +136,7 @@ class SourceGuess:
                              (1.0, *[self.chance(agreed + i) for i in range(len(copied))]))
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+        for x in verdict.tokens(draft):
             at, agreed = self.expected()
             if at is not None:
                 i = min(agreed, len(PRIOR) - 1)

@@ -105,7 +105,7 @@ class SuffixGuess:
                                max(self.how.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+        for x in verdict.tokens(draft):
             seen, state, length = self.match()
             if length and (best := seen.after(state)):
                 count, _, likeliest = best[0]

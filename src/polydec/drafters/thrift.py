@@ -216,7 +216,7 @@ class ThriftGuess:
             self.paid.learn(draft, scores, verdict)
         if verdict.prompt:
             return
-        truth = [*[draft.token[i] for i in verdict.path], verdict.bonus]
+        truth = verdict.tokens(draft)
         for (token, q), x in zip(book.chain, truth):
             book.paid.see(q, token == x)
             if token != x:
@@ -224,7 +224,7 @@ class ThriftGuess:
         self._see_paths(truth)
         if book.alone is not None:                # what asking brought, beside what it cost
             tree, k, cost = book.alone
-            more = len(verdict.path) - _matched(tree, truth)
+            more = len(verdict.path) - (len(tree.nodes_of((draft.token[0], *truth))) - 1)
             book.gain[k] += RATE * (more * book.worth + cost - book.cost - book.gain[k])
         book.tokens, book.passes = MEMORY * (book.tokens + len(truth)), MEMORY * (book.passes + book.cost / book.one)
         book.cost = 0.0
@@ -251,17 +251,6 @@ class ThriftGuess:
         self.free.close()
         if self.paid is not None:
             self.paid.close()
-
-
-def _matched(tree: Draft, truth: Sequence[int]) -> int:
-    """How many of these tokens stand in the tree, from its root on."""
-    node, n = 0, 0
-    for x in truth:
-        child = tree.child(node, x)
-        if child is None:
-            break
-        node, n = child, n + 1
-    return n
 
 
 def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:

@@ -215,7 +215,7 @@ class TrigramGuess:
         return self._tree(start, found[1:], budget.nodes)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        new = (*[draft.token[i] for i in verdict.path], verdict.bonus)
+        new = verdict.tokens(draft)
         self.text.extend(new)
         if self.how.rate:
             first = max(len(self.text) - (self.how.window or len(new) + 2), 0)

@@ -265,13 +265,8 @@ class LMSession:
     def _commit(self, tokens: Sequence[int], cached: bool) -> None:
         tree, keep = self._tree, list[int]()
         if tree is not None:
-            if cached and tokens and tokens[0] == tree.token[0]:
-                keep.append(0)
-                for x in tokens[1:]:
-                    child = tree.child(keep[-1], x)
-                    if child is None:
-                        break
-                    keep.append(child)
+            if cached:
+                keep = tree.nodes_of(tokens)
             self._cache.commit(keep)
             if late := [i for i in keep if self._staged[i] is not self._through and self._staged[i].depth < self._all]:
                 self._lag += [replace(self._staged[i], exits={}) for i in late]

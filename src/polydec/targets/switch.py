@@ -177,13 +177,7 @@ class SwitchSession:
         path: list[int] = []
         if self._scored is not None and not self._unread:
             draft, scores, states = self._scored
-            if tokens and tokens[0] == draft.token[0]:
-                path.append(0)
-                for x in tokens[1:]:
-                    child = draft.child(path[-1], x)
-                    if child is None:
-                        break
-                    path.append(child)
+            path = draft.nodes_of(tokens)
             for node in path:
                 self._states.append(self._next(states[node], scores.of[node], node))
             for session in self._inner.values():

@@ -150,7 +150,7 @@ class SiblingsGuess:
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for s in self.sessions:
-            s.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+            s.commit(verdict.committed(draft))
 
     def fork(self) -> SiblingsGuess:
         return SiblingsGuess(self.how, tuple(s.fork() for s in self.sessions))
