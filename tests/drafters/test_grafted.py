@@ -145,7 +145,7 @@ def test_old_counts_fade():
         for _ in range(600):
             propose(guess)
             guess.learn(A, None, Verdict((), right))
-    assert propose(guess).chance[1] < 0.1 and max(guess.tried) <= 256
+    assert propose(guess).chance[1] < 0.1 and max(guess.rates.tried) <= 256
 
 
 ROW = torch.tensor([0.1, 0.2, 0.3, 0.2, 0.2]).log()
@@ -237,7 +237,7 @@ class Faulty:
 
     def open(self, prompt, session):
         guess = self.inner.open(prompt, session)
-        return self.fault(guess.how, guess.guesses, guess.right, guess.tried, guess.last)
+        return self.fault(guess.how, guess.guesses, guess.rates, guess.last)
 
 
 @pytest.mark.parametrize("fault, replace_", [(CutsDrawn, False), (MixesDrawn, True)])

@@ -86,6 +86,6 @@ def test_chance_follows_the_length_of_the_match_and_what_was_right():
     assert chances(guess) == (1.0, *PRIOR[1:4])               # a match of two, then of three, of four
     guess.learn(Draft.chain(2), None, Verdict((), 3))
     guess.learn(Draft.chain(3), None, Verdict((), 7))
-    assert guess.tried[2:4] == [1, 1] and guess.right[2:4] == [1, 0]
+    assert guess.rates.tried[2:4] == [1, 1] and guess.rates.right[2:4] == [1, 0]
     assert guess.chance(2) == pytest.approx((1 + 4 * PRIOR[1]) / 5) and guess.chance(3) == pytest.approx(4 * PRIOR[2] / 5)
     assert Lookup(2).open((1, 2, 3, 4, 9, 1, 2), None).chance(9) == PRIOR[1]     # matches of two are all it knows

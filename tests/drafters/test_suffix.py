@@ -106,13 +106,14 @@ def test_rates_are_learned():
     before = guess.chance(1, 1, 1)
     assert guess.chance(1, 1, 2) == before / 2 and guess.chance(1, 2, 2) == guess.chance(2, 1, 1) > before
     guess.learn(Draft.chain(1), None, Verdict((), 2))         # as before
-    assert guess.chance(1, 1, 1) == pytest.approx((1 + 2 * before) / 3) and sum(guess.tried) == sum(guess.right) == 1
+    assert guess.chance(1, 1, 1) == pytest.approx((1 + 2 * before) / 3)
+    assert sum(guess.rates.tried) == sum(guess.rates.right) == 1
     worse = Suffix(trust=2.0).open((1, 2, 1), None)
     worse.learn(Draft.chain(1), None, Verdict((), 7))
     assert worse.chance(1, 1, 1) == pytest.approx(2 * before / 3)
     split = Suffix().open((1, 2, 1, 3, 1), None)
     split.learn(Draft.chain(1), None, Verdict((), 3))
-    assert split.tried[0] == 0.5 and split.right[0] == 1      # a continuation among two should come half the time
+    assert split.rates.tried[0] == 0.5 and split.rates.right[0] == 1      # a continuation among two should come half the time
 
 
 def test_a_store_is_searched_where_it_matches_longer():

@@ -103,7 +103,7 @@ def test_what_it_wants_is_what_both_want():
     assert guess.want == Want(law=Reads.NOTHING)
     twin = guess.fork()
     twin.ledger.paths.see(0.5, True)
-    assert sum(guess.ledger.paths.tried) == 0
+    assert sum(guess.ledger.paths.rates.tried) == 0
 
 
 def test_drawn_nodes_of_the_source_are_never_cut():

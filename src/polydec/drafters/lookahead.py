@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 from polydec.drafters.jacobi import spread
+from polydec.models.tree_builder import TreeBuilder
 
 
 @dataclass(frozen=True)
@@ -66,33 +67,26 @@ class LookaheadGuess:
         return Want(law=Reads.NOTHING)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        token, parent, probe = [root], [-1], [False]
-        at: dict[tuple[int, int], int] = {}
+        guessed = [path[:budget.depth] for path in reversed(self.pool.get(root, ()))]
+        candidates = {path[:n] for path in guessed for n in range(1, len(path) + 1)}
+        tree, place = TreeBuilder(root), dict[tuple[int, ...], int]({(): 0})      # of each path from the root its node
 
-        def lay(path: Sequence[int], cell: bool) -> None:
-            node = 0
-            for depth, x in enumerate(path, 1):
-                if depth > budget.depth:
-                    return
-                if (node, x) not in at:
-                    if len(token) > budget.nodes:
+        def lay(path: tuple[int, ...]) -> None:
+            for n in range(1, len(path) + 1):
+                here = path[:n]
+                if here not in place:
+                    if len(tree) > budget.nodes:
                         return
-                    at[node, x] = len(token)
-                    token.append(x)
-                    parent.append(node)
-                    probe.append(True)
-                node = at[node, x]
-                probe[node] &= cell
+                    place[here] = tree.add(place[path[:n - 1]], path[n - 1], probe=here not in candidates)
 
-        paths = list(self.columns())
-        cells = {path[:n] for path in paths for n in range(1, len(path) + 1)}
-        if max(map(len, paths)) <= budget.depth and len(cells) <= budget.nodes:
-            for path in paths:
-                lay(path, True)
-        for found in reversed(self.pool.get(root, ())):
-            lay(found, False)
-        n = len(token)
-        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n, tuple(probe))
+        columns = list(self.columns())
+        cells = {path[:n] for path in columns for n in range(1, len(path) + 1)}
+        if max(map(len, columns)) <= budget.depth and len(cells) <= budget.nodes:
+            for path in columns:
+                lay(path)
+        for path in guessed:
+            lay(path)
+        return tree.draft()
 
     def columns(self) -> Iterator[tuple[int, ...]]:
         """Of each column the path to its uppermost cell."""

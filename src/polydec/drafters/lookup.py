@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 from polydec.drafters._windows import Windows
+from polydec.models.calibration import Calibration
 
 PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
 """How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on
 answers of SmolLM2-135M-Instruct to questions, corrections and code edits. It counts as much as TRUST trials."""
 TRUST = 4.0
+LENGTHS = 17
+"""Matches have 1 to LENGTHS - 1 tokens."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,16 @@ class Lookup:
     def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
         seen = Windows(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
         seen.extend(prompt)
-        return LookupGuess(self, seen)
+        return LookupGuess(self, seen, Calibration(LENGTHS, TRUST))
 
 
 @dataclass(frozen=True)
 class LookupGuess:
-    """seen: everything so far, the pending root included; right and tried: of matches by length, how often the token after
-    them came back."""
+    """seen: everything so far, the pending root included; rates: by length of a match, how often the token after it came
+    back."""
     how: Lookup
     seen: Windows
-    right: list[int] = field(default_factory=lambda: [0] * 17)
-    tried: list[int] = field(default_factory=lambda: [0] * 17)
+    rates: Calibration
 
     @property
     def want(self) -> Want:
@@ -68,7 +70,7 @@ class LookupGuess:
     def chance(self, n: int) -> float:
         """How often a match of this length is right."""
         n = min(n, self.how.max_ngram)
-        return (self.right[n] + TRUST * PRIOR[min(n, len(PRIOR)) - 1]) / (self.tried[n] + TRUST)
+        return self.rates.chance(n, PRIOR[min(n, len(PRIOR)) - 1])
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         text, most = self.seen.text, min(budget.depth, budget.nodes)
@@ -86,12 +88,11 @@ class LookupGuess:
         for x in verdict.tokens(draft):
             n, start = self.match()
             if n:
-                self.tried[n] += 1
-                self.right[n] += self.seen.text[start] == x
+                self.rates.observe(n, self.seen.text[start] == x)
             self.seen.extend((x,))
 
     def fork(self) -> LookupGuess:
-        return LookupGuess(self.how, self.seen.fork(), list(self.right), list(self.tried))
+        return LookupGuess(self.how, self.seen.fork(), self.rates.copy())
 
     def close(self) -> None:
         pass

@@ -13,6 +13,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
 from polydec.drafters._shape import Template, of_counts
+from polydec.models.tree_builder import TreeBuilder
 
 Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 """How many rows were averaged, and of the likeliest tokens id and probability, best first."""
@@ -93,21 +94,20 @@ class NgramRowsGuess:
         return None
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        draft, chance, place = Draft.chain(root), [1.0], list[int | None]([0])
+        tree, place = TreeBuilder(root), list[int | None]([0])       # of each node of the template its node in the draft
         context = [tuple(self.text[-self.how.longest:])]
         counts = [sum(above == i for above, _ in self.how.template) for i in range(len(self.how.template) + 1)]
         for at, count in enumerate(counts):
             node = place[at]
-            row = None if node is None or draft.depth[node] >= budget.depth else self.find(context[node])
-            some = min(count, budget.nodes + 1 - len(draft))
+            row = None if node is None or tree.depth[node] >= budget.depth else self.find(context[node])
+            some = min(count, budget.nodes + 1 - len(tree))
             tokens, law_V = self._children(row, some, rng.at("draft", position, at)) if row and some > 0 else ((), None)
-            place += [len(draft) + i if i < len(tokens) else None for i in range(count)]
+            place += [len(tree) + i if i < len(tokens) else None for i in range(count)]
             for x in tokens:
                 assert node is not None and row is not None
                 context.append((*context[node], x)[-self.how.longest:])
-                chance.append(row[2][row[1].index(x)])
-                draft = draft.grown(x, node, Draw.CERTAIN if law_V is None else Draw.WITHOUT, law_V, chance[-1])
-        return draft
+                tree.add(node, x, row[2][row[1].index(x)], Draw.CERTAIN if law_V is None else Draw.WITHOUT, law_V)
+        return tree.draft()
 
     def _children(self, row: Row, count: int, rng: Rng) -> tuple[tuple[int, ...], Tensor | None]:
         _, tokens, p = row

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.models.calibration import Calibration
 
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""
@@ -54,7 +55,8 @@ class Source:
         for end in range(1, len(source) + 1):
             for n in range(1, min(LONGEST, end) + 1):
                 ends.setdefault(source[end - n:end], []).append(end)
-        return SourceGuess(self, source, ends, Place(0 if self.eager else None), [0] * len(PRIOR), [0] * len(PRIOR))
+        return SourceGuess(self, source, ends, Place(0 if self.eager else None),
+                           Calibration(len(PRIOR), TRUST))
 
 
 @dataclass
@@ -69,13 +71,12 @@ class Place:
 
 @dataclass(frozen=True)
 class SourceGuess:
-    """ends: of the source's n-grams where they end; right and tried: by tokens that agreed, how often the next one did."""
+    """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
     how: Source
     source: tuple[int, ...]
     ends: dict[tuple[int, ...], list[int]]
     place: Place
-    right: list[int]
-    tried: list[int]
+    rates: Calibration
 
     @property
     def want(self) -> Want:
@@ -124,7 +125,7 @@ class SourceGuess:
 
     def chance(self, agreed: int) -> float:
         i = min(agreed, len(PRIOR) - 1)
-        return (self.right[i] + TRUST * PRIOR[i]) / (self.tried[i] + TRUST)
+        return self.rates.chance(i, PRIOR[i])
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         at, agreed = self.expected()
@@ -139,15 +140,12 @@ class SourceGuess:
         for x in verdict.tokens(draft):
             at, agreed = self.expected()
             if at is not None:
-                i = min(agreed, len(PRIOR) - 1)
-                self.tried[i] += 1
-                self.right[i] += self.source[at] == x
+                self.rates.observe(min(agreed, len(PRIOR) - 1), self.source[at] == x)
             self.push(x)
 
     def fork(self) -> SourceGuess:
         p = self.place
-        return SourceGuess(self.how, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), list(self.right),
-                           list(self.tried))
+        return SourceGuess(self.how, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), self.rates.copy())
 
     def close(self) -> None:
         pass

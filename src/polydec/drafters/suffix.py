@@ -9,6 +9,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.drafters.automaton import Automaton, Store
+from polydec.models.calibration import Calibration
 
 PRIOR = (0.28, 0.49, 0.66, 0.73, 0.77, 0.8, 0.82, 0.86, 0.93)
 """How often the only token that followed a match of length 1, 2, … comes back, before anything is known of this text:
@@ -51,7 +52,7 @@ class Suffix:
             raise ValueError(f"trust is {self.trust}: it must be above 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> SuffixGuess:
-        guess = SuffixGuess(self, Automaton(), [], [0, 0], [0] * len(PRIOR), [0.0] * len(PRIOR))
+        guess = SuffixGuess(self, Automaton(), [], [0, 0], Calibration(len(PRIOR), self.trust))
         guess.extend(prompt)
         return guess
 
@@ -59,13 +60,12 @@ class Suffix:
 @dataclass(frozen=True)
 class SuffixGuess:
     """text: everything so far, the pending root included; seen: its automaton; at: state and length of the match in the
-    store; right and tried: of matches by length, how often their best continuation came and how often it should have."""
+    store; rates: by length of a match, how often its best continuation came of how often it should have."""
     how: Suffix
     seen: Automaton
     text: list[int]
     at: list[int]
-    right: list[int]
-    tried: list[float]
+    rates: Calibration
 
     @property
     def want(self) -> Want:
@@ -88,8 +88,8 @@ class SuffixGuess:
 
     def chance(self, length: int, count: int, total: int) -> float:
         """Of a continuation that came `count` of `total` times after a match of this length."""
-        i, w = _index(length, count), self.how.trust
-        return count / total * min((self.right[i] + w * PRIOR[i]) / (self.tried[i] + w), 1.0)
+        cell = _index(length, count)
+        return count / total * min(self.rates.chance(cell, PRIOR[cell]), 1.0)
 
     def after(self, seen: Automaton, state: int, length: int) -> list[tuple[float, int, tuple[int, int]]]:
         """(chance, token, its own match) of the children of a match."""
@@ -109,13 +109,11 @@ class SuffixGuess:
             seen, state, length = self.match()
             if length and (best := seen.after(state)):
                 count, _, likeliest = best[0]
-                i = _index(length, count)
-                self.tried[i] += count / sum(n for n, _, _ in best)
-                self.right[i] += likeliest == x
+                self.rates.observe(_index(length, count), likeliest == x, count / sum(n for n, _, _ in best))
             self.extend((x,))
 
     def fork(self) -> SuffixGuess:
-        return SuffixGuess(self.how, self.seen.copy(), list(self.text), list(self.at), list(self.right), list(self.tried))
+        return SuffixGuess(self.how, self.seen.copy(), list(self.text), list(self.at), self.rates.copy())
 
     def close(self) -> None:
         if self.how.add and self.how.store is not None:

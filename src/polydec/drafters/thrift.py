@@ -10,6 +10,9 @@ from polydec.core.costs import Costs
 from polydec.core.protocols import Drafter, Guess, Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.models.calibration import Calibration, bin_of
+from polydec.models.goodput import while_it_pays
+from polydec.models.tree_builder import TreeBuilder
 
 BINS = 12
 """Chances are told apart to 1 / BINS."""
@@ -59,21 +62,18 @@ class Thrift:
 
 
 class Belief:
-    """What a chance that was said is worth: of each bin, how many came true of how many."""
-    __slots__ = ("right", "tried")
+    """What a stated chance is worth, by what became of those like it."""
+    __slots__ = ("rates",)
 
     def __init__(self) -> None:
-        self.right, self.tried = [0.0] * BINS, [0.0] * BINS
+        self.rates = Calibration(BINS, TRUST)
 
     def __call__(self, said: float) -> float:
-        """Unlikely ones are less likely still, as what was seen of SmolLM2-135M-Instruct had it, which is the beginning."""
-        i = min(int(said * BINS), BINS - 1)
-        return (self.right[i] + TRUST * said * min(1.0, 0.4 + 1.3 * said)) / (self.tried[i] + TRUST)
+        """Unlikely ones are less likely still, as what was seen of SmolLM2-135M-Instruct had it, which is the prior."""
+        return self.rates.chance(bin_of(said, BINS), said * min(1.0, 0.4 + 1.3 * said))
 
     def see(self, said: float, true: bool) -> None:
-        i = min(int(said * BINS), BINS - 1)
-        self.tried[i] += 1.0
-        self.right[i] += true
+        self.rates.observe(bin_of(said, BINS), true)
 
 
 @dataclass
@@ -187,15 +187,13 @@ class ThriftGuess:
     async def _with_paid(self, paid: Guess, free: Draft, keep: list[int], root: int, position: int, budget: Budget,
                          rng: Rng) -> tuple[Draft, list[int]]:
         book, costs, peers = self.ledger, self.how.costs, self.session.peers
-        worth, size, path = book.worth, len(keep), [1.0]
+        worth, size = book.worth, len(keep)
 
-        def go_on(depth: int, q: float) -> bool:
-            """Expects of the next draw what this one got, with a doubt."""
-            a = book.paid(q)
-            path.append(path[-1] * a)
-            row = costs.share(size + depth + 1, peers, position) - costs.share(size + depth, peers, position)
-            return path[-1] * (0.5 * a + 0.25) * worth > row + costs.draft_ms
+        def token_ms(n: int) -> float:
+            row = costs.share(size + n + 1, peers, position) - costs.share(size + n, peers, position)
+            return row + costs.draft_ms
 
+        go_on = while_it_pays(book.paid, 0.5, worth, token_ms)
         chain = await paid.propose(root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid"))
         book.chain += [(x, q) for x, q in zip(chain.token[1:], (chain.chance or ())[1:])]
         if any(law is not None for law in chain.law):         # drawn: it goes in as it is, and alone
@@ -255,23 +253,7 @@ class ThriftGuess:
 
 def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:
     """The tree with the chain in it; a node that stands in both has the better of its chances."""
-    token, parent = list(tree.token), list(tree.parent)
-    chances, at = list(tree.chance or (1.0,) * len(tree)), 0
-    kids = [{tree.token[c]: c for c in of} for of in tree.children]
-    extra = 0
-    for x, p in zip(chain.token[1:], chance):
-        node = kids[at].get(x)
-        if node is None:
-            node = len(token)
-            token.append(x)
-            parent.append(at)
-            chances.append(p)
-            kids[at][x] = node
-            kids.append({})
-            extra += 1
-        else:
-            chances[node] = max(chances[node], p)
-        at = node
-    none = (None,) * extra
-    return Draft(tuple(token), tuple(parent), (*tree.draw, *chain.draw[len(chain) - extra:]), (*tree.law, *none),
-                 None if tree.probe is None else (*tree.probe, *(False,) * extra), tuple(chances))
+    out, node = TreeBuilder.of(tree), 0
+    for token, p in zip(chain.token[1:], chance):
+        node = out.put(node, token, p)
+    return out.draft()

@@ -9,6 +9,7 @@ from math import log, sqrt
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.models.tree_builder import TreeBuilder
 
 Pair = tuple[int, int]
 Sentence = tuple[float, tuple[int, ...]]
@@ -184,21 +185,15 @@ class TrigramGuess:
 
     def _tree(self, start: Pair, sentences: Sequence[tuple[int, ...]], most: int) -> Draft:
         """A trie of the sentences, as many as fit."""
-        token, parent, chance, kids = [start[1]], [-1], [1.0], [dict[int, int]()]
+        tree = TreeBuilder(start[1])
         for tokens in sentences:
             node, context = 0, start
             for x in tokens:
-                if x not in kids[node]:
-                    if len(token) > most:
-                        break
-                    row = self.row(context)
-                    kids[node][x] = len(token)
-                    token.append(x)
-                    parent.append(node)
-                    chance.append(min(row[x] / sum(row.values()), 1.0))
-                    kids.append({})
-                node, context = kids[node][x], (context[1], x)
-        return Draft.certain(token, parent, chance)
+                if x not in tree.children[node] and len(tree) > most:
+                    break
+                row = self.row(context)
+                node, context = tree.put(node, x, min(row[x] / sum(row.values()), 1.0)), (context[1], x)
+        return tree.draft()
 
     def _best_first(self, start: Pair, budget: Budget) -> Draft:
         """The nodes with the largest product of relative weights."""
