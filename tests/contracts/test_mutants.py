@@ -325,6 +325,7 @@ class Deep(Nothing):
 
 class DeepGuess:
     want = Want(law=0)
+    price = 0.0
 
     async def propose(self, root, position, budget, rng):
         return Draft.chain(root, (0,) * (budget.depth + 1))

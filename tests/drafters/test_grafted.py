@@ -33,6 +33,7 @@ class Says:
     """A source that always proposes the same draft."""
     draft: Draft
     want: Want = field(default_factory=lambda: Want(law=0))
+    price: float = 0.0
 
     def open(self, prompt, session):
         return self

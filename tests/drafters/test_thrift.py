@@ -1,4 +1,6 @@
 """Thrift: feed what pays."""
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 
@@ -8,10 +10,15 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.trace import Proposed
-from polydec.core.types import Budget, Draft, Reads, Verdict, Want
+from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
+from polydec.drafters.capped import Capped
+from polydec.drafters.first_of import FirstOf
+from polydec.drafters.grafted import Grafted
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
+from polydec.drafters.priced import Priced
+from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.drafters.thrift import Belief, Thrift
 from polydec.policies.fixed import Fixed
@@ -110,14 +117,13 @@ def test_drawn_nodes_of_the_source_are_never_cut():
     row = torch.log_softmax(torch.randn(3), 0)
 
     class Drawn:
+        price = 0.0
         want = Want(law=Reads.NOTHING)
         def open(self, prompt, session):
             return self
         async def propose(self, root, position, budget, rng):
             return Draft.chain(root, (0, 1), (row, row))
     guess = Thrift(Drawn(), None, Costs((1.0, 1.5), 0.0)).open((0, 1), toy(1).open((0, 1)))
-    from polydec.core.rng import Rng
-    from polydec.core.types import Budget
     draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
     assert draft.token == (1, 0, 1)
 
@@ -140,3 +146,113 @@ def test_who_is_not_asked_learns_when_next_asked():
     assert guess.free.text == text[:11]
     guess.close()
     assert guess.free.text == text
+
+
+class Cyclic:
+    """Computes: says that the text counts on modulo 3, and takes `price` milliseconds for it."""
+    want = Want(law=Reads.NOTHING)
+
+    def __init__(self, price, step=1):
+        self.price, self.step, self.asked = price, step, 0
+
+    def open(self, prompt, session):
+        return self
+
+    async def propose(self, root, position, budget, rng):
+        self.asked += 1
+        n = min(budget.depth, budget.nodes)
+        tokens = [(root + self.step * i) % 3 for i in range(n + 1)]
+        return Draft.certain(tokens, range(-1, n), (1.0, *[0.95] * n))
+
+    def learn(self, draft, scores, verdict):
+        pass
+
+    def fork(self):
+        return self
+
+    def close(self):
+        pass
+
+
+def counting():
+    """A target that counts on modulo 3."""
+    target = toy(1, 3)
+    for x in range(3):
+        target.network.weight[:, x] = 20.0 * torch.nn.functional.one_hot(torch.tensor((x + 1) % 3), 3)
+    return target
+
+
+CHEAP_ROWS = Costs((1.0, 1.01, 1.02, 1.03, 1.04, 1.05))
+
+
+def test_a_drafter_that_computes_is_asked_while_it_is_worth_its_price():
+    plain = drafts(Nothing(), counting())[0]
+    passes = {}
+    for price in (0.0, 0.5, 3.9, 40.0):           # a round of five tokens saves what four take
+        drafter = Cyclic(price)
+        result, _ = drafts(Thrift(drafter, None, CHEAP_ROWS), counting(), 200)
+        assert result.token_ids[:60] == plain.token_ids
+        passes[price] = result.stats.passes
+        if price in (0.0, 0.5):
+            assert drafter.asked == result.stats.passes <= 42
+    assert passes[40.0] == 200, "what costs more than it can ever save is never asked"
+    assert passes[0.5] < 0.5 * passes[3.9], "what hardly pays at first, and not at all once text is cheap, is given up"
+
+
+def test_a_drafter_that_computes_and_is_wrong_is_seldom_asked_again():
+    for price, most in ((0.0, 200), (0.3, 25)):
+        drafter = Cyclic(price, step=2)
+        result, _ = drafts(Thrift(drafter, None, CHEAP_ROWS), counting(), 200)
+        assert drafter.asked <= most and result.stats.passes == 200
+        assert price or drafter.asked == 200, "what costs nothing is always heard"
+
+
+def test_prices_add_up():
+    session = toy(1).open((0, 1))
+    price = Thrift(Grafted((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))), Capped(Cyclic(4.0)),
+                   Costs()).open((0, 1), session).price
+    assert price == 7.25 and Priced(Cyclic(2.0), 0.5).open((0, 1), session).price == 2.5
+    assert Suffix().open((0, 1), session).price == 0.0
+    with pytest.raises(ValueError, match=r"ms is -1\.0: it must be finite and at least 0"):
+        Priced(Lookup(), -1.0)
+
+
+@dataclass(frozen=True)
+class Probing:
+    """A candidate below the root, and a chain of probes below the root and below the candidate."""
+    chance: float
+    price: float = 0.0
+    want: Want = field(default_factory=lambda: Want(law=Reads.NOTHING))
+
+    def open(self, prompt, session):
+        return self
+
+    async def propose(self, root, position, budget, rng):
+        if budget.depth < 2:
+            return Draft.chain(root)
+        return Draft((root, 1, 0, 0, 0), (-1, 0, 0, 1, 3), (Draw.CERTAIN,) * 5, (None,) * 5, (False, False, True, True, True),
+                     (1.0, self.chance, 0.0, 0.0, 0.0))
+
+    def learn(self, draft, scores, verdict):
+        for i in range(len(draft)):
+            scores.row(i)
+
+    def fork(self):
+        return self
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Grafted((d, Recycling(2, 4)))], ids=["alone", "grafted"])
+def test_probes_go_where_what_they_stand_on_goes(wrap):
+    for chance in (0.01, 0.99):
+        drafter = Thrift(wrap(Probing(chance)), None, Costs())
+        result, sizes = drafts(drafter, toy(1, 5, eos=-1), 40)
+        assert result.token_ids == drafts(Nothing(), toy(1, 5, eos=-1), 40)[0].token_ids and len(sizes) == result.stats.passes
+    guess = Thrift(Probing(0.01), None, Costs()).open((0, 1), toy(1).open((0, 1)))
+    draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
+    assert draft.token == (1, 0) and draft.probe == (False, True), "the root's probe is fed, the candidate is not worth a row"
+    guess = Thrift(Probing(0.99), None, Costs((1.0, 1.01))).open((0, 1), toy(1).open((0, 1)))
+    assert len(run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]) == 5
+    assert len(run([guess.propose(1, 2, Budget(4, 3), Rng.of(0))])[0]) == 2, "a candidate whose probes do not fit stays out"

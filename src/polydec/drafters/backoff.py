@@ -46,6 +46,10 @@ class BackoffGuess:
     tail: list[int]
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

@@ -51,6 +51,10 @@ class BlendedGuess:
     seen: SuffixGuess
 
     @property
+    def price(self) -> float:
+        return self.seen.price
+
+    @property
     def want(self) -> Want:
         return self.seen.want
 

@@ -37,6 +37,10 @@ class CappedGuess:
     guess: Guess
 
     @property
+    def price(self) -> float:
+        return self.guess.price
+
+    @property
     def want(self) -> Want:
         return self.guess.want
 

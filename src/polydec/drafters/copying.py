@@ -73,6 +73,10 @@ class CopyingGuess:
     rate: dict[int, float]
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

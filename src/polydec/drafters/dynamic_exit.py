@@ -104,6 +104,10 @@ class DynamicGuess:
     own: bool = False
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         exits = self.how.exits
         return Want(law=Reads.NOTHING, prompt=self.how.prompt > 0, exits=exits if self.begun else (*exits, self.how.layers))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Drafter, Guess, Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Verdict, Want
-from polydec.drafters._several import tell, wanted
+from polydec.drafters._several import price, tell, wanted
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class FirstOf:
 class FirstOfGuess:
     """The guesses of all of them."""
     guesses: tuple[Guess, ...]
+
+    @property
+    def price(self) -> float:
+        return price(self.guesses)
 
     @property
     def want(self) -> Want:

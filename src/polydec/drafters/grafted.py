@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Drafter, Guess, Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Verdict, Want
-from polydec.drafters._several import tell, wanted
+from polydec.drafters._several import price, tell, wanted
 from polydec.models.calibration import Calibration
 from polydec.models.tree_builder import TreeBuilder
 
@@ -116,6 +116,10 @@ class GraftedGuess:
     guesses: tuple[Guess, ...]
     rates: Calibration
     last: list[Merged]
+
+    @property
+    def price(self) -> float:
+        return price(self.guesses)
 
     @property
     def want(self) -> Want:

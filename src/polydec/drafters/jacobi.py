@@ -39,6 +39,10 @@ class JacobiGuess:
     guess: list[int]
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

@@ -63,6 +63,10 @@ class LookaheadGuess:
     pool: dict[int, list[tuple[int, ...]]]
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

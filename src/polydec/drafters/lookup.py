@@ -60,6 +60,10 @@ class LookupGuess:
     rates: Calibration
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

@@ -44,6 +44,10 @@ class ModelGuess:
     session: Session
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

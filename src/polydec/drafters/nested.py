@@ -59,6 +59,10 @@ class NestedGuess:
         self._held: list[int] = []
 
     @property
+    def price(self) -> float:
+        return self._inner.price
+
+    @property
     def want(self) -> Want:
         return self._inner.want
 

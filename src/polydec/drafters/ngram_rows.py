@@ -82,6 +82,10 @@ class NgramRowsGuess:
     like: list[Tensor]
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING, base=Reads.TOPK)
 

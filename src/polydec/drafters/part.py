@@ -45,6 +45,10 @@ class PartGuess:
     own: bool = False
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

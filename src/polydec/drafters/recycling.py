@@ -96,6 +96,10 @@ class RecyclingGuess:
     memory: Memory
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING, base=Reads.TOPK, prompt=self.how.recycle_prefill)
 

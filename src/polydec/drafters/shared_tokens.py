@@ -66,6 +66,10 @@ class SharedTokensGuess:
     size: int
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

@@ -61,6 +61,10 @@ class SortedGuess:
     session: Session
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

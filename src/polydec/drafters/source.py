@@ -79,6 +79,10 @@ class SourceGuess:
     rates: Calibration
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

@@ -68,6 +68,10 @@ class SuffixGuess:
     rates: Calibration
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

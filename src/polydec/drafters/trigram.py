@@ -124,6 +124,10 @@ class TrigramGuess:
     text: list[int]
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

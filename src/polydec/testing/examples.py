@@ -120,6 +120,10 @@ class SiblingsGuess:
     sessions: tuple[Session, ...]
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 
