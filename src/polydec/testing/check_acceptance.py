@@ -103,7 +103,7 @@ def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
 
 def _found(values: dict[tuple[int, ...], float], beam: int, depth: int) -> list[float]:
     """The values of the paths that a beam finds."""
-    tips, out = [()], list[float]()
+    tips, out = list[tuple[int, ...]]([()]), list[float]()
     for n in range(1, depth + 1):
         level = list[tuple[int, ...]]()
         for tip in tips:
