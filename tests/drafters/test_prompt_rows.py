@@ -7,12 +7,12 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.trace import Proposed
 from polydec.core.types import Draft
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.first_of import FirstOf
 from polydec.drafters.grafted import Grafted
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
@@ -41,7 +41,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("hold", [lambda *d: FirstOf(d), lambda *d: Grafted(d),
-                                  lambda *d: Thrift(Grafted(d), None, Costs((1.0, 1.0), 0.0))],
+                                  lambda *d: CostAware(Grafted(d), None, Costs((1.0, 1.0), 0.0))],
                          ids=["first", "graft", "thrift"])
 @pytest.mark.parametrize("copier", [Lookup(), Suffix()], ids=["lookup", "suffix"])
 def test_copiers_read_the_prompt_once(hold, copier):

@@ -6,7 +6,7 @@ from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
-from polydec.drafters.thrift import Thrift
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.trigram import Trigram
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
@@ -36,4 +36,4 @@ def build(target: Target, *, draft: Target | None = None, costs: Costs, nodes: i
           rate: float = 0.04, window: int = 0, decay: float = 1.0, longest_first: bool = False,
           thrift: bool = True) -> Speculative:
     drafter = Trigram(iterations, length, rate=rate, window=window, decay=decay, longest_first=longest_first)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(64, nodes))
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(64, nodes))

@@ -6,8 +6,8 @@ from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.source import Source
-from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -34,4 +34,4 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, costs: Costs, start: int = 0, stop: int | None = None,
           near: bool = True, eager: bool = False, block: int = 10, thrift: bool = True) -> Speculative:
     drafter = Source(start, stop, near, eager, block)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))

@@ -7,11 +7,11 @@ from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.blended import Blended
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.grafted import Grafted
 from polydec.drafters.model import FromModel, there
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Thrift
 from polydec.models.ngrams import NGrams
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
@@ -37,4 +37,4 @@ def build(target: Target, *, draft: Target | None = None, ngrams: NGrams | None,
     free = Grafted((copy, Recycling())) if (cheap if wide is None else wide) else copy
     asked = cheap and draft is not None if ask is None else ask
     paid = FromModel(Shaped(there(draft, "ask is true"), Greedy()), Chain(), 128) if asked else None
-    return Speculative(target, Thrift(free, paid, costs), Match(), Fixed(depth, nodes))
+    return Speculative(target, CostAware(free, paid, costs), Match(), Fixed(depth, nodes))

@@ -7,7 +7,7 @@ from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.copying import Copying
-from polydec.drafters.thrift import Thrift
+from polydec.drafters.cost_aware import CostAware
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -33,4 +33,4 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, costs: Costs, gamma: int | None = None, block: int = 10,
           first: bool = True, adapt: bool = False, cost: float | None = None, thrift: bool = True) -> Speculative:
     drafter = Copying(gamma, block, first, adapt, cost)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(block))

@@ -6,11 +6,11 @@ from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.grafted import Grafted
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -37,4 +37,4 @@ def build(target: Target, *, draft: Target | None = None, costs: Costs, nodes: i
           trust: float = 32.0, k: int = 8, recycle_prefill: bool = False, thrift: bool = True) -> Speculative:
     recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
     drafter = Grafted((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, nodes))

@@ -6,10 +6,10 @@ from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.first_of import FirstOf
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
-from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -36,4 +36,4 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, costs: Costs, max_ngram: int = 5, min_ngram: int = 2, k: int = 8,
           nodes: int = 3, depth: int = 10, growth: int = 2, thrift: bool = True) -> Speculative:
     drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, max(depth, nodes)))
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, max(depth, nodes)))

@@ -7,7 +7,7 @@ from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.backoff import Backoff
-from polydec.drafters.thrift import Thrift
+from polydec.drafters.cost_aware import CostAware
 from polydec.models.ngrams import NGrams
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
@@ -33,4 +33,4 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, ngrams: NGrams, costs: Costs, floor: float = 0.1, width: int = 2,
           depth: int = 8, nodes: int = 16, thrift: bool = True) -> Speculative:
     drafter = Backoff(ngrams, floor, width)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, nodes))

@@ -6,8 +6,8 @@ from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.lookup import Lookup
-from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -34,4 +34,4 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, costs: Costs, max_ngram: int = 8, min_ngram: int = 1,
           depth: int = 10, growth: int = 2, loop: bool = True, first: bool = False, thrift: bool = True) -> Speculative:
     drafter = Lookup(max_ngram, min_ngram, first, loop, growth)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth))
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth))

@@ -9,8 +9,8 @@ from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.automaton import Store
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -37,4 +37,4 @@ def build(target: Target, *, draft: Target | None = None, costs: Costs, kept: di
           floor: float = 0.3, width: int = 2, depth: int = 16, nodes: int = 16, hot: bool = False,
           thrift: bool = True) -> Speculative:
     drafter = Suffix(min_match, floor, width, store=kept.setdefault("store", Store()) if hot else None, add=hot)
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, nodes))

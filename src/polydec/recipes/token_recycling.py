@@ -8,8 +8,8 @@ from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.recycling import Memory, Recycling
-from polydec.drafters.thrift import Thrift
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -36,5 +36,5 @@ def build(target: Target, *, draft: Target | None = None, costs: Costs, kept: di
           hot: bool = False, thrift: bool = True) -> Speculative:
     drafter = Recycling(k, nodes, recycle_prefill, memory=kept.setdefault("memory", Memory()) if hot else None,
                         shape=shape or ())
-    return Speculative(target, Thrift(drafter, None, costs) if thrift else drafter, Match(),
+    return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(),
                        Fixed(depth, len(drafter.template)))

@@ -12,6 +12,7 @@ from polydec.core.scheduler import run
 from polydec.core.trace import Proposed
 from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
 from polydec.drafters.capped import Capped
+from polydec.drafters.cost_aware import Belief, CostAware
 from polydec.drafters.first_of import FirstOf
 from polydec.drafters.grafted import Grafted
 from polydec.drafters.lookup import Lookup
@@ -20,7 +21,6 @@ from polydec.drafters.nothing import Nothing
 from polydec.drafters.priced import Priced
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Belief, Thrift
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -40,7 +40,7 @@ def paid(seed=91, greedy=True):
 @pytest.mark.parametrize("costs", [FREE, DEAR, Costs()], ids=["free", "dear", "default"])
 @pytest.mark.parametrize("model", [None, paid(), paid(greedy=False)], ids=["no model", "greedy model", "drawing model"])
 def test_contract(costs, model):
-    check_drafter(Thrift(Lookup(), model, costs))
+    check_drafter(CostAware(Lookup(), model, costs))
 
 
 def drafts(drafter, target, n=60, prompt=(0, 1, 0, 1, 0), **given):
@@ -55,14 +55,14 @@ def drafts(drafter, target, n=60, prompt=(0, 1, 0, 1, 0), **given):
 
 def test_where_rows_cost_too_much_nothing_is_fed():
     """Reduces to `nothing`."""
-    _, sizes = drafts(Thrift(Lookup(), paid(), DEAR), toy(3))
+    _, sizes = drafts(CostAware(Lookup(), paid(), DEAR), toy(3))
     assert set(sizes) == {0}
 
 
 def test_where_rows_cost_nothing_all_is_fed():
     """Reduces to its source."""
     target = toy(3)
-    ours, mine = drafts(Thrift(Lookup(), None, FREE), target)
+    ours, mine = drafts(CostAware(Lookup(), None, FREE), target)
     theirs, sizes = drafts(Lookup(), target)
     assert ours.token_ids == theirs.token_ids and mine == sizes
 
@@ -80,7 +80,7 @@ def test_a_model_that_is_right_is_asked_and_one_that_is_wrong_soon_is_not():
         opposite = toy(seed, 3)
         if seed == 77:                            # sure of what never comes
             opposite.network.weight = -8 * target.network.weight
-        result, _ = drafts(Thrift(Nothing(), FromModel(Shaped(opposite, Greedy()), Watched()), costs), target)
+        result, _ = drafts(CostAware(Nothing(), FromModel(Shaped(opposite, Greedy()), Watched()), costs), target)
         assert least <= len(asked) <= most
         if seed == 5:
             assert result.stats.passes < 45
@@ -90,9 +90,9 @@ def test_more_sequences_make_rows_dearer():
     """What pays alone need not pay in company: a pass is then as long as its rows."""
     costs = Costs((1.0, 1.1, 1.2, 1.3, 2.6, 3.9, 5.2, 6.5))
     target = toy(3)
-    _, alone = drafts(Thrift(Lookup(), None, costs), target)
+    _, alone = drafts(CostAware(Lookup(), None, costs), target)
     others = [target.open((0, 1)) for _ in range(7)]
-    _, together = drafts(Thrift(Lookup(), None, costs), target)
+    _, together = drafts(CostAware(Lookup(), None, costs), target)
     assert len(others) == 7 and sum(together) < sum(alone)
 
 
@@ -106,7 +106,7 @@ def test_belief():
 
 
 def test_what_it_wants_is_what_both_want():
-    guess = Thrift(Lookup(), paid(), Costs()).open((0, 1), toy(1).open((0, 1)))
+    guess = CostAware(Lookup(), paid(), Costs()).open((0, 1), toy(1).open((0, 1)))
     assert guess.want == Want(law=Reads.NOTHING)
     twin = guess.fork()
     twin.ledger.paths.see(0.5, True)
@@ -123,7 +123,7 @@ def test_drawn_nodes_of_the_source_are_never_cut():
             return self
         async def propose(self, root, position, budget, rng):
             return Draft.chain(root, (0, 1), (row, row))
-    guess = Thrift(Drawn(), None, Costs((1.0, 1.5), 0.0)).open((0, 1), toy(1).open((0, 1)))
+    guess = CostAware(Drawn(), None, Costs((1.0, 1.5), 0.0)).open((0, 1), toy(1).open((0, 1)))
     draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
     assert draft.token == (1, 0, 1)
 
@@ -133,7 +133,7 @@ def test_who_is_not_asked_learns_when_next_asked():
     class Crowd:
         peers = 8
     text = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
-    guess = Thrift(Suffix(floor=0.05), None, Costs((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))).open(text[:3], Crowd)
+    guess = CostAware(Suffix(floor=0.05), None, Costs((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))).open(text[:3], Crowd)
     def step(n):
         draft = run([guess.propose(text[n - 1], n, Budget(4, 8), Rng.of(n))])[0]
         guess.learn(draft, None, Verdict((), text[n]))
@@ -190,7 +190,7 @@ def test_a_drafter_that_computes_is_asked_while_it_is_worth_its_price():
     passes = {}
     for price in (0.0, 0.5, 3.9, 40.0):           # a round of five tokens saves what four take
         drafter = Cyclic(price)
-        result, _ = drafts(Thrift(drafter, None, CHEAP_ROWS), counting(), 200)
+        result, _ = drafts(CostAware(drafter, None, CHEAP_ROWS), counting(), 200)
         assert result.token_ids[:60] == plain.token_ids
         passes[price] = result.stats.passes
         if price in (0.0, 0.5):
@@ -202,14 +202,14 @@ def test_a_drafter_that_computes_is_asked_while_it_is_worth_its_price():
 def test_a_drafter_that_computes_and_is_wrong_is_seldom_asked_again():
     for price, most in ((0.0, 200), (0.3, 25)):
         drafter = Cyclic(price, step=2)
-        result, _ = drafts(Thrift(drafter, None, CHEAP_ROWS), counting(), 200)
+        result, _ = drafts(CostAware(drafter, None, CHEAP_ROWS), counting(), 200)
         assert drafter.asked <= most and result.stats.passes == 200
         assert price or drafter.asked == 200, "what costs nothing is always heard"
 
 
 def test_prices_add_up():
     session = toy(1).open((0, 1))
-    price = Thrift(Grafted((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))), Capped(Cyclic(4.0)),
+    price = CostAware(Grafted((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))), Capped(Cyclic(4.0)),
                    Costs()).open((0, 1), session).price
     assert price == 7.25 and Priced(Cyclic(2.0), 0.5).open((0, 1), session).price == 2.5
     assert Suffix().open((0, 1), session).price == 0.0
@@ -247,12 +247,12 @@ class Probing:
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Grafted((d, Recycling(2, 4)))], ids=["alone", "grafted"])
 def test_probes_go_where_what_they_stand_on_goes(wrap):
     for chance in (0.01, 0.99):
-        drafter = Thrift(wrap(Probing(chance)), None, Costs())
+        drafter = CostAware(wrap(Probing(chance)), None, Costs())
         result, sizes = drafts(drafter, toy(1, 5, eos=-1), 40)
         assert result.token_ids == drafts(Nothing(), toy(1, 5, eos=-1), 40)[0].token_ids and len(sizes) == result.stats.passes
-    guess = Thrift(Probing(0.01), None, Costs()).open((0, 1), toy(1).open((0, 1)))
+    guess = CostAware(Probing(0.01), None, Costs()).open((0, 1), toy(1).open((0, 1)))
     draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
     assert draft.token == (1, 0) and draft.probe == (False, True), "the root's probe is fed, the candidate is not worth a row"
-    guess = Thrift(Probing(0.99), None, Costs((1.0, 1.01))).open((0, 1), toy(1).open((0, 1)))
+    guess = CostAware(Probing(0.99), None, Costs((1.0, 1.01))).open((0, 1), toy(1).open((0, 1)))
     assert len(run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]) == 5
     assert len(run([guess.propose(1, 2, Budget(4, 3), Rng.of(0))])[0]) == 2, "a candidate whose probes do not fit stays out"

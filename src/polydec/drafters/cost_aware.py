@@ -34,7 +34,7 @@ MEMORY = 0.97
 
 
 @dataclass(frozen=True)
-class Thrift:
+class CostAware:
     """Keeps those nodes of a draft that are worth their rows, by goodput: tokens per millisecond.
 
     With λ the tokens per millisecond that this text has been written at, a node whose path is accepted with probability v
@@ -57,10 +57,10 @@ class Thrift:
     paid: Drafter | None
     costs: Costs
 
-    def open(self, prompt: Sequence[int], session: Session) -> ThriftGuess:
+    def open(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
         paid = None if self.paid is None else self.paid.open(prompt, session)
         free = self.free.open(prompt, session)
-        return ThriftGuess(self, session, free, paid, Ledger(), Round(), free.want == Want(law=Reads.NOTHING))
+        return CostAwareGuess(self, session, free, paid, Ledger(), Round(), free.want == Want(law=Reads.NOTHING))
 
 
 class Belief:
@@ -159,9 +159,9 @@ class Round:
 
 
 @dataclass(frozen=True)
-class ThriftGuess:
+class CostAwareGuess:
     """Both drafters at work, what was learned of them, the step under way, and whether the free one reads no scores."""
-    how: Thrift
+    how: CostAware
     session: Session
     free: Guess
     paid: Guess | None
@@ -318,7 +318,7 @@ class ThriftGuess:
             if bearer[i] == i and (known or not true[i]):
                 self.ledger.paths.see(self.round.said[i], true[i])
 
-    def fork(self) -> ThriftGuess:
+    def fork(self) -> CostAwareGuess:
         return replace(self, free=self.free.fork(), paid=None if self.paid is None else self.paid.fork(),
                        ledger=deepcopy(self.ledger), round=deepcopy(self.round))
 
