@@ -14,8 +14,8 @@ from polydec.core.types import Budget, Draft, Draw, Reads, Verdict, Want
 from polydec.drafters.capped import Capped
 from polydec.drafters.cost_aware import Belief, CostAware
 from polydec.drafters.first_of import FirstOf
-from polydec.drafters.grafted import Grafted
 from polydec.drafters.lookup import Lookup
+from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.priced import Priced
@@ -209,7 +209,7 @@ def test_a_drafter_that_computes_and_is_wrong_is_seldom_asked_again():
 
 def test_prices_add_up():
     session = toy(1).open((0, 1))
-    price = CostAware(Grafted((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))), Capped(Cyclic(4.0)),
+    price = CostAware(MergedTree((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))), Capped(Cyclic(4.0)),
                    Costs()).open((0, 1), session).price
     assert price == 7.25 and Priced(Cyclic(2.0), 0.5).open((0, 1), session).price == 2.5
     assert Suffix().open((0, 1), session).price == 0.0
@@ -244,7 +244,7 @@ class Probing:
         pass
 
 
-@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Grafted((d, Recycling(2, 4)))], ids=["alone", "grafted"])
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: MergedTree((d, Recycling(2, 4)))], ids=["alone", "grafted"])
 def test_probes_go_where_what_they_stand_on_goes(wrap):
     for chance in (0.01, 0.99):
         drafter = CostAware(wrap(Probing(chance)), None, Costs())

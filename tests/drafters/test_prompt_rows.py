@@ -9,8 +9,8 @@ from polydec.core.trace import Proposed
 from polydec.core.types import Draft
 from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.first_of import FirstOf
-from polydec.drafters.grafted import Grafted
 from polydec.drafters.lookup import Lookup
+from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.policies.fixed import Fixed
@@ -40,8 +40,8 @@ class Silent:
         pass
 
 
-@pytest.mark.parametrize("hold", [lambda *d: FirstOf(d), lambda *d: Grafted(d),
-                                  lambda *d: CostAware(Grafted(d), None, Costs((1.0, 1.0), 0.0))],
+@pytest.mark.parametrize("hold", [lambda *d: FirstOf(d), lambda *d: MergedTree(d),
+                                  lambda *d: CostAware(MergedTree(d), None, Costs((1.0, 1.0), 0.0))],
                          ids=["first", "graft", "thrift"])
 @pytest.mark.parametrize("copier", [Lookup(), Suffix()], ids=["lookup", "suffix"])
 def test_copiers_read_the_prompt_once(hold, copier):

@@ -8,7 +8,7 @@ from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.blended import Blended
 from polydec.drafters.cost_aware import CostAware
-from polydec.drafters.grafted import Grafted
+from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.model import FromModel, there
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
@@ -34,7 +34,7 @@ def build(target: Target, *, draft: Target | None = None, ngrams: NGrams | None,
           wide: bool | None = None, ask: bool | None = None) -> Speculative:
     cheap, seen = costs.share(4) < 1.5 * costs.share(1), Suffix(floor=0.05)
     copy = seen if ngrams is None else Blended(seen, ngrams)
-    free = Grafted((copy, Recycling())) if (cheap if wide is None else wide) else copy
+    free = MergedTree((copy, Recycling())) if (cheap if wide is None else wide) else copy
     asked = cheap and draft is not None if ask is None else ask
     paid = FromModel(Shaped(there(draft, "ask is true"), Greedy()), Chain(), 128) if asked else None
     return Speculative(target, CostAware(free, paid, costs), Match(), Fixed(depth, nodes))

@@ -7,8 +7,8 @@ from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.drafters.cost_aware import CostAware
-from polydec.drafters.grafted import Grafted
 from polydec.drafters.lookup import Lookup
+from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.policies.fixed import Fixed
@@ -36,5 +36,5 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, costs: Costs, nodes: int = 10, depth: int = 10, floor: float = 0.1,
           trust: float = 32.0, k: int = 8, recycle_prefill: bool = False, thrift: bool = True) -> Speculative:
     recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
-    drafter = Grafted((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
+    drafter = MergedTree((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
     return Speculative(target, CostAware(drafter, None, costs) if thrift else drafter, Match(), Fixed(depth, nodes))

@@ -19,7 +19,7 @@ UNSAID = 0.5
 """What is taken for the chance of a node whose source says nothing of it."""
 
 @dataclass(frozen=True)
-class Grafted:
+class MergedTree:
     """Merge what the drafters propose: equal beginnings become one path, and of all nodes those are kept, as many as the
     budget allows, whose path is likeliest to be accepted (with their ancestors; the product of chances never rises).
 
@@ -54,9 +54,9 @@ class Grafted:
         if not 0.0 <= self.floor <= 1.0:
             raise ValueError(f"floor is {self.floor}: it must lie in 0 to 1")
 
-    def open(self, prompt: Sequence[int], session: Session) -> GraftedGuess:
+    def open(self, prompt: Sequence[int], session: Session) -> MergedTreeGuess:
         cells = len(self.drafters) * (BUCKETS + 1)
-        return GraftedGuess(self, tuple(d.open(prompt, session) for d in self.drafters),
+        return MergedTreeGuess(self, tuple(d.open(prompt, session) for d in self.drafters),
                             Calibration(cells, self.trust, FORGET), [])
 
 
@@ -110,9 +110,9 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class GraftedGuess:
+class MergedTreeGuess:
     """rates: of each source and bucket; last: the proposal as it was before the choice."""
-    how: Grafted
+    how: MergedTree
     guesses: tuple[Guess, ...]
     rates: Calibration
     last: list[Merged]
@@ -157,8 +157,8 @@ class GraftedGuess:
         self.last.clear()
         tell(self.guesses, draft, scores, verdict)
 
-    def fork(self) -> GraftedGuess:
-        return GraftedGuess(self.how, tuple(g.fork() for g in self.guesses), self.rates.copy(), list(self.last))
+    def fork(self) -> MergedTreeGuess:
+        return MergedTreeGuess(self.how, tuple(g.fork() for g in self.guesses), self.rates.copy(), list(self.last))
 
     def close(self) -> None:
         for guess in self.guesses:
