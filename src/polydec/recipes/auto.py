@@ -6,7 +6,7 @@ from polydec.core.costs import Costs
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
-from polydec.drafters.blended import Blended
+from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
 from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.model import FromModel, there
@@ -33,7 +33,7 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, ngrams: NGrams | None, costs: Costs, depth: int = 12, nodes: int = 32,
           wide: bool | None = None, ask: bool | None = None) -> Speculative:
     cheap, seen = costs.share(4) < 1.5 * costs.share(1), Suffix(floor=0.05)
-    copy = seen if ngrams is None else Blended(seen, ngrams)
+    copy = seen if ngrams is None else CopyNGramMixture(seen, ngrams)
     free = MergedTree((copy, Recycling())) if (cheap if wide is None else wide) else copy
     asked = cheap and draft is not None if ask is None else ask
     paid = FromModel(Shaped(there(draft, "ask is true"), Greedy()), Chain(), 128) if asked else None

@@ -16,7 +16,7 @@ Place = tuple[int, int, list[int]]
 
 
 @dataclass(frozen=True)
-class Blended:
+class CopyNGramMixture:
     """With the chance that the suffix automaton gives its continuations the next token is a copy, else one of the table's:
     p(x) = copy(x) + (1 - sum of copies) · table(x), at every node, whichever of the two proposed the way there.
 
@@ -40,14 +40,14 @@ class Blended:
         if not 1 <= self.width <= 16:
             raise ValueError(f"width is {self.width}: it must lie in 1 to 16")
 
-    def open(self, prompt: Sequence[int], session: Session) -> BlendedGuess:
-        return BlendedGuess(self, self.copy.open(prompt, session))
+    def open(self, prompt: Sequence[int], session: Session) -> CopyNGramMixtureGuess:
+        return CopyNGramMixtureGuess(self, self.copy.open(prompt, session))
 
 
 @dataclass(frozen=True)
-class BlendedGuess:
+class CopyNGramMixtureGuess:
     """seen: the copying side, which holds the text."""
-    how: Blended
+    how: CopyNGramMixture
     seen: SuffixGuess
 
     @property
@@ -83,8 +83,8 @@ class BlendedGuess:
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.seen.learn(draft, scores, verdict)
 
-    def fork(self) -> BlendedGuess:
-        return BlendedGuess(self.how, self.seen.fork())
+    def fork(self) -> CopyNGramMixtureGuess:
+        return CopyNGramMixtureGuess(self.how, self.seen.fork())
 
     def close(self) -> None:
         self.seen.close()
