@@ -5,7 +5,7 @@ from polydec.core.card import Card
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
-from polydec.drafters.nested import Nested
+from polydec.drafters.hierarchical import Hierarchical
 from polydec.drafters.recycling import Recycling
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.exact import Exact
@@ -27,5 +27,5 @@ CARD = Card(
 
 
 def build(target: Target, *, draft: Target, depth: int = 4, k: int = 8, inner_nodes: int = 7) -> Speculative:
-    drafter = Nested(draft, Recycling(k, min(max(1, inner_nodes), 256)), Match(), depth, inner_nodes)
+    drafter = Hierarchical(draft, Recycling(k, min(max(1, inner_nodes), 256)), Match(), depth, inner_nodes)
     return Speculative(target, drafter, Exact(), Fixed(depth))

@@ -11,7 +11,7 @@ from polydec.models.draws import sure
 
 
 @dataclass(frozen=True)
-class Nested:
+class Hierarchical:
     """`small`, a target of the same vocabulary, writes a chain with `inner`'s drafts, which `verifier` checks in one pass
     over a tree each; what it wrote is proposed. So the target verifies no more than a chain, and the small model makes
     fewer passes than tokens.
@@ -37,9 +37,9 @@ class Nested:
         if not 0 <= self.inner_nodes <= 256:
             raise ValueError(f"inner_nodes is {self.inner_nodes}: it must lie in 0 to 256")
 
-    def open(self, prompt: Sequence[int], session: Session) -> NestedGuess:
+    def open(self, prompt: Sequence[int], session: Session) -> HierarchicalGuess:
         small = self.small.open(prompt)
-        return NestedGuess(self, small, self.inner.open(prompt, small))
+        return HierarchicalGuess(self, small, self.inner.open(prompt, small))
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Step:
     tokens: tuple[int, ...]
 
 
-class NestedGuess:
+class HierarchicalGuess:
     """steps: of the round under way, None before the first. held: what of the round the small session has committed."""
-    def __init__(self, how: Nested, small: Session, inner: Guess) -> None:
+    def __init__(self, how: Hierarchical, small: Session, inner: Guess) -> None:
         self._how, self._small, self._inner = how, small, inner
         self._steps: list[Step] | None = None
         self._held: list[int] = []
@@ -113,8 +113,8 @@ class NestedGuess:
             self._inner.learn(step.draft, step.scores, step.verdict)
             left -= len(step.tokens)
 
-    def fork(self) -> NestedGuess:
-        twin = NestedGuess(self._how, self._small.fork(), self._inner.fork())
+    def fork(self) -> HierarchicalGuess:
+        twin = HierarchicalGuess(self._how, self._small.fork(), self._inner.fork())
         twin._steps, twin._held = None if self._steps is None else list(self._steps), list(self._held)
         return twin
 
