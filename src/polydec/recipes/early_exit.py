@@ -5,7 +5,7 @@ from polydec.core.card import Card
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
-from polydec.drafters.part import FromPart
+from polydec.drafters.self_speculative import SelfSpeculative
 from polydec.models.depth import first_layers
 from polydec.policies.fixed import Fixed
 from polydec.trees.chain import Chain
@@ -25,4 +25,4 @@ CARD = Card(
 
 
 def build(target: Target, *, draft: Target | None = None, exit: int | None = None, depth: int = 6) -> Speculative:
-    return Speculative(target, FromPart(Chain(), first_layers(exit, target.layers)), Exact(), Fixed(depth))
+    return Speculative(target, SelfSpeculative(Chain(), first_layers(exit, target.layers)), Exact(), Fixed(depth))

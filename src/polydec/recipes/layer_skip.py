@@ -5,7 +5,7 @@ from polydec.core.card import Card
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
-from polydec.drafters.part import FromPart
+from polydec.drafters.self_speculative import SelfSpeculative
 from polydec.models.depth import halves, kept_layers, left
 from polydec.policies.threshold import Threshold
 from polydec.trees.chain import Chain
@@ -30,4 +30,4 @@ def build(target: Target, *, draft: Target | None = None, skip: str | None = Non
           threshold: float = 0.8, rate: float = 0.9) -> Speculative:
     L = target.layers
     run = (kept_layers(L, 2.0, even=True), frozenset[int]()) if skip is None else left(halves(skip, L), L)
-    return Speculative(target, FromPart(Chain(), *run), Exact(), Threshold(threshold, rate, depth))
+    return Speculative(target, SelfSpeculative(Chain(), *run), Exact(), Threshold(threshold, rate, depth))

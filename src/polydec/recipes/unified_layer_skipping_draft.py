@@ -5,7 +5,7 @@ from polydec.core.card import Card
 from polydec.core.decode import Speculative
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
-from polydec.drafters.part import FromPart
+from polydec.drafters.self_speculative import SelfSpeculative
 from polydec.models.depth import kept_layers
 from polydec.policies.fixed import Fixed
 from polydec.trees.chain import Chain
@@ -29,4 +29,4 @@ CARD = Card(
 def build(target: Target, *, draft: Target | None = None, speed: float = 2.0, depth: int = 4,
           even: bool = True) -> Speculative:
     layers = kept_layers(target.layers, speed, even=even)
-    return Speculative(target, FromPart(Chain(), layers), Exact(), Fixed(depth))
+    return Speculative(target, SelfSpeculative(Chain(), layers), Exact(), Fixed(depth))

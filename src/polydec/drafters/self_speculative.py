@@ -10,7 +10,7 @@ from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 
 
 @dataclass(frozen=True)
-class FromPart:
+class SelfSpeculative:
     """Draws a tree from some of the target's layers, its final norm and head, over the target's own cache.
 
     layers: ascending indices. The first ones alone are an early exit: what they computed stands, and verification goes on
@@ -33,12 +33,12 @@ class FromPart:
             raise ValueError(f"without is {sorted(self.without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i "
                              f"in {self.layers}, not both of one")
 
-    def open(self, prompt: Sequence[int], session: Session) -> PartGuess:
-        return PartGuess(self.tree, session.part(self.layers, self.without))
+    def open(self, prompt: Sequence[int], session: Session) -> SelfSpeculativeGuess:
+        return SelfSpeculativeGuess(self.tree, session.part(self.layers, self.without))
 
 
 @dataclass(frozen=True)
-class PartGuess:
+class SelfSpeculativeGuess:
     """session: a part of the decoder's own, which that one commits; a fork (own) keeps one of itself in step."""
     tree: Tree
     session: Session
@@ -62,7 +62,7 @@ class PartGuess:
             self.session.rewind(0)                # nothing of the draft is kept: the whole must see it
             self.session.commit(verdict.committed(draft))
 
-    def fork(self) -> PartGuess:
+    def fork(self) -> SelfSpeculativeGuess:
         return replace(self, session=self.session.fork(), own=True)
 
     def close(self) -> None:
