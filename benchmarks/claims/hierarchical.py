@@ -26,8 +26,8 @@ def main() -> None:
     args = parser.parse_args()
     lm = model(args, "default")
     settings = {"chain": (lambda d: FromModel(d, Chain()), Exact(), Fixed(args.depth)),
-                "over recycling": (lambda d: Hierarchical(d, Recycling(8, args.nodes), Match(), args.depth, args.nodes), Exact(),
-                                   Fixed(args.depth)),
+                "over recycling": (lambda d: Hierarchical(d, Recycling(8, args.nodes), Match(), args.depth, args.nodes),
+                                   Exact(), Fixed(args.depth)),
                 "over prompt lookup": (lambda d: Hierarchical(d, Lookup(8, growth=2), Match(), args.depth, args.nodes), Exact(),
                                        Fixed(args.depth))}
     got: dict[str, list[Run]] = {name: [] for name in settings}

@@ -1,4 +1,4 @@
-"""Thrift: feed what pays."""
+"""Cost-aware drafting: feed what pays."""
 from dataclasses import dataclass, field
 
 import pytest

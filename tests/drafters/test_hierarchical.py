@@ -55,8 +55,10 @@ def test_the_law_stays_over_three_tokens_and_with_shapers():
 
 
 def test_it_may_stop_early():
-    check_decoder(lambda t, d: Speculative(t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3), Exact(), Confidence(0.5, 4)), laws=2,
-                  length=2)
+    def make(target, draft):
+        return Speculative(target, Hierarchical(draft, Recycling(2, 3), Match(), 2, 3), Exact(), Confidence(0.5, 4))
+
+    check_decoder(make, laws=2, length=2)
 
 
 @pytest.mark.parametrize("name", ["lookup", "recycling"])
@@ -151,8 +153,8 @@ def test_a_small_model_that_forgets_to_rewind_is_caught():
         return await guess.propose(3, 5, Budget(4, 4), Rng.of(1)), draft.token[1]
 
     draft, first = run([rounds()])[0]
-    fresh = run([Hierarchical(toy(5, 6, eos=-1), Nothing(), Match(), 0).open((0, 1, 2, first, 3), None).propose(3, 5, Budget(4, 4),
-                                                                                                         Rng.of(1))])[0]
+    guess = Hierarchical(toy(5, 6, eos=-1), Nothing(), Match(), 0).open((0, 1, 2, first, 3), None)
+    fresh = run([guess.propose(3, 5, Budget(4, 4), Rng.of(1))])[0]
     assert not draft.law[1].equal(fresh.law[1])
 
 

@@ -200,14 +200,16 @@ def uncalibrated(result):
 @pytest.mark.parametrize("drafter", [Lookup(3, 1), Recycling(2, 6), Suffix()], ids=str)
 def test_reduces_to_its_only_drafter(drafter):
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
-    one, alone = (run([Speculative(target, d, Match(), Fixed(3, 6)).run(request)])[0] for d in (MergedTree((drafter,)), drafter))
+    pair = MergedTree((drafter,)), drafter
+    one, alone = (run([Speculative(target, d, Match(), Fixed(3, 6)).run(request)])[0] for d in pair)
     assert uncalibrated(one) == uncalibrated(alone)
 
 
 def test_reduces_to_its_only_drafter_which_draws():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
     drafter = FromModel(toy(91, 5, cost=0.1), Static((2, 1)))
-    one, alone = (run([Speculative(target, d, Exact(), Fixed(3, 6)).run(request)])[0] for d in (MergedTree((drafter,)), drafter))
+    pair = MergedTree((drafter,)), drafter
+    one, alone = (run([Speculative(target, d, Exact(), Fixed(3, 6)).run(request)])[0] for d in pair)
     assert uncalibrated(one) == uncalibrated(alone)
 
 

@@ -171,7 +171,8 @@ def test_the_blend_is_a_distribution():
     assert sum(blend.chance[1:]) <= 1.0 + 3 / 255
 
 
-@pytest.mark.parametrize("drafter", [Backoff(EMPTY), Backoff(ngrams(VOCAB), 1.0), CopyNGramMixture(Suffix(), ngrams(VOCAB), 1.0)])
+@pytest.mark.parametrize("drafter", [Backoff(EMPTY), Backoff(ngrams(VOCAB), 1.0),
+                                     CopyNGramMixture(Suffix(), ngrams(VOCAB), 1.0)])
 def test_reduces_to_nothing(drafter):
     assert all(len(d) == 1 for d in walk(drafter, [0, 1, 2, 3, 4, 5, 6, 7]))
 
