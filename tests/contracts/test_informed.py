@@ -27,22 +27,22 @@ class Oracle:
 class OracleGuess:
     price = 0.0
 
-    def __init__(self, how, state_H=None):
-        self.how, self.state_H = how, state_H
+    def __init__(self, config, state_H=None):
+        self.config, self.state_H = config, state_H
 
     @property
     def want(self):
-        return Want(law=Reads.NOTHING, hidden=True, prompt=self.how.prompt)
+        return Want(law=Reads.NOTHING, hidden=True, prompt=self.config.prompt)
 
     def read(self, state_H, path):
-        return self.how.law.network.after(state_H, path)
+        return self.config.law.network.after(state_H, path)
 
     async def propose(self, root, position, budget, rng):
         tree, tips = TreeBuilder(root), {0: (root,)}
         for _ in range(budget.depth if self.state_H is not None else 0):
             below = {}
             for node, path in tips.items():
-                for token in self.read(self.state_H, path).topk(self.how.width).indices.tolist():
+                for token in self.read(self.state_H, path).topk(self.config.width).indices.tolist():
                     if len(tree) <= budget.nodes:
                         below[tree.add(node, token)] = (*path, token)
             tips = dict(list(below.items())[:1])              # the likeliest path goes on
@@ -52,7 +52,7 @@ class OracleGuess:
         self.state_H = scores.hidden_NH[verdict.path[-1] if verdict.path else 0].clone()
 
     def fork(self):
-        return type(self)(self.how, self.state_H)
+        return type(self)(self.config, self.state_H)
 
     def close(self):
         pass

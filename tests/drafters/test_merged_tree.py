@@ -240,7 +240,7 @@ class Faulty:
 
     def open(self, prompt, session):
         guess = self.inner.open(prompt, session)
-        return self.fault(guess.how, guess.guesses, guess.rates, guess.last)
+        return self.fault(guess.config, guess.guesses, guess.rates, guess.last)
 
 
 @pytest.mark.parametrize("fault, replace_", [(CutsDrawn, False), (MixesDrawn, True)])

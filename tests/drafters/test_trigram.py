@@ -186,7 +186,7 @@ def test_a_fork_that_shares_rows_is_caught():
     class Faulty(Trigram):
         def open(self, prompt, session):
             guess = Trigram.open(self, prompt, session)
-            return Shares(guess.how, guess.own, guess.text)
+            return Shares(guess.config, guess.own, guess.text)
 
     with pytest.raises(AssertionError):
         check_drafter(Faulty(0, 1, rate=1.0))

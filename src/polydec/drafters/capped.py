@@ -33,7 +33,7 @@ class Capped:
 @dataclass(frozen=True)
 class CappedGuess:
     """The drafter's own guess."""
-    how: Capped
+    config: Capped
     guess: Guess
 
     @property
@@ -45,13 +45,13 @@ class CappedGuess:
         return self.guess.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        return await self.guess.propose(root, position, replace(budget, depth=min(budget.depth, self.how.depth)), rng)
+        return await self.guess.propose(root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)
 
     def fork(self) -> CappedGuess:
-        return CappedGuess(self.how, self.guess.fork())
+        return CappedGuess(self.config, self.guess.fork())
 
     def close(self) -> None:
         self.guess.close()

@@ -47,7 +47,7 @@ class CopyNGramMixture:
 @dataclass(frozen=True)
 class CopyNGramMixtureGuess:
     """seen: the copying side, which holds the text."""
-    how: CopyNGramMixture
+    config: CopyNGramMixture
     seen: SuffixGuess
 
     @property
@@ -59,9 +59,9 @@ class CopyNGramMixtureGuess:
         return self.seen.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        how, seen, order = self.how, self.seen, self.how.table.order
+        config, seen, order = self.config, self.seen, self.config.table.order
         automaton, first, matched = seen.match()
-        floor = max(how.floor, budget.floor)
+        floor = max(config.floor, budget.floor)
 
         def after(at: Place, product: float) -> list[tuple[float, int, Place]]:
             state, length, tail = at
@@ -71,11 +71,11 @@ class CopyNGramMixtureGuess:
                 said[x], there[x] = p, to
                 left -= p
             if product * left >= floor:           # else nothing that only the table says can be likely enough
-                for p, x in how.table.after(tail):
+                for p, x in config.table.after(tail):
                     said[x] = said.get(x, 0.0) + left * p
             some = [(p, x) for x, p in said.items() if product * p >= floor]
             if len(some) > 1:
-                some = sorted(some, key=_likelier)[:how.width]
+                some = sorted(some, key=_likelier)[:config.width]
             return [(p, x, (*(there.get(x) or automaton.step(state, length, x)), [*tail, x][-order:])) for p, x in some]
 
         return likeliest_first(root, (first, matched, seen.text[-order:]), after, floor, budget)
@@ -84,7 +84,7 @@ class CopyNGramMixtureGuess:
         self.seen.learn(draft, scores, verdict)
 
     def fork(self) -> CopyNGramMixtureGuess:
-        return CopyNGramMixtureGuess(self.how, self.seen.fork())
+        return CopyNGramMixtureGuess(self.config, self.seen.fork())
 
     def close(self) -> None:
         self.seen.close()

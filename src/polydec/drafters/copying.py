@@ -68,7 +68,7 @@ class Copying:
 @dataclass(frozen=True)
 class CopyingGuess:
     """seen: everything so far, the pending root included; rate: by match length, how often the token there came."""
-    how: Copying
+    config: Copying
     seen: Windows
     rate: dict[int, float]
 
@@ -82,7 +82,7 @@ class CopyingGuess:
 
     def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
         """(match length, tokens) that promise most for their cost."""
-        best, choice, price = 1.0, (0, 0), COST if self.how.cost is None else self.how.cost
+        best, choice, price = 1.0, (0, 0), COST if self.config.cost is None else self.config.cost
         for n, start in matches.items():
             expected = power = 1.0
             for tokens in range(1, min(most, len(self.seen.text) - start) + 1):
@@ -94,10 +94,10 @@ class CopyingGuess:
         return choice
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        matches, most = dict(self.seen.matches()), min(self.how.block, budget.depth, budget.nodes)
+        matches, most = dict(self.seen.matches()), min(self.config.block, budget.depth, budget.nodes)
         if not matches:
             return Draft.chain(root)
-        n, tokens = self._choose(matches, most) if self.how.adapt else (self.how.lengths[0], most)
+        n, tokens = self._choose(matches, most) if self.config.adapt else (self.config.lengths[0], most)
         if not tokens:
             return Draft.chain(root)
         copied = self.seen.text[matches[n]:matches[n] + tokens]
@@ -110,7 +110,7 @@ class CopyingGuess:
             self.seen.extend((x,))
 
     def fork(self) -> CopyingGuess:
-        return CopyingGuess(self.how, self.seen.fork(), dict(self.rate))
+        return CopyingGuess(self.config, self.seen.fork(), dict(self.rate))
 
     def close(self) -> None:
         pass

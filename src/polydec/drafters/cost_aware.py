@@ -161,7 +161,7 @@ class Round:
 @dataclass(frozen=True)
 class CostAwareGuess:
     """Both drafters at work, what was learned of them, the step under way, and whether the free one reads no scores."""
-    how: CostAware
+    config: CostAware
     session: Session
     free: Guess
     paid: Guess | None
@@ -182,7 +182,7 @@ class CostAwareGuess:
         return wanted(self.guesses)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        now, peers, costs = self.round, self.session.peers, self.how.costs
+        now, peers, costs = self.round, self.session.peers, self.config.costs
         now.chain.clear()
         now.without_free = now.without_paid = now.candidates = None
         one, two = (costs.share(k, peers, position) for k in (1, 2))
@@ -214,7 +214,7 @@ class CostAwareGuess:
         keep = self._best(draft, position, budget.nodes)
         if ms > 0.0:
             self.ledger.free.waited[0] = 0
-            now.without_free = Plain(draft.only(keep), self.how.costs.share(len(keep), self.session.peers, position) + ms)
+            now.without_free = Plain(draft.only(keep), self.config.costs.share(len(keep), self.session.peers, position) + ms)
         return draft, keep
 
     def _catch_up(self) -> None:
@@ -233,7 +233,7 @@ class CostAwareGuess:
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
         """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
-        now, believed, share, peers = self.round, self.ledger.paths, self.how.costs.share, self.session.peers
+        now, believed, share, peers = self.round, self.ledger.paths, self.config.costs.share, self.session.peers
         value, chance = [1.0], draft.chance or (1.0,) * len(draft)
         for p, c in zip(draft.parent[1:], chance[1:]):
             value.append(value[p] * c)
@@ -262,7 +262,7 @@ class CostAwareGuess:
     async def _with_paid(self, paid: Guess, plain: Plain, free: Draft, root: int, position: int, budget: Budget,
                          rng: Rng) -> tuple[Draft, list[int]]:
         """The paid drafter's chain joined to what is there, and which of it to feed."""
-        now, costs, peers, believed = self.round, self.how.costs, self.session.peers, self.ledger.tokens
+        now, costs, peers, believed = self.round, self.config.costs, self.session.peers, self.ledger.tokens
         size = len(plain.draft)
 
         def token_ms(n: int) -> float:

@@ -53,8 +53,8 @@ class Step:
 
 class HierarchicalGuess:
     """steps: of the round under way, None before the first. held: what of the round the small session has committed."""
-    def __init__(self, how: Hierarchical, small: Session, inner: Guess) -> None:
-        self._how, self._small, self._inner = how, small, inner
+    def __init__(self, config: Hierarchical, small: Session, inner: Guess) -> None:
+        self._config, self._small, self._inner = config, small, inner
         self._steps: list[Step] | None = None
         self._held: list[int] = []
 
@@ -77,9 +77,9 @@ class HierarchicalGuess:
         inner, tip, on = self._inner.fork(), root, True
         while on and (left := length + 1 - len(chain)):
             at, pass_ = position + len(chain) - 1, here.at(len(self._steps))
-            draft = await inner.propose(tip, at, Budget(min(self._how.depth, left - 1), self._how.inner_nodes), pass_)
+            draft = await inner.propose(tip, at, Budget(min(self._config.depth, left - 1), self._config.inner_nodes), pass_)
             scores = await self._small.score(draft, want)
-            verdict = self._how.verifier.verify(draft, scores, pass_, at)
+            verdict = self._config.verifier.verify(draft, scores, pass_, at)
             step = Step(draft, scores, verdict, verdict.tokens(draft))
             self._steps.append(step)
             self._small.commit(verdict.committed(draft))
@@ -114,7 +114,7 @@ class HierarchicalGuess:
             left -= len(step.tokens)
 
     def fork(self) -> HierarchicalGuess:
-        twin = HierarchicalGuess(self._how, self._small.fork(), self._inner.fork())
+        twin = HierarchicalGuess(self._config, self._small.fork(), self._inner.fork())
         twin._steps, twin._held = None if self._steps is None else list(self._steps), list(self._held)
         return twin
 

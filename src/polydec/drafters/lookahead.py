@@ -58,7 +58,7 @@ class Lookahead:
 class LookaheadGuess:
     """levels[0]: the window's chain, the root left out; levels[k]: one token a column, the root's first. pool: of each
     first token what followed it, newest last; its keys stand in the order of their last use."""
-    how: Lookahead
+    config: Lookahead
     levels: list[list[int]]
     pool: dict[int, list[tuple[int, ...]]]
 
@@ -110,10 +110,10 @@ class LookaheadGuess:
                 node = below
             new.append(scores.argmax(node))
         levels = self.levels
-        if len(levels) < self.how.ngram - 1:      # one more level, and every column one to the left
+        if len(levels) < self.config.ngram - 1:      # one more level, and every column one to the left
             self.levels[:] = [level[1:] for level in (*levels, new)]
             return
-        if self.how.guesses:
+        if self.config.guesses:
             for j, head in enumerate((draft.token[0], *levels[0])):
                 self._keep(head, (*[level[j] for level in levels[1:]], new[j]))
         levels = [*levels[1:], new]
@@ -123,12 +123,12 @@ class LookaheadGuess:
         row = self.pool.pop(head, [])
         if found in row:
             row.remove(found)
-        self.pool[head] = [*row, found][-self.how.guesses:]
-        if len(self.pool) > self.how.pool // self.how.guesses:
+        self.pool[head] = [*row, found][-self.config.guesses:]
+        if len(self.pool) > self.config.pool // self.config.guesses:
             del self.pool[next(iter(self.pool))]
 
     def fork(self) -> LookaheadGuess:
-        return LookaheadGuess(self.how, [list(level) for level in self.levels],
+        return LookaheadGuess(self.config, [list(level) for level in self.levels],
                               {head: list(row) for head, row in self.pool.items()})
 
     def close(self) -> None:

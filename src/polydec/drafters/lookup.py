@@ -55,7 +55,7 @@ class Lookup:
 class LookupGuess:
     """seen: everything so far, the pending root included; rates: by length of a match, how often the token after it came
     back."""
-    how: Lookup
+    config: Lookup
     seen: Windows
     rates: Calibration
 
@@ -73,7 +73,7 @@ class LookupGuess:
 
     def chance(self, n: int) -> float:
         """How often a match of this length is right."""
-        n = min(n, self.how.max_ngram)
+        n = min(n, self.config.max_ngram)
         return self.rates.chance(n, PRIOR[min(n, len(PRIOR)) - 1])
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
@@ -81,9 +81,9 @@ class LookupGuess:
         n, start = self.match()
         if not n:
             return Draft.chain(root)
-        length = min(most, self.how.growth * n) if self.how.growth else most
+        length = min(most, self.config.growth * n) if self.config.growth else most
         copied = text[start:start + length]
-        if self.how.loop:
+        if self.config.loop:
             copied = [text[start + i % (len(text) - start)] for i in range(length)]
         chance = (1.0, *[self.chance(n + i) for i in range(len(copied))])
         return Draft.certain((root, *copied), range(-1, len(copied)), chance)
@@ -96,7 +96,7 @@ class LookupGuess:
             self.seen.extend((x,))
 
     def fork(self) -> LookupGuess:
-        return LookupGuess(self.how, self.seen.fork(), self.rates.copy())
+        return LookupGuess(self.config, self.seen.fork(), self.rates.copy())
 
     def close(self) -> None:
         pass

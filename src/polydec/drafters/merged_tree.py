@@ -112,7 +112,7 @@ class Merged:
 @dataclass(frozen=True)
 class MergedTreeGuess:
     """rates: of each source and bucket; last: the proposal as it was before the choice."""
-    how: MergedTree
+    config: MergedTree
     guesses: tuple[Guess, ...]
     rates: Calibration
     last: list[Merged]
@@ -140,7 +140,7 @@ class MergedTreeGuess:
             merged.weigh()
         self.last[:] = [merged]
         out = merged.tree.draft()
-        keep = merged.best(whole, budget.nodes, self.how.floor)
+        keep = merged.best(whole, budget.nodes, self.config.floor)
         return out if len(keep) == len(out) else out.only(keep)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
@@ -158,7 +158,7 @@ class MergedTreeGuess:
         tell(self.guesses, draft, scores, verdict)
 
     def fork(self) -> MergedTreeGuess:
-        return MergedTreeGuess(self.how, tuple(g.fork() for g in self.guesses), self.rates.copy(), list(self.last))
+        return MergedTreeGuess(self.config, tuple(g.fork() for g in self.guesses), self.rates.copy(), list(self.last))
 
     def close(self) -> None:
         for guess in self.guesses:

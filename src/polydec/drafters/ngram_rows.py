@@ -76,7 +76,7 @@ class NgramRows:
 @dataclass(frozen=True)
 class NgramRowsGuess:
     """text: everything so far, the pending root included; like: a row of the target, empty where it is greedy."""
-    how: NgramRows
+    config: NgramRows
     store: Rows
     text: list[int]
     like: list[Tensor]
@@ -91,7 +91,7 @@ class NgramRowsGuess:
 
     def find(self, context: Sequence[int]) -> Row | None:
         """The row of the longest n-gram at the end of this context."""
-        for n in range(min(self.how.longest, len(context)), self.how.shortest - 1, -1):
+        for n in range(min(self.config.longest, len(context)), self.config.shortest - 1, -1):
             row = self.store.after.get(tuple(context[-n:]))
             if row is not None:
                 return row
@@ -99,8 +99,8 @@ class NgramRowsGuess:
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         tree, place = TreeBuilder(root), list[int | None]([0])       # of each node of the template its node in the draft
-        context = [tuple(self.text[-self.how.longest:])]
-        counts = [sum(above == i for above, _ in self.how.template) for i in range(len(self.how.template) + 1)]
+        context = [tuple(self.text[-self.config.longest:])]
+        counts = [sum(above == i for above, _ in self.config.template) for i in range(len(self.config.template) + 1)]
         for at, count in enumerate(counts):
             node = place[at]
             row = None if node is None or tree.depth[node] >= budget.depth else self.find(context[node])
@@ -109,13 +109,13 @@ class NgramRowsGuess:
             place += [len(tree) + i if i < len(tokens) else None for i in range(count)]
             for x in tokens:
                 assert node is not None and row is not None
-                context.append((*context[node], x)[-self.how.longest:])
+                context.append((*context[node], x)[-self.config.longest:])
                 tree.add(node, x, row[2][row[1].index(x)], Draw.CERTAIN if law_V is None else Draw.WITHOUT, law_V)
         return tree.draft()
 
     def _children(self, row: Row, count: int, rng: Rng) -> tuple[tuple[int, ...], Tensor | None]:
         _, tokens, p = row
-        if not self.like or not self.how.draws:
+        if not self.like or not self.config.draws:
             return tokens[:count], None
         p_K = torch.tensor(p, dtype=torch.float64)
         law_V = torch.full_like(self.like[0], NEG_INF)
@@ -129,12 +129,12 @@ class NgramRowsGuess:
                 self.text.append(draft.token[node])
             if scores.certain(node) is None:
                 self.like[:] = [scores.row(node)]
-                tokens, logp = scores.topk(node, self.how.keep)
+                tokens, logp = scores.topk(node, self.config.keep)
             else:
-                tokens, logp = scores.base.topk(node, self.how.keep)
+                tokens, logp = scores.base.topk(node, self.config.keep)
             p = torch.tensor(logp, dtype=torch.float64).exp().tolist()
             new = {x: y for x, y in zip(tokens, p, strict=True) if y > 0.0}
-            for n in range(self.how.shortest, min(self.how.longest, len(self.text)) + 1):
+            for n in range(self.config.shortest, min(self.config.longest, len(self.text)) + 1):
                 self.write(tuple(self.text[-n:]), new)
         self.text.append(verdict.bonus)
 
@@ -144,14 +144,14 @@ class NgramRowsGuess:
         mean = {x: y * count / (count + 1) for x, y in zip(tokens, p, strict=True)}
         for x, y in new.items():
             mean[x] = mean.get(x, 0.0) + y / (count + 1)
-        best = sorted(mean.items(), key=lambda item: (-item[1], item[0]))[:self.how.keep]
+        best = sorted(mean.items(), key=lambda item: (-item[1], item[0]))[:self.config.keep]
         self.store.after[key] = (count + 1, tuple(x for x, _ in best), tuple(y for _, y in best))
-        while len(self.store.after) > self.how.most:
+        while len(self.store.after) > self.config.most:
             del self.store.after[next(iter(self.store.after))]
 
     def fork(self) -> NgramRowsGuess:
-        store = self.store if self.how.store is not None else Rows(dict(self.store.after))
-        return NgramRowsGuess(self.how, store, list(self.text), list(self.like))
+        store = self.store if self.config.store is not None else Rows(dict(self.store.after))
+        return NgramRowsGuess(self.config, store, list(self.text), list(self.like))
 
     def close(self) -> None:
         pass

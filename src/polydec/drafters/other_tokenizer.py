@@ -40,7 +40,7 @@ class OtherTokenizer:
 @dataclass(frozen=True)
 class OtherTokenizerGuess:
     """The draft, reading along."""
-    how: OtherTokenizer
+    config: OtherTokenizer
     reader: Reader
 
     @property
@@ -56,7 +56,7 @@ class OtherTokenizerGuess:
         place = await self.reader.catch_up() if most > 0 else None
         if place is None:
             return Draft.chain(root)
-        (session, first), draft = place, self.how.draft.vocab
+        (session, first), draft = place, self.config.draft.vocab
         said, end = Draft.chain(first), False
         for depth in range(1, most + 1):
             scores = await session.score(said, Want(law=Reads.ARGMAX))
@@ -71,14 +71,14 @@ class OtherTokenizerGuess:
         known = spell.decode((*self.reader.fed, first))
         whole = spell.decode((*self.reader.fed, *said.token))
         ids = translate(words, self.reader.text, whole[len(known):].rstrip("\ufffd")) if whole.startswith(known) else ()
-        ends = sorted(self.how.vocab.eos)[:1] if end else []
+        ends = sorted(self.config.vocab.eos)[:1] if end else []
         return Draft.chain(root, [*ids, *ends][:most])
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.reader.text += verdict.tokens(draft)
 
     def fork(self) -> OtherTokenizerGuess:
-        return OtherTokenizerGuess(self.how, self.reader.fork())
+        return OtherTokenizerGuess(self.config, self.reader.fork())
 
     def close(self) -> None:
         self.reader.close()

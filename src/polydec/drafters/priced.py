@@ -35,12 +35,12 @@ class Priced:
 @dataclass(frozen=True)
 class PricedGuess:
     """The drafter's own guess."""
-    how: Priced
+    config: Priced
     guess: Guess
 
     @property
     def price(self) -> float:
-        return self.how.ms + self.guess.price
+        return self.config.ms + self.guess.price
 
     @property
     def want(self) -> Want:
@@ -53,7 +53,7 @@ class PricedGuess:
         self.guess.learn(draft, scores, verdict)
 
     def fork(self) -> PricedGuess:
-        return PricedGuess(self.how, self.guess.fork())
+        return PricedGuess(self.config, self.guess.fork())
 
     def close(self) -> None:
         self.guess.close()

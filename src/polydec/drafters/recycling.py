@@ -92,7 +92,7 @@ class Recycling:
 @dataclass(frozen=True)
 class RecyclingGuess:
     """Drafts from the table and writes to it; what is kept between rounds is all in there."""
-    how: Recycling
+    config: Recycling
     memory: Memory
 
     @property
@@ -101,12 +101,12 @@ class RecyclingGuess:
 
     @property
     def want(self) -> Want:
-        return Want(law=Reads.NOTHING, base=Reads.TOPK, prompt=self.how.recycle_prefill)
+        return Want(law=Reads.NOTHING, base=Reads.TOPK, prompt=self.config.recycle_prefill)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        tree, rates = TreeBuilder(root), self.how.rates
+        tree, rates = TreeBuilder(root), self.config.rates
         place: list[int | None] = [0]             # of each node of the template its node in the draft, None: left out
-        for above, rank in self.how.template:
+        for above, rank in self.config.template:
             p = place[above]
             row = () if p is None else self.memory.after.get(tree.token[p], ())
             if p is None or rank >= len(row) or tree.depth[p] == budget.depth or len(tree) > budget.nodes:
@@ -116,15 +116,15 @@ class RecyclingGuess:
         return tree.draft()
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        rows = scores.base.topk_rows(range(len(draft)), self.how.k)
+        rows = scores.base.topk_rows(range(len(draft)), self.config.k)
         accepted = (0, *verdict.path)
         for i in (*[i for i in range(len(draft)) if i not in accepted], *accepted):
             self.memory.after[draft.token[i]] = tuple(rows[i])
 
     def fork(self) -> RecyclingGuess:
-        if self.how.memory is not None:
+        if self.config.memory is not None:
             return self
-        return RecyclingGuess(self.how, Memory(dict(self.memory.after)))
+        return RecyclingGuess(self.config, Memory(dict(self.memory.after)))
 
     def close(self) -> None:
         pass

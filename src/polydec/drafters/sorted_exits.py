@@ -57,7 +57,7 @@ class SortedExits:
 @dataclass(frozen=True)
 class SortedGuess:
     """The draft's own session, kept in step with what is committed."""
-    how: SortedExits
+    config: SortedExits
     session: Session
 
     @property
@@ -74,7 +74,7 @@ class SortedGuess:
             await self.session.prefill(Want(law=Reads.NOTHING))
         for depth in range(1, most + 1):
             scores, sure = await self._law(draft)
-            if sure < self.how.stop:
+            if sure < self.config.stop:
                 break
             token, draw, law_V, q = drawn(scores, depth - 1, categorical(rng.at("draft", position, depth)))
             q = sure if law_V is None else q
@@ -85,8 +85,8 @@ class SortedGuess:
 
     async def _law(self, draft: Draft) -> tuple[Scores, float]:
         """The exit's scores, and how sure it is of the token after the draft's last."""
-        bars = (*self.how.thresholds, 0.0)
-        for exit, bar in zip(self.how.exits, bars, strict=True):
+        bars = (*self.config.thresholds, 0.0)
+        for exit, bar in zip(self.config.exits, bars, strict=True):
             if bar > 1.0:                         # never sure enough: its head has nothing to say
                 continue
             scores = await self.session.part(range(exit)).score(draft, Want(base=Reads.ROW))
@@ -99,7 +99,7 @@ class SortedGuess:
         self.session.commit(verdict.committed(draft))
 
     def fork(self) -> SortedGuess:
-        return SortedGuess(self.how, self.session.fork())
+        return SortedGuess(self.config, self.session.fork())
 
     def close(self) -> None:
         self.session.close()

@@ -72,7 +72,7 @@ class Place:
 @dataclass(frozen=True)
 class SourceGuess:
     """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
-    how: Source
+    config: Source
     source: tuple[int, ...]
     ends: dict[tuple[int, ...], list[int]]
     place: Place
@@ -89,7 +89,7 @@ class SourceGuess:
     def expected(self) -> tuple[int | None, int]:
         """(index of the source token that is proposed next, how many tokens agreed before it)."""
         p = self.place
-        at = p.at if p.at is None or not p.lost else p.at + p.lost if self.how.near and p.lost <= LOST else None
+        at = p.at if p.at is None or not p.lost else p.at + p.lost if self.config.near and p.lost <= LOST else None
         return (at, p.agreed) if at is not None and at < len(self.source) else (None, 0)
 
     def push(self, token: int) -> None:
@@ -100,10 +100,10 @@ class SourceGuess:
         if at is not None and self.source[at] == token:
             p.at, p.agreed, p.lost = at + 1, agreed + 1, 0
             return
-        found = self._nearest() if self.how.near and p.at is not None else self._unique()
+        found = self._nearest() if self.config.near and p.at is not None else self._unique()
         if found is not None:
             p.at, p.agreed, p.lost = found[0], found[1], 0
-        elif self.how.near and p.at is not None:
+        elif self.config.near and p.at is not None:
             p.agreed, p.lost = 0, p.lost + 1
         else:
             p.at, p.agreed, p.lost = None, 0, 0
@@ -135,7 +135,7 @@ class SourceGuess:
         at, agreed = self.expected()
         if at is None:
             return Draft.chain(root)
-        most = min(self.how.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
+        most = min(self.config.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
         copied = self.source[at:at + most]
         return Draft.certain((root, *copied), range(-1, len(copied)),
                              (1.0, *[self.chance(agreed + i) for i in range(len(copied))]))
@@ -149,7 +149,7 @@ class SourceGuess:
 
     def fork(self) -> SourceGuess:
         p = self.place
-        return SourceGuess(self.how, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), self.rates.copy())
+        return SourceGuess(self.config, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), self.rates.copy())
 
     def close(self) -> None:
         pass

@@ -61,7 +61,7 @@ class Suffix:
 class SuffixGuess:
     """text: everything so far, the pending root included; seen: its automaton; at: state and length of the match in the
     store; rates: by length of a match, how often its best continuation came of how often it should have."""
-    how: Suffix
+    config: Suffix
     seen: Automaton
     text: list[int]
     at: list[int]
@@ -79,14 +79,14 @@ class SuffixGuess:
         for x in tokens:
             self.seen.extend(x)
             self.text.append(x)
-            if self.how.store is not None:
-                self.at[:] = self.how.store.seen.step(self.at[0], self.at[1], x)
+            if self.config.store is not None:
+                self.at[:] = self.config.store.seen.step(self.at[0], self.at[1], x)
 
     def match(self) -> tuple[Automaton, int, int]:
         """(where, state, length) of the longest suffix that stood before, in the text or in the store."""
         state, length = self.seen.match
-        if self.how.store is not None and self.at[1] > length:
-            store = self.how.store.seen
+        if self.config.store is not None and self.at[1] > length:
+            store = self.config.store.seen
             return store, store.state_of(self.at[0], self.at[1]), self.at[1]
         return self.seen, state, length
 
@@ -97,16 +97,16 @@ class SuffixGuess:
 
     def after(self, seen: Automaton, state: int, length: int) -> list[tuple[float, int, tuple[int, int]]]:
         """(chance, token, its own match) of the children of a match."""
-        if length < self.how.min_match:
+        if length < self.config.min_match:
             return []
         best = seen.after(state)
         total = sum(n for n, _, _ in best)
-        return [(self.chance(length, n, total), x, (seen.next[state][x], length + 1)) for n, _, x in best[:self.how.width]]
+        return [(self.chance(length, n, total), x, (seen.next[state][x], length + 1)) for n, _, x in best[:self.config.width]]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         seen, state, length = self.match()
         return likeliest_first(root, (state, length), lambda at, _: self.after(seen, *seen.resumed(*at)),
-                               max(self.how.floor, budget.floor), budget)
+                               max(self.config.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):
@@ -117,11 +117,11 @@ class SuffixGuess:
             self.extend((x,))
 
     def fork(self) -> SuffixGuess:
-        return SuffixGuess(self.how, self.seen.copy(), list(self.text), list(self.at), self.rates.copy())
+        return SuffixGuess(self.config, self.seen.copy(), list(self.text), list(self.at), self.rates.copy())
 
     def close(self) -> None:
-        if self.how.add and self.how.store is not None:
-            self.how.store.add(self.text)
+        if self.config.add and self.config.store is not None:
+            self.config.store.add(self.text)
 
 
 def _index(length: int, count: int) -> int:
