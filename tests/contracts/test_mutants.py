@@ -314,7 +314,7 @@ class ForkShares(LookupGuess):
 @dataclass(frozen=True)
 class Forgetful(Lookup):
     def open(self, prompt, session):
-        return ForkShares(self, super().open(prompt, session).seen)
+        return ForkShares(self, super().open(prompt, session).windows)
 
 
 class Deep(Nothing):

@@ -62,8 +62,8 @@ def test_longest_run_is_copied_as_lookup_does():
     suffix, lookup = Suffix(floor=0.0, width=1), Lookup(16, 1, loop=False)
     for text in texts(150, (20,)):
         a, b = suffix.open(text, None), lookup.open(text, None)
-        state, length = a.seen.match
-        if length and len(a.seen.after(state)) == 1 and a.seen.count[state] == 2:
+        state, length = a.automaton.match
+        if length and len(a.automaton.after(state)) == 1 and a.automaton.count[state] == 2:
             copied = propose(b, 6, 6, text).token
             assert propose(a, 6, 6).token[:len(copied)] == copied
 
@@ -132,12 +132,12 @@ def test_a_match_in_a_store_survives_its_growth():
             guess.extend((x,))
             if i % 3 == 2:
                 store.add(text[i:i + 7])
-            at, want = guess.at, Store(store.seen.copy())
-            state, length = want.seen.state_of(*at), at[1]
+            at, want = guess.at, Store(store.automaton.copy())
+            state, length = want.automaton.state_of(*at), at[1]
             matched = guess.text[len(guess.text) - length:]
             walked = 0
             for y in matched:
-                walked = want.seen.next[walked][y]
+                walked = want.automaton.next[walked][y]
             assert walked == state
 
 

@@ -46,48 +46,48 @@ class CopyNGramMixture:
 
 @dataclass(frozen=True)
 class CopyNGramMixtureGuess:
-    """seen: the copying side, which holds the text."""
+    """copier: the copying side, which holds the text."""
     config: CopyNGramMixture
-    seen: SuffixGuess
+    copier: SuffixGuess
 
     @property
     def price(self) -> float:
-        return self.seen.price
+        return self.copier.price
 
     @property
     def want(self) -> Want:
-        return self.seen.want
+        return self.copier.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        config, seen, order = self.config, self.seen, self.config.table.order
-        automaton, first, matched = seen.match()
+        config, copier, order = self.config, self.copier, self.config.table.order
+        automaton, first, matched = copier.match()
         floor = max(config.floor, budget.floor)
 
         def after(at: Place, product: float) -> list[tuple[float, int, Place]]:
             state, length, tail = at
             state, length = automaton.resumed(state, length)
-            said, there, left = dict[int, float](), dict[int, tuple[int, int]](), 1.0
-            for p, x, to in seen.after(automaton, state, length):
-                said[x], there[x] = p, to
+            chance_of, match_of, left = dict[int, float](), dict[int, tuple[int, int]](), 1.0
+            for p, x, to in copier.after(automaton, state, length):
+                chance_of[x], match_of[x] = p, to
                 left -= p
             if product * left >= floor:           # else nothing that only the table says can be likely enough
                 for p, x in config.table.after(tail):
-                    said[x] = said.get(x, 0.0) + left * p
-            some = [(p, x) for x, p in said.items() if product * p >= floor]
+                    chance_of[x] = chance_of.get(x, 0.0) + left * p
+            some = [(p, x) for x, p in chance_of.items() if product * p >= floor]
             if len(some) > 1:
                 some = sorted(some, key=_likelier)[:config.width]
-            return [(p, x, (*(there.get(x) or automaton.step(state, length, x)), [*tail, x][-order:])) for p, x in some]
+            return [(p, x, (*(match_of.get(x) or automaton.step(state, length, x)), [*tail, x][-order:])) for p, x in some]
 
-        return likeliest_first(root, (first, matched, seen.text[-order:]), after, floor, budget)
+        return likeliest_first(root, (first, matched, copier.text[-order:]), after, floor, budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.seen.learn(draft, scores, verdict)
+        self.copier.learn(draft, scores, verdict)
 
     def fork(self) -> CopyNGramMixtureGuess:
-        return CopyNGramMixtureGuess(self.config, self.seen.fork())
+        return CopyNGramMixtureGuess(self.config, self.copier.fork())
 
     def close(self) -> None:
-        self.seen.close()
+        self.copier.close()
 
 
 def _likelier(one: tuple[float, int]) -> tuple[float, int]:

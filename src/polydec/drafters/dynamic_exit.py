@@ -88,8 +88,8 @@ class Count:
         """Below this probability a token is rather a miss; 0 while that cannot be said."""
         return (self.hit_p / self.hits + self.miss_p / self.misses) / 2 if self.hits and self.misses else 0.0
 
-    def after(self, omega: float, seen: Sequence[tuple[bool, float]]) -> Count:
-        right, wrong = [p for ok, p in seen if ok], [p for ok, p in seen if not ok]
+    def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> Count:
+        right, wrong = [p for ok, p in outcomes if ok], [p for ok, p in outcomes if not ok]
         return Count(omega * self.hits + len(right), omega * self.misses + len(wrong), omega * self.hit_p + sum(right),
                      omega * self.miss_p + sum(wrong))
 
@@ -140,8 +140,8 @@ class DynamicGuess:
         for exit, count in self.counts.items():
             shadow = shadows[exit]
             tokens = [shadow.argmax(k) for k in range(len(nodes))]
-            seen = [(x == y, exp(shadow.base.logp(k, (x,))[0])) for k, (x, y) in enumerate(zip(tokens, right, strict=True))]
-            self.counts[exit] = count.after(self.config.omega, seen)
+            outcomes = [(x == y, exp(shadow.base.logp(k, (x,))[0])) for k, (x, y) in enumerate(zip(tokens, right, strict=True))]
+            self.counts[exit] = count.after(self.config.omega, outcomes)
         if self.own and self.begun:
             self.session.commit(verdict.committed(draft))
 

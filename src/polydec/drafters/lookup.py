@@ -46,17 +46,17 @@ class Lookup:
             raise ValueError(f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16")
 
     def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
-        seen = Windows(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
-        seen.extend(prompt)
-        return LookupGuess(self, seen, Calibration(LENGTHS, TRUST))
+        windows = Windows(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
+        windows.extend(prompt)
+        return LookupGuess(self, windows, Calibration(LENGTHS, TRUST))
 
 
 @dataclass(frozen=True)
 class LookupGuess:
-    """seen: everything so far, the pending root included; rates: by length of a match, how often the token after it came
+    """windows: everything so far, the pending root included; rates: by length of a match, how often the token after it came
     back."""
     config: Lookup
-    seen: Windows
+    windows: Windows
     rates: Calibration
 
     @property
@@ -69,7 +69,7 @@ class LookupGuess:
 
     def match(self) -> tuple[int, int]:
         """(n, where it goes on) of the longest n-gram at the end that stood before; (0, 0) for none."""
-        return next(self.seen.matches(), (0, 0))
+        return next(self.windows.matches(), (0, 0))
 
     def chance(self, n: int) -> float:
         """How often a match of this length is right."""
@@ -77,7 +77,7 @@ class LookupGuess:
         return self.rates.chance(n, PRIOR[min(n, len(PRIOR)) - 1])
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        text, most = self.seen.text, min(budget.depth, budget.nodes)
+        text, most = self.windows.text, min(budget.depth, budget.nodes)
         n, start = self.match()
         if not n:
             return Draft.chain(root)
@@ -92,11 +92,11 @@ class LookupGuess:
         for x in verdict.tokens(draft):
             n, start = self.match()
             if n:
-                self.rates.observe(n, self.seen.text[start] == x)
-            self.seen.extend((x,))
+                self.rates.observe(n, self.windows.text[start] == x)
+            self.windows.extend((x,))
 
     def fork(self) -> LookupGuess:
-        return LookupGuess(self.config, self.seen.fork(), self.rates.copy())
+        return LookupGuess(self.config, self.windows.fork(), self.rates.copy())
 
     def close(self) -> None:
         pass

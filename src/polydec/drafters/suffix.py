@@ -59,10 +59,10 @@ class Suffix:
 
 @dataclass(frozen=True)
 class SuffixGuess:
-    """text: everything so far, the pending root included; seen: its automaton; at: state and length of the match in the
+    """text: everything so far, the pending root included; automaton: of it; at: state and length of the match in the
     store; rates: by length of a match, how often its best continuation came of how often it should have."""
     config: Suffix
-    seen: Automaton
+    automaton: Automaton
     text: list[int]
     at: list[int]
     rates: Calibration
@@ -77,47 +77,47 @@ class SuffixGuess:
 
     def extend(self, tokens: Sequence[int]) -> None:
         for x in tokens:
-            self.seen.extend(x)
+            self.automaton.extend(x)
             self.text.append(x)
             if self.config.store is not None:
-                self.at[:] = self.config.store.seen.step(self.at[0], self.at[1], x)
+                self.at[:] = self.config.store.automaton.step(self.at[0], self.at[1], x)
 
     def match(self) -> tuple[Automaton, int, int]:
         """(where, state, length) of the longest suffix that stood before, in the text or in the store."""
-        state, length = self.seen.match
+        state, length = self.automaton.match
         if self.config.store is not None and self.at[1] > length:
-            store = self.config.store.seen
+            store = self.config.store.automaton
             return store, store.state_of(self.at[0], self.at[1]), self.at[1]
-        return self.seen, state, length
+        return self.automaton, state, length
 
     def chance(self, length: int, count: int, total: int) -> float:
         """Of a continuation that came `count` of `total` times after a match of this length."""
         cell = _index(length, count)
         return count / total * min(self.rates.chance(cell, PRIOR[cell]), 1.0)
 
-    def after(self, seen: Automaton, state: int, length: int) -> list[tuple[float, int, tuple[int, int]]]:
+    def after(self, automaton: Automaton, state: int, length: int) -> list[tuple[float, int, tuple[int, int]]]:
         """(chance, token, its own match) of the children of a match."""
         if length < self.config.min_match:
             return []
-        best = seen.after(state)
+        best = automaton.after(state)
         total = sum(n for n, _, _ in best)
-        return [(self.chance(length, n, total), x, (seen.next[state][x], length + 1)) for n, _, x in best[:self.config.width]]
+        return [(self.chance(length, n, total), x, (automaton.next[state][x], length + 1)) for n, _, x in best[:self.config.width]]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        seen, state, length = self.match()
-        return likeliest_first(root, (state, length), lambda at, _: self.after(seen, *seen.resumed(*at)),
+        automaton, state, length = self.match()
+        return likeliest_first(root, (state, length), lambda at, _: self.after(automaton, *automaton.resumed(*at)),
                                max(self.config.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):
-            seen, state, length = self.match()
-            if length and (best := seen.after(state)):
+            automaton, state, length = self.match()
+            if length and (best := automaton.after(state)):
                 count, _, likeliest = best[0]
                 self.rates.observe(_index(length, count), likeliest == x, count / sum(n for n, _, _ in best))
             self.extend((x,))
 
     def fork(self) -> SuffixGuess:
-        return SuffixGuess(self.config, self.seen.copy(), list(self.text), list(self.at), self.rates.copy())
+        return SuffixGuess(self.config, self.automaton.copy(), list(self.text), list(self.at), self.rates.copy())
 
     def close(self) -> None:
         if self.config.add and self.config.store is not None:

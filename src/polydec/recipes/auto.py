@@ -32,9 +32,9 @@ CARD = Card(
 
 def build(target: Target, *, draft: Target | None = None, ngrams: NGrams | None, costs: Costs, depth: int = 12, nodes: int = 32,
           wide: bool | None = None, ask: bool | None = None) -> Speculative:
-    cheap, seen = costs.share(4) < 1.5 * costs.share(1), Suffix(floor=0.05)
-    copy = seen if ngrams is None else CopyNGramMixture(seen, ngrams)
-    free = MergedTree((copy, Recycling())) if (cheap if wide is None else wide) else copy
+    cheap, copies = costs.share(4) < 1.5 * costs.share(1), Suffix(floor=0.05)
+    known = copies if ngrams is None else CopyNGramMixture(copies, ngrams)
+    free = MergedTree((known, Recycling())) if (cheap if wide is None else wide) else known
     asked = cheap and draft is not None if ask is None else ask
     paid = FromModel(Shaped(there(draft, "ask is true"), Greedy()), Chain(), 128) if asked else None
     return Speculative(target, CostAware(free, paid, costs), Match(), Fixed(depth, nodes))
