@@ -24,10 +24,10 @@ def likeliest_first(root: int, state: S, after: Callable[[S, float], Iterable[tu
     node, product = 0, 1.0
     while True:
         if tree.depth[node] < most:
-            for p, x, there in after(state, product):
+            for p, x, behind in after(state, product):
                 if product * p >= floor:
                     count += 1
-                    heappush(heap, (-product * p, count, node, p, x, there))
+                    heappush(heap, (-product * p, count, node, p, x, behind))
         if not heap or len(tree) > budget.nodes:
             return tree.draft()
         product, _, above, p, x, state = heappop(heap)

@@ -9,7 +9,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Budget, Draft, Reads, Verdict, Want
 
 
-def there(draft: Target | None, asked: str) -> Target:
+def required_draft(draft: Target | None, asked: str) -> Target:
     """The draft model that an option asks for (`asked`: which one, and its value). Raises ValueError where there is none."""
     if draft is None:
         raise ValueError(f"{asked}: there is no draft model, so name one (--draft) or leave it out")

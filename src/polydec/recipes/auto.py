@@ -9,7 +9,7 @@ from polydec.core.types import Exactness
 from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
 from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.merged_tree import MergedTree
-from polydec.drafters.model import FromModel, there
+from polydec.drafters.model import FromModel, required_draft
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.models.ngrams import NGrams
@@ -36,5 +36,5 @@ def build(target: Target, *, draft: Target | None = None, ngrams: NGrams | None,
     known = copies if ngrams is None else CopyNGramMixture(copies, ngrams)
     free = MergedTree((known, Recycling())) if (cheap if wide is None else wide) else known
     asked = cheap and draft is not None if ask is None else ask
-    paid = FromModel(Shaped(there(draft, "ask is true"), Greedy()), Chain(), 128) if asked else None
+    paid = FromModel(Shaped(required_draft(draft, "ask is true"), Greedy()), Chain(), 128) if asked else None
     return Speculative(target, CostAware(free, paid, costs), Match(), Fixed(depth, nodes))
