@@ -109,8 +109,9 @@ class DynamicGuess:
 
     @property
     def want(self) -> Want:
-        exits = self.config.exits
-        return Want(law=Reads.NOTHING, prompt=self.config.prompt > 0, exits=exits if self.begun else (*exits, self.config.layers))
+        config = self.config
+        exits = config.exits if self.begun else (*config.exits, config.layers)
+        return Want(law=Reads.NOTHING, prompt=config.prompt > 0, exits=exits)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         config, exits = self.config, self.config.exits

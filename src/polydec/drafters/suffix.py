@@ -101,7 +101,8 @@ class SuffixGuess:
             return []
         best = automaton.after(state)
         total = sum(n for n, _, _ in best)
-        return [(self.chance(length, n, total), x, (automaton.next[state][x], length + 1)) for n, _, x in best[:self.config.width]]
+        follow = automaton.next[state]
+        return [(self.chance(length, n, total), x, (follow[x], length + 1)) for n, _, x in best[:self.config.width]]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         automaton, state, length = self.match()
