@@ -314,7 +314,8 @@ class ForkShares(LookupGuess):
 @dataclass(frozen=True)
 class Forgetful(Lookup):
     def open(self, prompt, session):
-        return ForkShares(self, super().open(prompt, session).windows)
+        guess = super().open(prompt, session)
+        return ForkShares(self, guess.windows, guess.rates)
 
 
 class Deep(Nothing):

@@ -183,9 +183,9 @@ def test_the_registry_asks_for_the_table():
     with pytest.raises(ValueError, match="the n-gram table has a vocabulary of 12 tokens, the target one of 3"):
         registry.build("ngram-draft", toy(1), ngrams=ngrams(VOCAB))
     decoder, _ = registry.build("auto", toy(1), ngrams=ngrams(VOCAB))       # of another model: left out
-    assert not hasattr(decoder.drafter.source, "table")
+    assert not hasattr(decoder.drafter.free, "table")
     decoder, _ = registry.build("auto", toy(1, 12), ngrams=ngrams(Vocab(12, frozenset())))
-    assert hasattr(decoder.drafter.source, "table")
+    assert hasattr(decoder.drafter.free, "table")
 
 
 def test_from_the_command_line(tmp_path, monkeypatch):

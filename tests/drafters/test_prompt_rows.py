@@ -20,6 +20,8 @@ from polydec.verifiers.match import Match
 
 class Silent:
     """Wants the prompt's rows and proposes nothing."""
+    price = 0.0
+
     def __init__(self, seen):
         self.seen = seen
 
@@ -42,7 +44,7 @@ class Silent:
 
 @pytest.mark.parametrize("hold", [lambda *d: FirstOf(d), lambda *d: MergedTree(d),
                                   lambda *d: CostAware(MergedTree(d), None, Costs((1.0, 1.0), 0.0))],
-                         ids=["first", "graft", "thrift"])
+                         ids=["first", "merged", "cost-aware"])
 @pytest.mark.parametrize("copier", [Lookup(), Suffix()], ids=["lookup", "suffix"])
 def test_copiers_read_the_prompt_once(hold, copier):
     def drafts(drafter):

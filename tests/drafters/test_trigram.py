@@ -179,7 +179,7 @@ def test_contract(how):
 class Shares(TrigramGuess):
     """Known bug: rows of a fork that its twin writes to."""
     def fork(self):
-        return Shares(self.how, dict(self.own), list(self.text))
+        return Shares(self.config, dict(self.own), list(self.text))
 
 
 def test_a_fork_that_shares_rows_is_caught():

@@ -76,7 +76,11 @@ class CopyNGramMixtureGuess:
             some = [(p, x) for x, p in chance_of.items() if product * p >= floor]
             if len(some) > 1:
                 some = sorted(some, key=_likelier)[:config.width]
-            return [(p, x, (*(match_of.get(x) or automaton.step(state, length, x)), [*tail, x][-order:])) for p, x in some]
+            out = list[tuple[float, int, Place]]()
+            for p, x in some:                     # what only the table says may stand in the text as well, after less
+                match = match_of.get(x) or automaton.step(state, length, x)
+                out.append((p, x, (*match, [*tail, x][-order:])))
+            return out
 
         return likeliest_first(root, (first, matched, copier.text[-order:]), after, floor, budget)
 
