@@ -19,3 +19,17 @@ def test_every_room_is_in_the_tree():
     text = (ROOT / "docs" / "structure.md").read_text("utf-8")
     rooms = [p.name for p in (ROOT / "src" / "polydec").iterdir() if p.is_dir() and p.name not in ("__pycache__", "zoo")]
     assert [r for r in rooms if f"{r}/" not in text] == []
+
+
+def test_long_tables_move_to_files_beside_the_page(monkeypatch, tmp_path):
+    long = ("## Here\n\n### greedy, batch 1\n\n| method | all (95 %) | code | prose |\n|---|--:|--:|--:|\n"
+            "| calm \\* | 1.29 (1.21 to 1.39) | 1.83 | - |\n| plain | 1.00 (one task) | 1.00 | 1.00 |\n\nEnd.\n")
+    page = tmp_path / "page.md"
+    page.write_text(long)
+    monkeypatch.setattr(sys, "argv", ["short_tables.py", str(page)])
+    for _ in range(2):                            # a short table stays as it is
+        runpy.run_path(str(ROOT / "benchmarks" / "short_tables.py"), run_name="__main__")
+    assert "| calm \\* | 1.29 (1.21 to 1.39) | code 1.83 | code 1.83 |" in page.read_text() and "End." in page.read_text()
+    assert (tmp_path / "page-speed.csv").read_text().splitlines() == [
+        "section,setting,method,approximate,all,all low,all high,code,prose",
+        'Here,"greedy, batch 1",calm,yes,1.29,1.21,1.39,1.83,-', 'Here,"greedy, batch 1",plain,,1.00,,,1.00,1.00']

@@ -286,7 +286,7 @@ def test_overview_has_every_method_in_every_setting(tmp_path):
     assert dict(seen.tasks) == {("greedy", 1): 2, ("T = 0.7", 1): 2} and next(iter(seen.ratios)) == "jacobi"
     assert seen.ratios["jacobi"]["greedy", 1].value == pytest.approx(2.0) and seen.starred == {"calm"}
     table, picture = seen.markdown(), heatmap.svg(seen)
-    assert "| lookahead | - | 1.00 (one task) |" in table and "| confidence-exit \\* | 0.25 (0.25 to 0.25) |" in table
+    assert "| lookahead | - | 1.00 (one task) |" in table and "| calm \\* | 0.25 (0.25 to 0.25) |" in table
     root = ElementTree.fromstring(picture)
     texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"jacobi", "confidence-exit *", "2.00", "0.25", "-"} <= set(texts)
+    assert {"jacobi", "calm *", "2.00", "0.25", "-"} <= set(texts)
