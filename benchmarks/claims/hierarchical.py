@@ -5,9 +5,9 @@ from __future__ import annotations
 from drafted import Run, answer, questions, ratio
 from seen import arguments, interval, model, per_pass, report
 
+from polydec.drafters.hierarchical import Hierarchical
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
-from polydec.drafters.nested import Nested
 from polydec.drafters.recycling import Recycling
 from polydec.policies.fixed import Fixed
 from polydec.trees.chain import Chain
@@ -26,9 +26,9 @@ def main() -> None:
     args = parser.parse_args()
     lm = model(args, "default")
     settings = {"chain": (lambda d: FromModel(d, Chain()), Exact(), Fixed(args.depth)),
-                "over recycling": (lambda d: Nested(d, Recycling(8, args.nodes), Match(), args.depth, args.nodes), Exact(),
-                                   Fixed(args.depth)),
-                "over prompt lookup": (lambda d: Nested(d, Lookup(8, growth=2), Match(), args.depth, args.nodes), Exact(),
+                "over recycling": (lambda d: Hierarchical(d, Recycling(8, args.nodes), Match(), args.depth, args.nodes),
+                                   Exact(), Fixed(args.depth)),
+                "over prompt lookup": (lambda d: Hierarchical(d, Lookup(8, growth=2), Match(), args.depth, args.nodes), Exact(),
                                        Fixed(args.depth))}
     got: dict[str, list[Run]] = {name: [] for name in settings}
     for prompt in questions(lm, args):

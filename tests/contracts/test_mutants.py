@@ -310,14 +310,15 @@ def test_faulty_decoder(fault, check):
 
 class ForkShares(LookupGuess):
     """A fork that learns what its twin is told."""
-    def fork(self):
+    def fork(self, session=None, choice=None):
         return self
 
 
 @dataclass(frozen=True)
 class Forgetful(Lookup):
     def open(self, prompt, session):
-        return ForkShares(self, super().open(prompt, session).seen)
+        guess = super().open(prompt, session)
+        return ForkShares(self, guess.windows, guess.rates)
 
 
 class Deep(Nothing):
@@ -328,13 +329,14 @@ class Deep(Nothing):
 
 class DeepGuess:
     want = Want(law=0)
+    price = 0.0
 
     async def propose(self, root, position, budget, rng):
         return Draft.chain(root, (0,) * (budget.depth + 1))
 
     def learn(self, draft, scores, verdict): ...
     def close(self): ...
-    def fork(self): return self
+    def fork(self, session=None, choice=None): return self
 
 
 @pytest.mark.parametrize("drafter", [Forgetful(), Deep()], ids=["fork shares", "too deep"])

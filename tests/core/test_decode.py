@@ -28,6 +28,8 @@ class Oracle:
     seen: list
     prompt: bool = False
 
+    price = 0.0
+
     @property
     def want(self):
         return Want(law=Reads.NOTHING, base=Reads.ROW if self.prompt else Reads.NOTHING, prompt=self.prompt)
@@ -41,7 +43,7 @@ class Oracle:
     def learn(self, draft, scores, verdict):
         self.seen.append((draft, scores, verdict))
 
-    def fork(self):
+    def fork(self, session=None, choice=None):
         return self
 
     def close(self):

@@ -24,7 +24,7 @@ from polydec.verifiers.match import Match
 
 
 def propose(guess, depth=64):
-    return run([guess.propose(guess.seen.text[-1], len(guess.seen.text), Budget(depth, depth), Rng.of(0))])[0]
+    return run([guess.propose(guess.windows.text[-1], len(guess.windows.text), Budget(depth, depth), Rng.of(0))])[0]
 
 
 @pytest.mark.parametrize("how", [Copying(gamma=2, block=4), Copying(gamma=3, first=False), Copying(gamma=1, block=2)], ids=str)

@@ -3,8 +3,9 @@ import pytest
 
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.calibration import bin_of
 from polydec.models.costs import Costs
-from polydec.policies.goodput import Goodput
+from polydec.policies.goodput import BINS, Goodput
 
 
 def chain(n, chance=0.9):
@@ -41,7 +42,8 @@ def test_what_was_accepted_counts_more_than_what_was_said():
     sure = policy.start()
     for _ in range(40):
         sure = policy.observe(sure, chain(1, 0.95), Verdict((), 0))
-    assert policy._chance(sure, 0.95) < 0.2 < 0.9 < policy._chance(policy.start(), 0.95)
+    in_bin = bin_of(0.95, BINS)
+    assert sure.rates.chance(in_bin, 0.95) < 0.2 < 0.9 < policy.start().rates.chance(in_bin, 0.95)
 
 
 def test_where_nothing_costs_it_is_fixed():

@@ -14,7 +14,7 @@ from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.drafters.dynamic_exit import Count, DynamicExit
 from polydec.drafters.model import FromModel
 from polydec.drafters.nothing import Nothing
-from polydec.drafters.part import FromPart
+from polydec.drafters.self_speculative import SelfSpeculative
 from polydec.drafters.sorted_exits import SortedExits
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
@@ -95,7 +95,7 @@ def test_depth_0_is_plain(name, options):
 
 
 def test_trees_at_an_exit_keep_the_law():
-    check_law(lambda t, d: Speculative(t, FromPart(Static((2, 1)), (0, 1)), Exact(), Fixed(2, 4)), laws=4, length=2)
+    check_law(lambda t, d: Speculative(t, SelfSpeculative(Static((2, 1)), (0, 1)), Exact(), Fixed(2, 4)), laws=4, length=2)
 
 
 def test_published_layers():
@@ -119,7 +119,7 @@ def test_published_layers():
 def test_halves_that_do_not_draft_keep_the_law(skip):
     check_decoder(lambda t, d: recipe("draft-and-verify", t, skip=skip, threshold=0.0, depth=2), laws=3)
     target = Shaped(deep(3), Greedy())
-    stats = answer(Speculative(target, FromPart(Chain(), *left(halves(skip, 6), 6)), Exact(), Fixed(3))).stats
+    stats = answer(Speculative(target, SelfSpeculative(Chain(), *left(halves(skip, 6), 6)), Exact(), Fixed(3))).stats
     assert stats.drafted >= stats.accepted > 0
     fed = len(PROMPT) - 1 + stats.passes + stats.drafted
     assert target.target.network.runs == fed * 6 + stats.drafted * (6 - len(halves(skip, 6)) / 2)
@@ -143,7 +143,7 @@ def test_names_of_halves():
         recipe("draft-and-verify", LM(net, toy(1).vocab), skip=3)
     for bad in ({0, 1}, {6}, {-1}):
         with pytest.raises(ValueError, match=r"without is .*: it must hold"):
-            FromPart(Chain(), (0, 2), frozenset(bad))
+            SelfSpeculative(Chain(), (0, 2), frozenset(bad))
     assert not net.runs
 
 
@@ -279,7 +279,7 @@ def test_the_threshold_follows_the_acceptance():
         for _ in range(5):
             state = Threshold(0.5, step=1.0, keep=0.0).observe(state, draft, Verdict(taken, 0))
             assert 0.0 <= state[0] <= 1.0
-    target, same = Shaped(deep(), Temperature(0.9)), FromPart(Chain(), (0, 2, 5))
+    target, same = Shaped(deep(), Temperature(0.9)), SelfSpeculative(Chain(), (0, 2, 5))
     ours = answer(Speculative(target, same, Exact(), Threshold(0.4, depth=8, step=0.0)))
     assert ours.stats == answer(Speculative(target, same, Exact(), Confidence(0.4, 8))).stats
 

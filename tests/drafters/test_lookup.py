@@ -17,7 +17,7 @@ from polydec.verifiers.match import Match
 
 
 def propose(guess, depth=4):
-    return run([guess.propose(guess.seen.text[-1], len(guess.seen.text), Budget(depth, depth), Rng.of(0))])[0].token[1:]
+    return run([guess.propose(guess.windows.text[-1], len(guess.windows.text), Budget(depth, depth), Rng.of(0))])[0].token[1:]
 
 
 def by_scanning(text, how, depth):
@@ -44,15 +44,15 @@ def test_index_equals_a_scan(how):
         cut = dice.randint(1, len(text))
         guess = how.open(text[:cut], None)
         for x in text[cut:]:
-            assert propose(guess) == by_scanning(guess.seen.text, how, 4)
-            guess.learn(Draft.chain(guess.seen.text[-1]), None, Verdict((), x))
-        assert guess.seen.text == text and propose(guess) == by_scanning(text, how, 4)
+            assert propose(guess) == by_scanning(guess.windows.text, how, 4)
+            guess.learn(Draft.chain(guess.windows.text[-1]), None, Verdict((), x))
+        assert guess.windows.text == text and propose(guess) == by_scanning(text, how, 4)
 
 
 def test_learns_the_accepted_path_and_the_bonus():
     guess = Lookup().open((1, 2), None)
     guess.learn(Draft.chain(2, (5, 6, 7)), None, Verdict((1, 2), 9))
-    assert guess.seen.text == [1, 2, 5, 6, 9]
+    assert guess.windows.text == [1, 2, 5, 6, 9]
 
 
 def test_a_copy_goes_round_or_stops():
@@ -82,12 +82,12 @@ def test_no_draft_without_an_earlier_occurrence():
 
 def test_chance_follows_the_length_of_the_match_and_what_was_right():
     def chances(guess):
-        return run([guess.propose(guess.seen.text[-1], 9, Budget(3, 3), Rng.of(0))])[0].chance
+        return run([guess.propose(guess.windows.text[-1], 9, Budget(3, 3), Rng.of(0))])[0].chance
 
     guess = Lookup(5).open((1, 2, 3, 4, 9, 1, 2), None)
     assert chances(guess) == (1.0, *PRIOR[1:4])               # a match of two, then of three, of four
     guess.learn(Draft.chain(2), None, Verdict((), 3))
     guess.learn(Draft.chain(3), None, Verdict((), 7))
-    assert guess.tried[2:4] == [1, 1] and guess.right[2:4] == [1, 0]
+    assert guess.rates.tried[2:4] == [1, 1] and guess.rates.right[2:4] == [1, 0]
     assert guess.chance(2) == pytest.approx((1 + 4 * PRIOR[1]) / 5) and guess.chance(3) == pytest.approx(4 * PRIOR[2] / 5)
     assert Lookup(2).open((1, 2, 3, 4, 9, 1, 2), None).chance(9) == PRIOR[1]     # matches of two are all it knows

@@ -157,7 +157,7 @@ class Faulty:
 
     def open(self, prompt, session):
         guess = NgramRows((2,), 1, 1).open(prompt, session)
-        return self.fault(guess.how, guess.store, guess.text, guess.like)
+        return self.fault(guess.config, guess.store, guess.text, guess.like)
 
 
 @pytest.mark.parametrize("fault", [Likeliest, Stale, Independent])

@@ -5,12 +5,12 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.first_of import FirstOf
-from polydec.drafters.grafted import Grafted
 from polydec.drafters.lookup import Lookup
+from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Thrift
 from polydec.families.ar.events import Proposed
 from polydec.families.ar.speculative import Speculative
 from polydec.models.costs import Costs
@@ -21,6 +21,8 @@ from polydec.verifiers.match import Match
 
 class Silent:
     """Wants the prompt's rows and proposes nothing."""
+    price = 0.0
+
     def __init__(self, seen):
         self.seen = seen
 
@@ -41,9 +43,9 @@ class Silent:
         pass
 
 
-@pytest.mark.parametrize("hold", [lambda *d: FirstOf(d), lambda *d: Grafted(d),
-                                  lambda *d: Thrift(Grafted(d), None, Costs((1.0, 1.0), 0.0))],
-                         ids=["first", "graft", "thrift"])
+@pytest.mark.parametrize("hold", [lambda *d: FirstOf(d), lambda *d: MergedTree(d),
+                                  lambda *d: CostAware(MergedTree(d), None, Costs((1.0, 1.0), 0.0))],
+                         ids=["first", "merged", "cost-aware"])
 @pytest.mark.parametrize("copier", [Lookup(), Suffix()], ids=["lookup", "suffix"])
 def test_copiers_read_the_prompt_once(hold, copier):
     def drafts(drafter):

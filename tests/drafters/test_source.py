@@ -89,7 +89,7 @@ def test_chance_follows_what_agreed():
     guess = Source(eager=True).open(TEXT, None)
     assert propose(guess).chance == (1.0, *PRIOR, PRIOR[-1])
     guess.learn(Draft.chain(0, TEXT[:2]), None, Verdict((1, 2), 99))
-    assert guess.tried[:4] == [1, 1, 1, 0] and guess.right[:4] == [1, 1, 0, 0]
+    assert guess.rates.tried[:4] == [1, 1, 1, 0] and guess.rates.right[:4] == [1, 1, 0, 0]
     assert guess.chance(2) == pytest.approx(4 * PRIOR[2] / 5)
 
 

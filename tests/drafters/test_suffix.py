@@ -64,8 +64,8 @@ def test_longest_run_is_copied_as_lookup_does():
     suffix, lookup = Suffix(floor=0.0, width=1), Lookup(16, 1, loop=False)
     for text in texts(150, (20,)):
         a, b = suffix.open(text, None), lookup.open(text, None)
-        state, length = a.seen.match
-        if length and len(a.seen.after(state)) == 1 and a.seen.count[state] == 2:
+        state, length = a.automaton.match
+        if length and len(a.automaton.after(state)) == 1 and a.automaton.count[state] == 2:
             copied = propose(b, 6, 6, text).token
             assert propose(a, 6, 6).token[:len(copied)] == copied
 
@@ -108,13 +108,14 @@ def test_rates_are_learned():
     before = guess.chance(1, 1, 1)
     assert guess.chance(1, 1, 2) == before / 2 and guess.chance(1, 2, 2) == guess.chance(2, 1, 1) > before
     guess.learn(Draft.chain(1), None, Verdict((), 2))         # as before
-    assert guess.chance(1, 1, 1) == pytest.approx((1 + 2 * before) / 3) and sum(guess.tried) == sum(guess.right) == 1
+    assert guess.chance(1, 1, 1) == pytest.approx((1 + 2 * before) / 3)
+    assert sum(guess.rates.tried) == sum(guess.rates.right) == 1
     worse = Suffix(trust=2.0).open((1, 2, 1), None)
     worse.learn(Draft.chain(1), None, Verdict((), 7))
     assert worse.chance(1, 1, 1) == pytest.approx(2 * before / 3)
     split = Suffix().open((1, 2, 1, 3, 1), None)
     split.learn(Draft.chain(1), None, Verdict((), 3))
-    assert split.tried[0] == 0.5 and split.right[0] == 1      # a continuation among two should come half the time
+    assert split.rates.tried[0] == 0.5 and split.rates.right[0] == 1      # a continuation among two should come half the time
 
 
 def test_a_store_is_searched_where_it_matches_longer():
@@ -133,12 +134,12 @@ def test_a_match_in_a_store_survives_its_growth():
             guess.extend((x,))
             if i % 3 == 2:
                 store.add(text[i:i + 7])
-            at, want = guess.at, Store(store.seen.copy())
-            state, length = want.seen.state_of(*at), at[1]
+            at, want = guess.at, Store(store.automaton.copy())
+            state, length = want.automaton.state_of(*at), at[1]
             matched = guess.text[len(guess.text) - length:]
             walked = 0
             for y in matched:
-                walked = want.seen.next[walked][y]
+                walked = want.automaton.next[walked][y]
             assert walked == state
 
 

@@ -180,15 +180,15 @@ def test_contract(how):
 
 class Shares(TrigramGuess):
     """Known bug: rows of a fork that its twin writes to."""
-    def fork(self):
-        return Shares(self.how, dict(self.own), list(self.text))
+    def fork(self, session=None, choice=None):
+        return Shares(self.config, dict(self.own), list(self.text))
 
 
 def test_a_fork_that_shares_rows_is_caught():
     class Faulty(Trigram):
         def open(self, prompt, session):
             guess = Trigram.open(self, prompt, session)
-            return Shares(guess.how, guess.own, guess.text)
+            return Shares(guess.config, guess.own, guess.text)
 
     with pytest.raises(AssertionError):
         check_drafter(Faulty(0, 1, rate=1.0))

@@ -260,3 +260,47 @@ def test_encoded_documents_begin_and_end(root):
 def test_a_directory_that_is_not_there_is_named(root, tmp_path, field):
     with pytest.raises(ValueError, match="nowhere"):
         train_lm(spec(root, tmp_path, **{field: str(tmp_path / "nowhere")}))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("losses, best", [((5.0, 3.0, 4.0, 6.0, 7.0), 1), ((1.0, 3.0, 2.0, 6.0, 7.0), 0),
+                                          ((5.0, 4.0, 3.0, 2.0, 1.0), 4), ((5.0, NAN, 4.0, 6.0, NAN), 2)])
+def test_the_weights_that_are_best_aside_are_kept(tmp_path, losses, best):
+    """Looked at before steps 0, 2, 4, 6 and after the last; also where the run was interrupted and goes on."""
+    def run(steps, state):
+        torch.manual_seed(0)
+        network, seen, said = torch.nn.Linear(3, 1), [], dict(enumerate(losses))
+        schedule = Schedule(8, judge_every=2, save_every=1)
+        looks = [0]
+
+        def loss(step):
+            looks[0] = step // 2 + 1
+            if step == steps:
+                raise KeyboardInterrupt
+            return network(torch.ones(3)).sum() ** 2, 1
+
+        def aside():
+            seen.append([p.detach().clone() for p in network.parameters()])
+            return torch.tensor(said[looks[0]])
+
+        try:
+            fit(network, loss, schedule, state=state, aside=aside)
+        except KeyboardInterrupt:
+            return None
+        return seen, [p.detach().clone() for p in network.parameters()]
+
+    seen, kept = run(99, tmp_path / "whole.pt")
+    assert len(seen) == len(losses) and all(a.equal(b) for a, b in zip(seen[best], kept, strict=True))
+    if best < 2:                                  # what was best before an interruption is not forgotten by it
+        run(5, tmp_path / "cut.pt")
+        again = run(99, tmp_path / "cut.pt")[1]
+        assert all(a.equal(b) for a, b in zip(kept, again, strict=True))
+
+
+def test_without_a_part_aside_the_last_weights_stay():
+    network = torch.nn.Linear(3, 1)
+    fit(network, lambda step: (network(torch.ones(3)).sum() ** 2, 1), Schedule(5))
+    with pytest.raises(ValueError, match="judge_every is 0: it must be at least 1"):
+        Schedule(5, judge_every=0)

@@ -149,28 +149,6 @@ def test_training_tells_tokens_apart(tmp_path):
         assert sum(p.numel() for p in network.parameters()) == (1 if tied else 2) * 42 + 14
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_best_weights_are_kept_and_come_back_from_a_checkpoint(tied):
-    network = training.Head(stop_head.fresh(6, 2, tied, 0), tied)
-    x = torch.randn(5, 6)
-
-    def at(value, loss):
-        torch.nn.init.constant_(network.out[0], value)
-        torch.nn.init.constant_(network.out[1], 0.0)
-        network.out[1].data[1] = value
-        network.keep(torch.tensor(loss))
-        return network.head().logits(x)
-
-    at(1.0, 0.5)
-    best = at(2.0, 0.3)
-    assert not at(3.0, 0.4).equal(best) and network.best().logits(x).equal(best)
-    other = training.Head(stop_head.fresh(6, 2, tied, 1), tied)
-    other.load_state_dict(network.state_dict())
-    assert other.best().logits(x).equal(best) and len(other.best().blocks) == 2
-    at(4.0, math.nan)
-    assert network.best().logits(x).equal(best)
-
-
 def test_memorising_does_not_spoil_the_head(tmp_path, monkeypatch):
     """Labels that nothing foretells: many steps on few positions learn them by heart, and the head that is saved is as good
     as a constant on others all the same."""

@@ -42,5 +42,8 @@ async def answers(decoder: Decoder, request: Request, on: Observer = ignore) -> 
 
 async def answer_one(decoder: Decoder, request: Request, rng: Any = None, on: Observer = ignore) -> Result:
     """The first choice alone. rng: replaces its stream (the enumerator of polydec.testing does that)."""
-    of = streams(request) if rng is None else lambda choice: rng
+    def given(choice: int) -> Rng:
+        return rng
+
+    of = streams(request) if rng is None else given
     return (await decoder.run(request, of, Transcript(request, decoder.vocab.eos, on)))[0]

@@ -187,6 +187,16 @@ class Draft:
                 return i
         return None
 
+    def nodes_of(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes that these tokens, the root's first, follow from the root down, until one is not there."""
+        out = [0] if tokens and tokens[0] == self.token[0] else list[int]()
+        for token in tokens[1:] if out else ():
+            child = self.child(out[-1], token)
+            if child is None:
+                break
+            out.append(child)
+        return out
+
     def path_to(self, node: int) -> tuple[int, ...]:
         """Nodes from the root (left out) down to `node`."""
         out: list[int] = []

@@ -16,6 +16,11 @@ def wanted(guesses: Sequence[Guess]) -> Want:
                 any(w.prompt for w in wants), tuple(sorted({e for w in wants for e in w.exits})))
 
 
+def price(guesses: Sequence[Guess]) -> float:
+    """What asking all of them takes, in milliseconds."""
+    return sum(g.price for g in guesses)
+
+
 def tell(guesses: Sequence[Guess], draft: Draft, scores: Scores, verdict: Verdict) -> None:
     """All learn from a pass; from the prompt those that want its rows."""
     for guess in guesses:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget
+from polydec.models.tree_builder import TreeBuilder
 
 S = TypeVar("S")
 
@@ -19,21 +20,16 @@ def likeliest_first(root: int, state: S, after: Callable[[S, float], Iterable[tu
     of a node whose path has that product; those that would fall below the floor may be left out. Of equals the one that was
     found first.
     """
-    most, count = budget.depth, 0
-    token, parent, chance, depth = [root], [-1], [1.0], [0]
+    tree, most, count = TreeBuilder(root), budget.depth, 0
     heap = list[tuple[float, int, int, float, int, S]]()       # -product, found when, node above, chance, token, state
     node, product = 0, 1.0
     while True:
-        if depth[node] < most:
-            for p, x, there in after(state, product):
+        if tree.depth[node] < most:
+            for p, x, behind in after(state, product):
                 if product * p >= floor:
                     count += 1
-                    heappush(heap, (-product * p, count, node, p, x, there))
-        if not heap or len(token) > budget.nodes:
-            return Draft.certain(token, parent, chance)
+                    heappush(heap, (-product * p, count, node, p, x, behind))
+        if not heap or len(tree) > budget.nodes:
+            return tree.draft()
         product, _, above, p, x, state = heappop(heap)
-        product, node = -product, len(token)
-        token.append(x)
-        parent.append(above)
-        chance.append(min(p, 1.0))
-        depth.append(depth[above] + 1)
+        product, node = -product, tree.add(above, x, min(p, 1.0))

@@ -98,7 +98,7 @@ class Automaton:
 class Store:
     """Sequences of tokens that many requests may copy from. Given to a drafter it outlives a request; drafts made from it
     can show to one request what stands in another."""
-    seen: Automaton = field(default_factory=Automaton)
+    automaton: Automaton = field(default_factory=Automaton)
 
     @staticmethod
     def of(corpus: Iterable[Sequence[int]]) -> Store:
@@ -109,5 +109,5 @@ class Store:
 
     def add(self, tokens: Sequence[int]) -> None:
         """Append a sequence; no match runs over its ends."""
-        for x in (*tokens, -1 - self.seen.size):          # a separator that never comes back
-            self.seen.extend(x)
+        for x in (*tokens, -1 - self.automaton.size):          # a separator that never comes back
+            self.automaton.extend(x)

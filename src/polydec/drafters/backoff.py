@@ -43,27 +43,31 @@ class Backoff:
 @dataclass(frozen=True)
 class BackoffGuess:
     """tail: the last tokens, the pending root included; nothing else is remembered."""
-    how: Backoff
+    config: Backoff
     tail: list[int]
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        how, order = self.how, self.how.table.order
+        config, order = self.config, self.config.table.order
 
         def after(tail: list[int], product: float) -> list[tuple[float, int, list[int]]]:
-            return [(p, x, [*tail, x][-order:]) for p, x in how.table.after(tail)[:how.width]]
+            return [(p, x, [*tail, x][-order:]) for p, x in config.table.after(tail)[:config.width]]
 
-        return likeliest_first(root, self.tail, after, max(how.floor, budget.floor), budget)
+        return likeliest_first(root, self.tail, after, max(config.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.tail.extend((*[draft.token[i] for i in verdict.path], verdict.bonus))
-        del self.tail[:-self.how.table.order]
+        self.tail.extend(verdict.tokens(draft))
+        del self.tail[:-self.config.table.order]
 
     def fork(self, session: Session, choice: int | None = None) -> BackoffGuess:
-        return BackoffGuess(self.how, list(self.tail))
+        return BackoffGuess(self.config, list(self.tail))
 
     def close(self) -> None:
         pass

@@ -35,21 +35,25 @@ class Capped:
 @dataclass(frozen=True)
 class CappedGuess:
     """The drafter's own guess."""
-    how: Capped
+    config: Capped
     guess: Guess
+
+    @property
+    def price(self) -> float:
+        return self.guess.price
 
     @property
     def want(self) -> Want:
         return self.guess.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        return await self.guess.propose(root, position, replace(budget, depth=min(budget.depth, self.how.depth)), rng)
+        return await self.guess.propose(root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> CappedGuess:
-        return CappedGuess(self.how, self.guess.fork(session, choice))
+        return CappedGuess(self.config, self.guess.fork(session, choice))
 
     def close(self) -> None:
         self.guess.close()

@@ -61,17 +61,21 @@ class Copying:
         return LENGTHS if self.adapt else (MATCH if self.gamma is None else self.gamma,)
 
     def open(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
-        seen = Windows(self.lengths, self.first)
-        seen.extend(prompt)
-        return CopyingGuess(self, seen, dict.fromkeys(self.lengths, START))
+        windows = Windows(self.lengths, self.first)
+        windows.extend(prompt)
+        return CopyingGuess(self, windows, dict.fromkeys(self.lengths, START))
 
 
 @dataclass(frozen=True)
 class CopyingGuess:
-    """seen: everything so far, the pending root included; rate: by match length, how often the token there came."""
-    how: Copying
-    seen: Windows
+    """windows: everything so far, the pending root included; rate: by match length, how often the token there came."""
+    config: Copying
+    windows: Windows
     rate: dict[int, float]
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -79,10 +83,10 @@ class CopyingGuess:
 
     def _choose(self, matches: dict[int, int], most: int) -> tuple[int, int]:
         """(match length, tokens) that promise most for their cost."""
-        best, choice, price = 1.0, (0, 0), COST if self.how.cost is None else self.how.cost
+        best, choice, price = 1.0, (0, 0), COST if self.config.cost is None else self.config.cost
         for n, start in matches.items():
             expected = power = 1.0
-            for tokens in range(1, min(most, len(self.seen.text) - start) + 1):
+            for tokens in range(1, min(most, len(self.windows.text) - start) + 1):
                 power *= self.rate[n]
                 expected += power
                 worth = expected / (1.0 + price * tokens)
@@ -91,23 +95,23 @@ class CopyingGuess:
         return choice
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        matches, most = dict(self.seen.matches()), min(self.how.block, budget.depth, budget.nodes)
+        matches, most = dict(self.windows.matches()), min(self.config.block, budget.depth, budget.nodes)
         if not matches:
             return Draft.chain(root)
-        n, tokens = self._choose(matches, most) if self.how.adapt else (self.how.lengths[0], most)
+        n, tokens = self._choose(matches, most) if self.config.adapt else (self.config.lengths[0], most)
         if not tokens:
             return Draft.chain(root)
-        copied = self.seen.text[matches[n]:matches[n] + tokens]
+        copied = self.windows.text[matches[n]:matches[n] + tokens]
         return Draft.certain((root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied)))
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
-            for n, start in self.seen.matches():
-                self.rate[n] += PACE * ((self.seen.text[start] == x) - self.rate[n])
-            self.seen.extend((x,))
+        for x in verdict.tokens(draft):
+            for n, start in self.windows.matches():
+                self.rate[n] += PACE * ((self.windows.text[start] == x) - self.rate[n])
+            self.windows.extend((x,))
 
     def fork(self, session: Session, choice: int | None = None) -> CopyingGuess:
-        return CopyingGuess(self.how, self.seen.fork(), dict(self.rate))
+        return CopyingGuess(self.config, self.windows.fork(), dict(self.rate))
 
     def close(self) -> None:
         pass

@@ -90,8 +90,8 @@ class Count:
         """Below this probability a token is rather a miss; 0 while that cannot be said."""
         return (self.hit_p / self.hits + self.miss_p / self.misses) / 2 if self.hits and self.misses else 0.0
 
-    def after(self, omega: float, seen: Sequence[tuple[bool, float]]) -> Count:
-        right, wrong = [p for ok, p in seen if ok], [p for ok, p in seen if not ok]
+    def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> Count:
+        right, wrong = [p for ok, p in outcomes if ok], [p for ok, p in outcomes if not ok]
         return Count(omega * self.hits + len(right), omega * self.misses + len(wrong), omega * self.hit_p + sum(right),
                      omega * self.miss_p + sum(wrong))
 
@@ -99,49 +99,54 @@ class Count:
 @dataclass
 class DynamicGuess:
     """session: the decoder's own, which that one commits. begun: after the prompt."""
-    how: DynamicExit
+    config: DynamicExit
     session: Session
     counts: dict[int, Count]
     begun: bool = False
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
-        exits = self.how.exits
-        return Want(law=Reads.NOTHING, prompt=self.how.prompt > 0, exits=exits if self.begun else (*exits, self.how.layers))
+        config = self.config
+        exits = config.exits if self.begun else (*config.exits, config.layers)
+        return Want(law=Reads.NOTHING, prompt=config.prompt > 0, exits=exits)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        how, exits = self.how, self.how.exits
+        config, exits = self.config, self.config.exits
         known = any(c.hits + c.misses for c in self.counts.values())
         self.begun = True
-        exit, length = how.best(self.counts) if known and exits else (1, min(1, how.depth, len(exits)))
+        exit, length = config.best(self.counts) if known and exits else (1, min(1, config.depth, len(exits)))
         exit = exit if known or not exits else exits[0]
-        length = length if how.by_length or not length or not known else how.depth
+        length = length if config.by_length or not length or not known else config.depth
         length = min(length, budget.depth, budget.nodes)
         if length < 1:
             return Draft.chain(root)
-        bar = self.counts[exit].bar if how.by_confidence else 0.0
+        bar = self.counts[exit].bar if config.by_confidence else 0.0
         part = Tapped(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
-        return await how.tree.grow(part, root, position, replace(    # pyright: ignore[reportArgumentType]
+        return await config.tree.grow(part, root, position, replace(    # pyright: ignore[reportArgumentType]
             budget, depth=length, nodes=length, graded=True,
             go_on=lambda depth, q: q >= bar and budget.go_on(depth, q)), rng)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         nodes = (0, *verdict.path)
-        nodes = nodes if self.begun else nodes[-self.how.prompt:]
+        nodes = nodes if self.begun else nodes[-self.config.prompt:]
         shadows = {exit: scores.exit(exit, nodes) for exit in self.counts}    # all asked for before one is looked at
         if not self.begun:                        # the prompt, read as a chain that was accepted whole
-            truth = scores.exit(self.how.layers, nodes)
+            truth = scores.exit(self.config.layers, nodes)
             right = [truth.argmax(k) for k in range(len(nodes))]
         else:
             right = [scores.argmax(i) for i in nodes]
         for exit, count in self.counts.items():
             shadow = shadows[exit]
             tokens = [shadow.argmax(k) for k in range(len(nodes))]
-            seen = [(x == y, exp(shadow.base.logp(k, (x,))[0])) for k, (x, y) in enumerate(zip(tokens, right, strict=True))]
-            self.counts[exit] = count.after(self.how.omega, seen)
+            outcomes = [(x == y, exp(shadow.base.logp(k, (x,))[0])) for k, (x, y) in enumerate(zip(tokens, right, strict=True))]
+            self.counts[exit] = count.after(self.config.omega, outcomes)
 
     def fork(self, session: Session, choice: int | None = None) -> DynamicGuess:
-        return DynamicGuess(self.how, session, dict(self.counts), self.begun)
+        return DynamicGuess(self.config, session, dict(self.counts), self.begun)
 
     def close(self) -> None:
         pass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Want
-from polydec.drafters._several import tell, wanted
+from polydec.drafters._several import price, tell, wanted
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
 
@@ -36,6 +36,10 @@ class FirstOf:
 class FirstOfGuess:
     """The guesses of all of them."""
     guesses: tuple[Guess, ...]
+
+    @property
+    def price(self) -> float:
+        return price(self.guesses)
 
     @property
     def want(self) -> Want:

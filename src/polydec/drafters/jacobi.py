@@ -40,6 +40,10 @@ class JacobiGuess:
     guess: list[int]
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 
@@ -47,12 +51,8 @@ class JacobiGuess:
         return Draft.chain(root, self.guess[:min(budget.depth, budget.nodes)])
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        nodes, done = [0], len(verdict.path)
-        for token in self.guess:                  # what was fed of it: an end, or a combination of drafters, cuts it
-            child = draft.child(nodes[-1], token)
-            if child is None:
-                break
-            nodes.append(child)
+        done = len(verdict.path)
+        nodes = draft.nodes_of((draft.token[0], *self.guess))         # less than all where an end or other drafters cut it
         if verdict.path == tuple(nodes[1:done + 1]):
             new = [*[scores.argmax(i) for i in nodes[done + 1:]], *self.guess[max(len(nodes), done + 1):]]
         else:                                     # the text took another way

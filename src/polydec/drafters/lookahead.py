@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters.jacobi import spread
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.tree_builder import TreeBuilder
 
 
 @dataclass(frozen=True)
@@ -58,42 +59,39 @@ class Lookahead:
 class LookaheadGuess:
     """levels[0]: the window's chain, the root left out; levels[k]: one token a column, the root's first. pool: of each
     first token what followed it, newest last; its keys stand in the order of their last use."""
-    how: Lookahead
+    config: Lookahead
     levels: list[list[int]]
     pool: dict[int, list[tuple[int, ...]]]
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        token, parent, probe = [root], [-1], [False]
-        at: dict[tuple[int, int], int] = {}
+        guessed = [path[:budget.depth] for path in reversed(self.pool.get(root, ()))]
+        candidates = {path[:n] for path in guessed for n in range(1, len(path) + 1)}
+        tree, place = TreeBuilder(root), dict[tuple[int, ...], int]({(): 0})      # of each path from the root its node
 
-        def lay(path: Sequence[int], cell: bool) -> None:
-            node = 0
-            for depth, x in enumerate(path, 1):
-                if depth > budget.depth:
-                    return
-                if (node, x) not in at:
-                    if len(token) > budget.nodes:
+        def lay(path: tuple[int, ...]) -> None:
+            for n in range(1, len(path) + 1):
+                here = path[:n]
+                if here not in place:
+                    if len(tree) > budget.nodes:
                         return
-                    at[node, x] = len(token)
-                    token.append(x)
-                    parent.append(node)
-                    probe.append(True)
-                node = at[node, x]
-                probe[node] &= cell
+                    place[here] = tree.add(place[path[:n - 1]], path[n - 1], probe=here not in candidates)
 
-        paths = list(self.columns())
-        cells = {path[:n] for path in paths for n in range(1, len(path) + 1)}
-        if max(map(len, paths)) <= budget.depth and len(cells) <= budget.nodes:
-            for path in paths:
-                lay(path, True)
-        for found in reversed(self.pool.get(root, ())):
-            lay(found, False)
-        n = len(token)
-        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n, tuple(probe))
+        columns = list(self.columns())
+        cells = {path[:n] for path in columns for n in range(1, len(path) + 1)}
+        if max(map(len, columns)) <= budget.depth and len(cells) <= budget.nodes:
+            for path in columns:
+                lay(path)
+        for path in guessed:
+            lay(path)
+        return tree.draft()
 
     def columns(self) -> Iterator[tuple[int, ...]]:
         """Of each column the path to its uppermost cell."""
@@ -113,10 +111,10 @@ class LookaheadGuess:
                 node = below
             new.append(scores.argmax(node))
         levels = self.levels
-        if len(levels) < self.how.ngram - 1:      # one more level, and every column one to the left
+        if len(levels) < self.config.ngram - 1:      # one more level, and every column one to the left
             self.levels[:] = [level[1:] for level in (*levels, new)]
             return
-        if self.how.guesses:
+        if self.config.guesses:
             for j, head in enumerate((draft.token[0], *levels[0])):
                 self._keep(head, (*[level[j] for level in levels[1:]], new[j]))
         levels = [*levels[1:], new]
@@ -126,12 +124,12 @@ class LookaheadGuess:
         row = self.pool.pop(head, [])
         if found in row:
             row.remove(found)
-        self.pool[head] = [*row, found][-self.how.guesses:]
-        if len(self.pool) > self.how.pool // self.how.guesses:
+        self.pool[head] = [*row, found][-self.config.guesses:]
+        if len(self.pool) > self.config.pool // self.config.guesses:
             del self.pool[next(iter(self.pool))]
 
     def fork(self, session: Session, choice: int | None = None) -> LookaheadGuess:
-        return LookaheadGuess(self.how, [list(level) for level in self.levels],
+        return LookaheadGuess(self.config, [list(level) for level in self.levels],
                               {head: list(row) for head, row in self.pool.items()})
 
     def close(self) -> None:

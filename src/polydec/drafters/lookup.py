@@ -2,18 +2,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._windows import Windows
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.calibration import Calibration
 
 PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
 """How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on
 answers of SmolLM2-135M-Instruct to questions, corrections and code edits. It counts as much as TRUST trials."""
 TRUST = 4.0
+LENGTHS = 17
+"""Matches have 1 to LENGTHS - 1 tokens."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +47,22 @@ class Lookup:
             raise ValueError(f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16")
 
     def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
-        seen = Windows(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
-        seen.extend(prompt)
-        return LookupGuess(self, seen)
+        windows = Windows(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
+        windows.extend(prompt)
+        return LookupGuess(self, windows, Calibration(LENGTHS, TRUST))
 
 
 @dataclass(frozen=True)
 class LookupGuess:
-    """seen: everything so far, the pending root included; right and tried: of matches by length, how often the token after
-    them came back."""
-    how: Lookup
-    seen: Windows
-    right: list[int] = field(default_factory=lambda: [0] * 17)
-    tried: list[int] = field(default_factory=lambda: [0] * 17)
+    """windows: everything so far, the pending root included; rates: by length of a match, how often the token after it came
+    back."""
+    config: Lookup
+    windows: Windows
+    rates: Calibration
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -64,35 +70,34 @@ class LookupGuess:
 
     def match(self) -> tuple[int, int]:
         """(n, where it goes on) of the longest n-gram at the end that stood before; (0, 0) for none."""
-        return next(self.seen.matches(), (0, 0))
+        return next(self.windows.matches(), (0, 0))
 
     def chance(self, n: int) -> float:
         """How often a match of this length is right."""
-        n = min(n, self.how.max_ngram)
-        return (self.right[n] + TRUST * PRIOR[min(n, len(PRIOR)) - 1]) / (self.tried[n] + TRUST)
+        n = min(n, self.config.max_ngram)
+        return self.rates.chance(n, PRIOR[min(n, len(PRIOR)) - 1])
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        text, most = self.seen.text, min(budget.depth, budget.nodes)
+        text, most = self.windows.text, min(budget.depth, budget.nodes)
         n, start = self.match()
         if not n:
             return Draft.chain(root)
-        length = min(most, self.how.growth * n) if self.how.growth else most
+        length = min(most, self.config.growth * n) if self.config.growth else most
         copied = text[start:start + length]
-        if self.how.loop:
+        if self.config.loop:
             copied = [text[start + i % (len(text) - start)] for i in range(length)]
         chance = (1.0, *[self.chance(n + i) for i in range(len(copied))])
         return Draft.certain((root, *copied), range(-1, len(copied)), chance)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+        for x in verdict.tokens(draft):
             n, start = self.match()
             if n:
-                self.tried[n] += 1
-                self.right[n] += self.seen.text[start] == x
-            self.seen.extend((x,))
+                self.rates.observe(n, self.windows.text[start] == x)
+            self.windows.extend((x,))
 
     def fork(self, session: Session, choice: int | None = None) -> LookupGuess:
-        return LookupGuess(self.how, self.seen.fork(), list(self.right), list(self.tried))
+        return LookupGuess(self.config, self.windows.fork(), self.rates.copy())
 
     def close(self) -> None:
         pass

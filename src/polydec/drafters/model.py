@@ -11,7 +11,7 @@ from polydec.families.ar.protocols import Tree
 from polydec.families.ar.types import Budget, Verdict
 
 
-def there(draft: Target | None, asked: str) -> Target:
+def required_draft(draft: Target | None, asked: str) -> Target:
     """The draft model that an option asks for (`asked`: which one, and its value). Raises ValueError where there is none."""
     if draft is None:
         raise ValueError(f"{asked}: there is no draft model, so name one (--draft) or leave it out")
@@ -46,6 +46,10 @@ class ModelGuess:
     session: Session
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 
@@ -56,7 +60,7 @@ class ModelGuess:
         return await self.tree.grow(self.session, root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+        self.session.commit(verdict.committed(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> ModelGuess:
         return ModelGuess(self.tree, self.session.fork(choice))

@@ -14,6 +14,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters._shape import Template, of_counts
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.tree_builder import TreeBuilder
 
 Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 """How many rows were averaged, and of the likeliest tokens id and probability, best first."""
@@ -76,10 +77,14 @@ class NgramRows:
 @dataclass(frozen=True)
 class NgramRowsGuess:
     """text: everything so far, the pending root included; like: a row of the target, empty where it is greedy."""
-    how: NgramRows
+    config: NgramRows
     store: Rows
     text: list[int]
     like: list[Tensor]
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -87,32 +92,31 @@ class NgramRowsGuess:
 
     def find(self, context: Sequence[int]) -> Row | None:
         """The row of the longest n-gram at the end of this context."""
-        for n in range(min(self.how.longest, len(context)), self.how.shortest - 1, -1):
+        for n in range(min(self.config.longest, len(context)), self.config.shortest - 1, -1):
             row = self.store.after.get(tuple(context[-n:]))
             if row is not None:
                 return row
         return None
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        draft, chance, place = Draft.chain(root), [1.0], list[int | None]([0])
-        context = [tuple(self.text[-self.how.longest:])]
-        counts = [sum(above == i for above, _ in self.how.template) for i in range(len(self.how.template) + 1)]
+        tree, place = TreeBuilder(root), list[int | None]([0])       # of each node of the template its node in the draft
+        context = [tuple(self.text[-self.config.longest:])]
+        counts = [sum(above == i for above, _ in self.config.template) for i in range(len(self.config.template) + 1)]
         for at, count in enumerate(counts):
             node = place[at]
-            row = None if node is None or draft.depth[node] >= budget.depth else self.find(context[node])
-            some = min(count, budget.nodes + 1 - len(draft))
+            row = None if node is None or tree.depth[node] >= budget.depth else self.find(context[node])
+            some = min(count, budget.nodes + 1 - len(tree))
             tokens, law_V = self._children(row, some, rng.at("draft", position, at)) if row and some > 0 else ((), None)
-            place += [len(draft) + i if i < len(tokens) else None for i in range(count)]
+            place += [len(tree) + i if i < len(tokens) else None for i in range(count)]
             for x in tokens:
                 assert node is not None and row is not None
-                context.append((*context[node], x)[-self.how.longest:])
-                chance.append(row[2][row[1].index(x)])
-                draft = draft.grown(x, node, Draw.CERTAIN if law_V is None else Draw.WITHOUT, law_V, chance[-1])
-        return draft
+                context.append((*context[node], x)[-self.config.longest:])
+                tree.add(node, x, row[2][row[1].index(x)], Draw.CERTAIN if law_V is None else Draw.WITHOUT, law_V)
+        return tree.draft()
 
     def _children(self, row: Row, count: int, rng: Rng) -> tuple[tuple[int, ...], Tensor | None]:
         _, tokens, p = row
-        if not self.like or not self.how.draws:
+        if not self.like or not self.config.draws:
             return tokens[:count], None
         p_K = torch.tensor(p, dtype=torch.float64)
         law_V = torch.full_like(self.like[0], NEG_INF)
@@ -126,12 +130,12 @@ class NgramRowsGuess:
                 self.text.append(draft.token[node])
             if scores.certain(node) is None:
                 self.like[:] = [scores.row(node)]
-                tokens, logp = scores.topk(node, self.how.keep)
+                tokens, logp = scores.topk(node, self.config.keep)
             else:
-                tokens, logp = scores.base.topk(node, self.how.keep)
+                tokens, logp = scores.base.topk(node, self.config.keep)
             p = torch.tensor(logp, dtype=torch.float64).exp().tolist()
             new = {x: y for x, y in zip(tokens, p, strict=True) if y > 0.0}
-            for n in range(self.how.shortest, min(self.how.longest, len(self.text)) + 1):
+            for n in range(self.config.shortest, min(self.config.longest, len(self.text)) + 1):
                 self.write(tuple(self.text[-n:]), new)
         self.text.append(verdict.bonus)
 
@@ -141,14 +145,14 @@ class NgramRowsGuess:
         mean = {x: y * count / (count + 1) for x, y in zip(tokens, p, strict=True)}
         for x, y in new.items():
             mean[x] = mean.get(x, 0.0) + y / (count + 1)
-        best = sorted(mean.items(), key=lambda item: (-item[1], item[0]))[:self.how.keep]
+        best = sorted(mean.items(), key=lambda item: (-item[1], item[0]))[:self.config.keep]
         self.store.after[key] = (count + 1, tuple(x for x, _ in best), tuple(y for _, y in best))
-        while len(self.store.after) > self.how.most:
+        while len(self.store.after) > self.config.most:
             del self.store.after[next(iter(self.store.after))]
 
     def fork(self, session: Session, choice: int | None = None) -> NgramRowsGuess:
-        store = self.store if self.how.store is not None else Rows(dict(self.store.after))
-        return NgramRowsGuess(self.how, store, list(self.text), list(self.like))
+        store = self.store if self.config.store is not None else Rows(dict(self.store.after))
+        return NgramRowsGuess(self.config, store, list(self.text), list(self.like))
 
     def close(self) -> None:
         pass

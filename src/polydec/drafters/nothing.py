@@ -25,6 +25,10 @@ class Nothing:
 class NothingGuess:
     """Has no state."""
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 

@@ -41,8 +41,12 @@ class OtherTokenizer:
 @dataclass(frozen=True)
 class OtherTokenizerGuess:
     """The draft, reading along."""
-    how: OtherTokenizer
+    config: OtherTokenizer
     reader: Reader
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -53,7 +57,7 @@ class OtherTokenizerGuess:
         place = await self.reader.catch_up() if most > 0 else None
         if place is None:
             return Draft.chain(root)
-        (session, first), draft = place, self.how.draft.vocab
+        (session, first), draft = place, self.config.draft.vocab
         said, end = Draft.chain(first), False
         for depth in range(1, most + 1):
             scores = await session.score(said, Want(law=Reads.ARGMAX))
@@ -68,14 +72,14 @@ class OtherTokenizerGuess:
         known = spell.decode((*self.reader.fed, first))
         whole = spell.decode((*self.reader.fed, *said.token))
         ids = translate(words, self.reader.text, whole[len(known):].rstrip("\ufffd")) if whole.startswith(known) else ()
-        ends = sorted(self.how.vocab.eos)[:1] if end else []
+        ends = sorted(self.config.vocab.eos)[:1] if end else []
         return Draft.chain(root, [*ids, *ends][:most])
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
+        self.reader.text += verdict.tokens(draft)
 
     def fork(self, session: Session, choice: int | None = None) -> OtherTokenizerGuess:
-        return OtherTokenizerGuess(self.how, self.reader.fork(choice))
+        return OtherTokenizerGuess(self.config, self.reader.fork(choice))
 
     def close(self) -> None:
         self.reader.close()

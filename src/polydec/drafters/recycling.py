@@ -11,6 +11,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._shape import Template, of_counts, template
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.tree_builder import TreeBuilder
 
 RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
 """How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of
@@ -92,39 +93,39 @@ class Recycling:
 @dataclass(frozen=True)
 class RecyclingGuess:
     """Drafts from the table and writes to it; what is kept between rounds is all in there."""
-    how: Recycling
+    config: Recycling
     memory: Memory
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
-        return Want(law=Reads.NOTHING, base=Reads.TOPK, prompt=self.how.recycle_prefill)
+        return Want(law=Reads.NOTHING, base=Reads.TOPK, prompt=self.config.recycle_prefill)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        token, parent, depth, chance = [root], [-1], [0], [1.0]
-        place: list[int | None] = [0]             # of each node of the template its node in the draft
-        for above, rank in self.how.template:
+        tree, rates = TreeBuilder(root), self.config.rates
+        place: list[int | None] = [0]             # of each node of the template its node in the draft, None: left out
+        for above, rank in self.config.template:
             p = place[above]
-            row = () if p is None else self.memory.after.get(token[p], ())
-            if p is None or rank >= len(row) or depth[p] == budget.depth or len(token) > budget.nodes:
+            row = () if p is None else self.memory.after.get(tree.token[p], ())
+            if p is None or rank >= len(row) or tree.depth[p] == budget.depth or len(tree) > budget.nodes:
                 place.append(None)
-                continue
-            place.append(len(token))
-            token.append(row[rank])
-            parent.append(p)
-            depth.append(depth[p] + 1)
-            chance.append(self.how.rates[min(rank, len(self.how.rates) - 1)])
-        return Draft.certain(token, parent, chance)
+            else:
+                place.append(tree.add(p, row[rank], rates[min(rank, len(rates) - 1)]))
+        return tree.draft()
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        rows = scores.base.topk_rows(range(len(draft)), self.how.k)
+        rows = scores.base.topk_rows(range(len(draft)), self.config.k)
         accepted = (0, *verdict.path)
         for i in (*[i for i in range(len(draft)) if i not in accepted], *accepted):
             self.memory.after[draft.token[i]] = tuple(rows[i])
 
     def fork(self, session: Session, choice: int | None = None) -> RecyclingGuess:
-        if self.how.memory is not None:
+        if self.config.memory is not None:
             return self
-        return RecyclingGuess(self.how, Memory(dict(self.memory.after)))
+        return RecyclingGuess(self.config, Memory(dict(self.memory.after)))
 
     def close(self) -> None:
         pass

@@ -67,6 +67,10 @@ class SharedTokensGuess:
     size: int
 
     @property
+    def price(self) -> float:
+        return 0.0
+
+    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)
 
@@ -102,7 +106,7 @@ class SharedTokensGuess:
         return draft
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.reader.text += [*[draft.token[i] for i in verdict.path], verdict.bonus]
+        self.reader.text += verdict.tokens(draft)
 
     def fork(self, session: Session, choice: int | None = None) -> SharedTokensGuess:
         return SharedTokensGuess(self.reader.fork(choice), self.shared, self.size)

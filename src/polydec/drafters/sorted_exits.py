@@ -58,8 +58,12 @@ class SortedExits:
 @dataclass(frozen=True)
 class SortedGuess:
     """The draft's own session, kept in step with what is committed."""
-    how: SortedExits
+    config: SortedExits
     session: Session
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -71,7 +75,7 @@ class SortedGuess:
             await self.session.prefill(Want(law=Reads.NOTHING))
         for depth in range(1, most + 1):
             scores, sure = await self._law(draft)
-            if sure < self.how.stop:
+            if sure < self.config.stop:
                 break
             token, draw, law_V, q = drawn(scores, depth - 1, categorical(rng.at("draft", position, depth)))
             q = sure if law_V is None else q
@@ -82,8 +86,8 @@ class SortedGuess:
 
     async def _law(self, draft: Draft) -> tuple[Scores, float]:
         """The exit's scores, and how sure it is of the token after the draft's last."""
-        bars = (*self.how.thresholds, 0.0)
-        for exit, bar in zip(self.how.exits, bars, strict=True):
+        bars = (*self.config.thresholds, 0.0)
+        for exit, bar in zip(self.config.exits, bars, strict=True):
             if bar > 1.0:                         # never sure enough: its head has nothing to say
                 continue
             scores = await self.session.part(range(exit)).score(draft, Want(base=Reads.ROW))
@@ -93,10 +97,10 @@ class SortedGuess:
         raise AssertionError("the last exit has no bar")
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.session.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+        self.session.commit(verdict.committed(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> SortedGuess:
-        return SortedGuess(self.how, self.session.fork(choice))
+        return SortedGuess(self.config, self.session.fork(choice))
 
     def close(self) -> None:
         self.session.close()

@@ -8,6 +8,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.calibration import Calibration
 
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""
@@ -55,7 +56,8 @@ class Source:
         for end in range(1, len(source) + 1):
             for n in range(1, min(LONGEST, end) + 1):
                 ends.setdefault(source[end - n:end], []).append(end)
-        return SourceGuess(self, source, ends, Place(0 if self.eager else None), [0] * len(PRIOR), [0] * len(PRIOR))
+        return SourceGuess(self, source, ends, Place(0 if self.eager else None),
+                           Calibration(len(PRIOR), TRUST))
 
 
 @dataclass
@@ -70,13 +72,16 @@ class Place:
 
 @dataclass(frozen=True)
 class SourceGuess:
-    """ends: of the source's n-grams where they end; right and tried: by tokens that agreed, how often the next one did."""
-    how: Source
+    """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
+    config: Source
     source: tuple[int, ...]
     ends: dict[tuple[int, ...], list[int]]
     place: Place
-    right: list[int]
-    tried: list[int]
+    rates: Calibration
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -85,7 +90,7 @@ class SourceGuess:
     def expected(self) -> tuple[int | None, int]:
         """(index of the source token that is proposed next, how many tokens agreed before it)."""
         p = self.place
-        at = p.at if p.at is None or not p.lost else p.at + p.lost if self.how.near and p.lost <= LOST else None
+        at = p.at if p.at is None or not p.lost else p.at + p.lost if self.config.near and p.lost <= LOST else None
         return (at, p.agreed) if at is not None and at < len(self.source) else (None, 0)
 
     def push(self, token: int) -> None:
@@ -96,10 +101,10 @@ class SourceGuess:
         if at is not None and self.source[at] == token:
             p.at, p.agreed, p.lost = at + 1, agreed + 1, 0
             return
-        found = self._nearest() if self.how.near and p.at is not None else self._unique()
+        found = self._nearest() if self.config.near and p.at is not None else self._unique()
         if found is not None:
             p.at, p.agreed, p.lost = found[0], found[1], 0
-        elif self.how.near and p.at is not None:
+        elif self.config.near and p.at is not None:
             p.agreed, p.lost = 0, p.lost + 1
         else:
             p.at, p.agreed, p.lost = None, 0, 0
@@ -125,30 +130,27 @@ class SourceGuess:
 
     def chance(self, agreed: int) -> float:
         i = min(agreed, len(PRIOR) - 1)
-        return (self.right[i] + TRUST * PRIOR[i]) / (self.tried[i] + TRUST)
+        return self.rates.chance(i, PRIOR[i])
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         at, agreed = self.expected()
         if at is None:
             return Draft.chain(root)
-        most = min(self.how.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
+        most = min(self.config.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
         copied = self.source[at:at + most]
         return Draft.certain((root, *copied), range(-1, len(copied)),
                              (1.0, *[self.chance(agreed + i) for i in range(len(copied))]))
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
+        for x in verdict.tokens(draft):
             at, agreed = self.expected()
             if at is not None:
-                i = min(agreed, len(PRIOR) - 1)
-                self.tried[i] += 1
-                self.right[i] += self.source[at] == x
+                self.rates.observe(min(agreed, len(PRIOR) - 1), self.source[at] == x)
             self.push(x)
 
     def fork(self, session: Session, choice: int | None = None) -> SourceGuess:
         p = self.place
-        return SourceGuess(self.how, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), list(self.right),
-                           list(self.tried))
+        return SourceGuess(self.config, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), self.rates.copy())
 
     def close(self) -> None:
         pass

@@ -10,6 +10,7 @@ from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.drafters.automaton import Automaton, Store
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.calibration import Calibration
 
 PRIOR = (0.28, 0.49, 0.66, 0.73, 0.77, 0.8, 0.82, 0.86, 0.93)
 """How often the only token that followed a match of length 1, 2, … comes back, before anything is known of this text:
@@ -52,21 +53,24 @@ class Suffix:
             raise ValueError(f"trust is {self.trust}: it must be above 0")
 
     def open(self, prompt: Sequence[int], session: Session) -> SuffixGuess:
-        guess = SuffixGuess(self, Automaton(), [], [0, 0], [0] * len(PRIOR), [0.0] * len(PRIOR))
+        guess = SuffixGuess(self, Automaton(), [], [0, 0], Calibration(len(PRIOR), self.trust))
         guess.extend(prompt)
         return guess
 
 
 @dataclass(frozen=True)
 class SuffixGuess:
-    """text: everything so far, the pending root included; seen: its automaton; at: state and length of the match in the
-    store; right and tried: of matches by length, how often their best continuation came and how often it should have."""
-    how: Suffix
-    seen: Automaton
+    """text: everything so far, the pending root included; automaton: of it; at: state and length of the match in the
+    store; rates: by length of a match, how often its best continuation came of how often it should have."""
+    config: Suffix
+    automaton: Automaton
     text: list[int]
     at: list[int]
-    right: list[int]
-    tried: list[float]
+    rates: Calibration
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -74,53 +78,52 @@ class SuffixGuess:
 
     def extend(self, tokens: Sequence[int]) -> None:
         for x in tokens:
-            self.seen.extend(x)
+            self.automaton.extend(x)
             self.text.append(x)
-            if self.how.store is not None:
-                self.at[:] = self.how.store.seen.step(self.at[0], self.at[1], x)
+            if self.config.store is not None:
+                self.at[:] = self.config.store.automaton.step(self.at[0], self.at[1], x)
 
     def match(self) -> tuple[Automaton, int, int]:
         """(where, state, length) of the longest suffix that stood before, in the text or in the store."""
-        state, length = self.seen.match
-        if self.how.store is not None and self.at[1] > length:
-            store = self.how.store.seen
+        state, length = self.automaton.match
+        if self.config.store is not None and self.at[1] > length:
+            store = self.config.store.automaton
             return store, store.state_of(self.at[0], self.at[1]), self.at[1]
-        return self.seen, state, length
+        return self.automaton, state, length
 
     def chance(self, length: int, count: int, total: int) -> float:
         """Of a continuation that came `count` of `total` times after a match of this length."""
-        i, w = _index(length, count), self.how.trust
-        return count / total * min((self.right[i] + w * PRIOR[i]) / (self.tried[i] + w), 1.0)
+        cell = _index(length, count)
+        return count / total * min(self.rates.chance(cell, PRIOR[cell]), 1.0)
 
-    def after(self, seen: Automaton, state: int, length: int) -> list[tuple[float, int, tuple[int, int]]]:
+    def after(self, automaton: Automaton, state: int, length: int) -> list[tuple[float, int, tuple[int, int]]]:
         """(chance, token, its own match) of the children of a match."""
-        if length < self.how.min_match:
+        if length < self.config.min_match:
             return []
-        best = seen.after(state)
+        best = automaton.after(state)
         total = sum(n for n, _, _ in best)
-        return [(self.chance(length, n, total), x, (seen.next[state][x], length + 1)) for n, _, x in best[:self.how.width]]
+        follow = automaton.next[state]
+        return [(self.chance(length, n, total), x, (follow[x], length + 1)) for n, _, x in best[:self.config.width]]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        seen, state, length = self.match()
-        return likeliest_first(root, (state, length), lambda at, _: self.after(seen, *seen.resumed(*at)),
-                               max(self.how.floor, budget.floor), budget)
+        automaton, state, length = self.match()
+        return likeliest_first(root, (state, length), lambda at, _: self.after(automaton, *automaton.resumed(*at)),
+                               max(self.config.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
-            seen, state, length = self.match()
-            if length and (best := seen.after(state)):
+        for x in verdict.tokens(draft):
+            automaton, state, length = self.match()
+            if length and (best := automaton.after(state)):
                 count, _, likeliest = best[0]
-                i = _index(length, count)
-                self.tried[i] += count / sum(n for n, _, _ in best)
-                self.right[i] += likeliest == x
+                self.rates.observe(_index(length, count), likeliest == x, count / sum(n for n, _, _ in best))
             self.extend((x,))
 
     def fork(self, session: Session, choice: int | None = None) -> SuffixGuess:
-        return SuffixGuess(self.how, self.seen.copy(), list(self.text), list(self.at), list(self.right), list(self.tried))
+        return SuffixGuess(self.config, self.automaton.copy(), list(self.text), list(self.at), self.rates.copy())
 
     def close(self) -> None:
-        if self.how.add and self.how.store is not None:
-            self.how.store.add(self.text)
+        if self.config.add and self.config.store is not None:
+            self.config.store.add(self.text)
 
 
 def _index(length: int, count: int) -> int:

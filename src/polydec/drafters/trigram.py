@@ -10,6 +10,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.tree_builder import TreeBuilder
 
 Pair = tuple[int, int]
 Sentence = tuple[float, tuple[int, ...]]
@@ -119,9 +120,13 @@ class Node:
 @dataclass(frozen=True)
 class TrigramGuess:
     """own: rows that differ from the given table's; text: everything so far, the pending root included."""
-    how: Trigram
+    config: Trigram
     own: dict[Pair, dict[int, float]]
     text: list[int]
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -129,41 +134,41 @@ class TrigramGuess:
 
     def row(self, pair: Pair) -> dict[int, float]:
         row = self.own.get(pair)
-        return self.how.table.after.get(pair, {}) if row is None else row
+        return self.config.table.after.get(pair, {}) if row is None else row
 
     def likeliest(self, pair: Pair) -> list[tuple[int, float]]:
         """(token, weight), best first."""
-        return sorted(self.row(pair).items(), key=_best)[:self.how.top]
+        return sorted(self.row(pair).items(), key=_best)[:self.config.top]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         start = tuple(self.text[-2:])
         if len(start) < 2 or not self.row(start) or min(budget.depth, budget.nodes) < 1:
             return Draft.chain(root)
-        if not self.how.iterations:
+        if not self.config.iterations:
             return self._best_first(start, budget)
         kept = self._search(start, rng.at("draft", position))
-        if self.how.longest_first:
+        if self.config.longest_first:
             kept = sorted(kept, key=lambda s: (len(s[1]), -s[0], s[1]))
         return self._tree(start, [tokens[:budget.depth] for _, tokens in kept], budget.nodes)
 
     def _search(self, start: Pair, rng: Rng) -> list[Sentence]:
         """The most visited sentences, each with its likeliest next token."""
         top = Node(start, 0.0)
-        for i in range(self.how.iterations):
+        for i in range(self.config.iterations):
             way, node = [top], top
-            while node.kids and len(way) <= self.how.length:
+            while node.kids and len(way) <= self.config.length:
                 node = node.choose()
                 way.append(node)
-            if node.kids is None and len(way) <= self.how.length:
+            if node.kids is None and len(way) <= self.config.length:
                 node.kids = [Node((node.token, c), w) for c, w in self.likeliest(node.pair)]
                 if node.kids:
                     node = node.kids[0]
                     way.append(node)
-            score = 1.0 + sum(n.weight for n in way[1:]) + self._roll(node.pair, self.how.length + 1 - len(way), rng.at(i))
+            score = 1.0 + sum(n.weight for n in way[1:]) + self._roll(node.pair, self.config.length + 1 - len(way), rng.at(i))
             for n in way:
                 n.visits += 1
                 n.score += score
-        best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[:self.how.sentences]
+        best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[:self.config.sentences]
         return [(n, (*tokens, *[c for c, _ in self.likeliest((*start, *tokens)[-2:])[:1]])) for n, tokens in best]
 
     def _roll(self, pair: Pair, steps: int, rng: Rng) -> float:
@@ -185,21 +190,15 @@ class TrigramGuess:
 
     def _tree(self, start: Pair, sentences: Sequence[tuple[int, ...]], most: int) -> Draft:
         """A trie of the sentences, as many as fit."""
-        token, parent, chance, kids = [start[1]], [-1], [1.0], [dict[int, int]()]
+        tree = TreeBuilder(start[1])
         for tokens in sentences:
             node, context = 0, start
             for x in tokens:
-                if x not in kids[node]:
-                    if len(token) > most:
-                        break
-                    row = self.row(context)
-                    kids[node][x] = len(token)
-                    token.append(x)
-                    parent.append(node)
-                    chance.append(min(row[x] / sum(row.values()), 1.0))
-                    kids.append({})
-                node, context = kids[node][x], (context[1], x)
-        return Draft.certain(token, parent, chance)
+                if x not in tree.children[node] and len(tree) > most:
+                    break
+                row = self.row(context)
+                node, context = tree.put(node, x, min(row[x] / sum(row.values()), 1.0)), (context[1], x)
+        return tree.draft()
 
     def _best_first(self, start: Pair, budget: Budget) -> Draft:
         """The nodes with the largest product of relative weights."""
@@ -208,7 +207,7 @@ class TrigramGuess:
         while heap and len(found) <= budget.nodes:
             value, tokens = heappop(heap)
             found.append(tokens)
-            if len(tokens) <= self.how.length and len(tokens) < budget.depth:
+            if len(tokens) <= self.config.length and len(tokens) < budget.depth:
                 pair = (*start, *tokens)[-2:]
                 total = sum(self.row(pair).values())
                 for c, w in self.likeliest(pair):
@@ -216,24 +215,24 @@ class TrigramGuess:
         return self._tree(start, found[1:], budget.nodes)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        new = (*[draft.token[i] for i in verdict.path], verdict.bonus)
+        new = verdict.tokens(draft)
         self.text.extend(new)
-        if self.how.rate:
-            first = max(len(self.text) - (self.how.window or len(new) + 2), 0)
+        if self.config.rate:
+            first = max(len(self.text) - (self.config.window or len(new) + 2), 0)
             for a, b, c in zip(self.text[first:], self.text[first + 1:], self.text[first + 2:]):
                 self._gain((a, b), c)
 
     def _gain(self, pair: Pair, token: int) -> None:
         row = self.own.get(pair)
         if row is None:
-            row = self.own[pair] = dict(self.how.table.after.get(pair, {}))
-        if self.how.decay < 1.0:
+            row = self.own[pair] = dict(self.config.table.after.get(pair, {}))
+        if self.config.decay < 1.0:
             for c in row:
-                row[c] *= self.how.decay
-        row[token] = min(row.get(token, 0.0) + self.how.rate, self.how.cap)
+                row[c] *= self.config.decay
+        row[token] = min(row.get(token, 0.0) + self.config.rate, self.config.cap)
 
     def fork(self, session: Session, choice: int | None = None) -> TrigramGuess:
-        return TrigramGuess(self.how, {k: dict(row) for k, row in self.own.items()}, list(self.text))
+        return TrigramGuess(self.config, {k: dict(row) for k, row in self.own.items()}, list(self.text))
 
     def close(self) -> None:
         pass

@@ -448,15 +448,7 @@ class LMSession:
 
     def _nodes(self, tokens: Sequence[int]) -> list[int]:
         """The nodes of the scored draft that these tokens follow, the root first."""
-        tree, found = self._tree, list[int]()
-        if tree is not None and tokens and tokens[0] == tree.token[0]:
-            found.append(0)
-            for x in tokens[1:]:
-                child = tree.child(found[-1], x)
-                if child is None:
-                    break
-                found.append(child)
-        return found
+        return [] if self._tree is None else self._tree.nodes_of(tokens)
 
     def _mark(self, path: Sequence[int]) -> None:
         """Note which entries are about to be committed that some layers only have seen."""

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.calibration import Calibration, bin_of
 from polydec.models.costs import Costs
+from polydec.models.goodput import while_it_pays
 
 BINS = 10
 KEPT = 0.97
@@ -13,10 +15,9 @@ KEPT = 0.97
 
 @dataclass(frozen=True)
 class Track:
-    """What a text has taught: of each bin of probabilities said, how many tokens were accepted of how many; the rate at
-    which first tokens are; tokens and ms, decaying; rounds since the last draft."""
-    right: tuple[float, ...]
-    tried: tuple[float, ...]
+    """What a text has taught: by the probability that the draft gave a token, how many were accepted (never written to:
+    each round has a copy); the rate at which first tokens are; tokens and ms, decaying; rounds since the last draft."""
+    rates: Calibration
     first: float
     tokens: float
     ms: float
@@ -55,39 +56,28 @@ class Goodput:
             raise ValueError(f"explore is {self.explore}: it must be at least 1")
 
     def start(self) -> Track:
-        return Track((0.0,) * BINS, (0.0,) * BINS, 0.5, 10.0, 10.0 * self._pass(0))
+        return Track(Calibration(BINS, self.trust), 0.5, 10.0, 10.0 * self._pass(0))
 
     def budget(self, state: Track) -> Budget:
         worth = state.ms / state.tokens
         if state.first * worth <= self._row(0) and state.idle + 1 < self.explore:
             return Budget(0, 0)
-        path = [1.0]
-
-        def go_on(depth: int, q: float) -> bool:
-            a = self._chance(state, q)
-            path.append(path[-1] * a)
-            return path[-1] * (0.5 * a + 0.5 * state.first) * worth > self._row(depth)
-
+        go_on = while_it_pays(lambda q: state.rates.chance(bin_of(q, BINS), q), state.first, worth, self._row)
         return Budget(self.depth, self.depth, go_on=go_on, graded=True)
 
     def observe(self, state: Track, draft: Draft, verdict: Verdict) -> Track:
-        got, right, tried, first = len(verdict.path), list(state.right), list(state.tried), state.first
+        got, rates, first = len(verdict.path), state.rates.copy(), state.first
         drafted = sum(map(len, draft.children))
         accepted = set(verdict.path)
         for node in (0, *verdict.path):
             for c in draft.children[node]:
-                i = min(int((1.0 if draft.chance is None else draft.chance[c]) * BINS), BINS - 1)
-                tried[i] += 1.0
-                right[i] += c in accepted
+                q = 1.0 if draft.chance is None else draft.chance[c]
+                rates.observe(bin_of(q, BINS), c in accepted)
         if drafted:
             first += 0.1 * ((got > 0) - first)
         ms = self._pass(drafted) + max(draft.depth) * self.costs.draft_ms
-        return replace(state, right=tuple(right), tried=tuple(tried), first=first, tokens=KEPT * (state.tokens + got + 1),
-                       ms=KEPT * (state.ms + ms), idle=0 if drafted else state.idle + 1)
-
-    def _chance(self, state: Track, q: float) -> float:
-        i = min(int(q * BINS), BINS - 1)
-        return (state.right[i] + self.trust * q) / (state.tried[i] + self.trust)
+        return replace(state, rates=rates, first=first, tokens=KEPT * (state.tokens + got + 1), ms=KEPT * (state.ms + ms),
+                       idle=0 if drafted else state.idle + 1)
 
     def _pass(self, drafted: int) -> float:
         return self.costs.share(1 + drafted, 1, self.context)

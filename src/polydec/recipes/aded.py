@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.thrift import Thrift
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.trigram import Trigram
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
@@ -41,4 +41,4 @@ def build(
     thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = Trigram(iterations, length, rate=rate, window=window, decay=decay, longest_first=longest_first)
-    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(64, nodes))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(64, nodes))

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.blended import Blended
-from polydec.drafters.grafted import Grafted
+from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
+from polydec.drafters.cost_aware import CostAware
+from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Thrift
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.models.ngrams import NGrams
@@ -40,8 +40,8 @@ def build(
     ] = None,
 ) -> Speculative:
     rows_are_cheap, table, copies = kit.costs.share(4) < 1.5 * kit.costs.share(1), kit.find(NGrams), Suffix(floor=0.05)
-    free = copies if table is None else Blended(copies, table)
-    free = Grafted((free, Recycling())) if (rows_are_cheap if wide is None else wide) else free
+    free = copies if table is None else CopyNGramMixture(copies, table)
+    free = MergedTree((free, Recycling())) if (rows_are_cheap if wide is None else wide) else free
     asked = rows_are_cheap and kit.draft is not None if ask is None else ask
     paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
-    return Speculative(kit.target, Thrift(free, paid, kit.costs), Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, CostAware(free, paid, kit.costs), Match(), Fixed(depth, nodes))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.part import FromPart
+from polydec.drafters.self_speculative import SelfSpeculative
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
 from polydec.models.depth import halves, kept_layers, left
@@ -38,4 +38,4 @@ def build(
 ) -> Speculative:
     L = kit.target.layers
     run = (kept_layers(L, 2.0, even=True), frozenset[int]()) if skip is None else left(halves(skip, L), L)
-    return Speculative(kit.target, FromPart(Chain(), *run), Exact(), Threshold(threshold, rate, depth))
+    return Speculative(kit.target, SelfSpeculative(Chain(), *run), Exact(), Threshold(threshold, rate, depth))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.part import FromPart
+from polydec.drafters.self_speculative import SelfSpeculative
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
 from polydec.models.depth import first_layers
@@ -32,4 +32,4 @@ def build(
     exit: Annotated[int | None, AtLeast(1), "layers that draft, at most the model's; none: a quarter of them"] = None,
     depth: Annotated[int, Within(0, 64), "tokens of a draft"] = 6,
 ) -> Speculative:
-    return Speculative(kit.target, FromPart(Chain(), first_layers(exit, kit.target.layers)), Exact(), Fixed(depth))
+    return Speculative(kit.target, SelfSpeculative(Chain(), first_layers(exit, kit.target.layers)), Exact(), Fixed(depth))

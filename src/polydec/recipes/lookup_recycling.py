@@ -5,10 +5,10 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.first_of import FirstOf
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
-from polydec.drafters.thrift import Thrift
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
@@ -37,5 +37,5 @@ def build(
     thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
-    drafter = Thrift(drafter, None, kit.costs) if thrift else drafter
+    drafter = CostAware(drafter, None, kit.costs) if thrift else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(depth, max(depth, nodes)))

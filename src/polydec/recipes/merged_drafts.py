@@ -5,11 +5,11 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.grafted import Grafted
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.lookup import Lookup
+from polydec.drafters.merged_tree import MergedTree
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Thrift
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Above, Within
@@ -38,5 +38,5 @@ def build(
     thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
-    drafter = Grafted((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
-    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    drafter = MergedTree((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))

@@ -6,7 +6,7 @@ from typing import Annotated
 from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.backoff import Backoff
-from polydec.drafters.thrift import Thrift
+from polydec.drafters.cost_aware import CostAware
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
 from polydec.models.ngrams import NGrams
@@ -35,4 +35,4 @@ def build(
     thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here"] = True,
 ) -> Speculative:
     drafter = Backoff(kit.need(NGrams), floor, width)
-    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))

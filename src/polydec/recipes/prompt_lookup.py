@@ -5,8 +5,8 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.lookup import Lookup
-from polydec.drafters.thrift import Thrift
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
@@ -38,4 +38,4 @@ def build(
     thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = Lookup(max_ngram, min_ngram, first, loop, growth)
-    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.nested import Nested
+from polydec.drafters.hierarchical import Hierarchical
 from polydec.drafters.recycling import Recycling
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
@@ -34,5 +34,5 @@ def build(
     k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
     inner_nodes: Annotated[int, Within(0, 256), "tokens of an inner tree"] = 7,
 ) -> Speculative:
-    drafter = Nested(kit.drafting, Recycling(k, min(max(1, inner_nodes), 256)), Match(), depth, inner_nodes)
+    drafter = Hierarchical(kit.drafting, Recycling(k, min(max(1, inner_nodes), 256)), Match(), depth, inner_nodes)
     return Speculative(kit.target, drafter, Exact(), Fixed(depth))

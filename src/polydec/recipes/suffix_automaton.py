@@ -6,8 +6,8 @@ from typing import Annotated
 from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.automaton import Store
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.suffix import Suffix
-from polydec.drafters.thrift import Thrift
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Within
@@ -36,4 +36,4 @@ def build(
     thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = Suffix(min_match, floor, width, store=kit.memory.setdefault("store", Store()) if hot else None, add=hot)
-    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))

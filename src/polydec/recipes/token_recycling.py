@@ -5,8 +5,8 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.recycling import Memory, Recycling
-from polydec.drafters.thrift import Thrift
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Within
@@ -40,5 +40,5 @@ def build(
 ) -> Speculative:
     drafter = Recycling(k, nodes, recycle_prefill, memory=kit.memory.setdefault("memory", Memory()) if hot else None,
                         shape=shape or ())
-    return Speculative(kit.target, Thrift(drafter, None, kit.costs) if thrift else drafter, Match(),
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(),
                        Fixed(depth, len(drafter.template)))

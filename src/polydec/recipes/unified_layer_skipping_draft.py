@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.part import FromPart
+from polydec.drafters.self_speculative import SelfSpeculative
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
 from polydec.models.depth import kept_layers
@@ -34,4 +34,4 @@ def build(
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
 ) -> Speculative:
     layers = kept_layers(kit.target.layers, speed, even=even)
-    return Speculative(kit.target, FromPart(Chain(), layers), Exact(), Fixed(depth))
+    return Speculative(kit.target, SelfSpeculative(Chain(), layers), Exact(), Fixed(depth))

@@ -65,14 +65,8 @@ class SkippingSession:
         return await self._part.score(draft, want)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        draft, node, known = self._scored, 0, 0
-        if draft is not None and not self._unread and tokens and draft.token[0] == tokens[0]:
-            known = 1
-            for x in tokens[1:]:
-                child = draft.child(node, x)
-                if child is None:
-                    break
-                node, known = child, known + 1
+        draft = self._scored
+        known = 0 if draft is None or self._unread else len(draft.nodes_of(tokens))
         if known:
             self._part.commit(tokens[:known])
         self._unread += tokens[known:]

@@ -187,14 +187,7 @@ class SwitchSession:
     def commit(self, tokens: Sequence[int]) -> None:
         path: list[int] = []
         if self._scored is not None and not self._unread:
-            draft = self._scored[0]
-            if tokens and tokens[0] == draft.token[0]:
-                path.append(0)
-                for x in tokens[1:]:
-                    child = draft.child(path[-1], x)
-                    if child is None:
-                        break
-                    path.append(child)
+            path = self._scored[0].nodes_of(tokens)
             self._step(path)
             for session in self._inner.values():
                 session.commit(tokens[:len(path)])

@@ -1,6 +1,8 @@
 """Public tools for tests: toy laws, exact enumeration of what a method writes, and one contract suite for each protocol."""
+from polydec.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.testing.check_decoder import check_decoder, check_law
 from polydec.testing.check_drafter import check_drafter, check_policy
+from polydec.testing.check_informed import check_informed
 from polydec.testing.check_target import check_shaped, check_target
 from polydec.testing.check_tree import check_tree
 from polydec.testing.check_verifier import check_verifier
@@ -8,5 +10,6 @@ from polydec.testing.enumerate import distance, executions, law_of, target_law
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 
-__all__ = ["StrictRng", "check_decoder", "check_drafter", "check_law", "check_policy", "check_shaped", "check_target",
-           "check_tree", "check_verifier", "distance", "executions", "law_of", "target_law", "toy"]
+__all__ = ["StrictRng", "check_acceptance", "check_best_tree", "check_decoder", "check_drafter", "check_informed", "check_law",
+           "check_policy", "check_shaped", "check_target", "check_tree", "check_verifier", "distance", "executions", "law_of",
+           "target_law", "toy"]

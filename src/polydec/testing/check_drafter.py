@@ -4,6 +4,7 @@ from __future__ import annotations
 import random
 from collections.abc import Coroutine
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from polydec.core.decoder import answer_one
@@ -56,6 +57,7 @@ async def _rounds(drafter: Drafter, size: int) -> None:
     guesses = [drafter.open(TEXT, s) for s in sessions]
     for g, s in zip(guesses, sessions, strict=True):
         await _prefill(g, s)
+    assert 0.0 <= guesses[0].price < inf, f"price is {guesses[0].price}: it must be milliseconds, 0 or more"
     root, position, other = TEXT[-1], len(TEXT), sessions[0].fork()
     twin = guesses[0].fork(other)
     for budget in (Budget(3, 6), Budget(0, 0), Budget(1, 2), Budget(4, 3), Budget(2, 64), Budget(6, 12)):

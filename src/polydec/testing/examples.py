@@ -112,8 +112,12 @@ class Siblings:
 @dataclass(frozen=True)
 class SiblingsGuess:
     """One session of each source's toy."""
-    how: Siblings
+    config: Siblings
     sessions: tuple[Session, ...]
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -121,15 +125,15 @@ class SiblingsGuess:
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         draft, tips = Draft.chain(root), [0]
-        for _ in range(min(self.how.depth, budget.depth)):
+        for _ in range(min(self.config.depth, budget.depth)):
             laws = [await s.score(draft, Want()) for s in self.sessions]
             known = len(draft)
             for node in tips:
-                for j, (how, seed, count) in enumerate(self.how.sources):
+                for j, (how, seed, count) in enumerate(self.config.sources):
                     row_V, here = laws[j].row(node), rng.at("draft", position, node, j)
                     if how is Draw.CERTAIN:
                         stand = {draft.token[c] for c in draft.children[node]}
-                        tokens = [x for i in range(count) if (x := (seed + i) % self.how.size) not in stand]
+                        tokens = [x for i in range(count) if (x := (seed + i) % self.config.size) not in stand]
                     elif how is Draw.INDEPENDENT:
                         tokens = [here.at(i).categorical(row_V.exp()) for i in range(count)]
                     else:
@@ -137,8 +141,8 @@ class SiblingsGuess:
                     for x in tokens:
                         draft = draft.grown(x, node, how, None if how is Draw.CERTAIN else row_V)
             tips = list(range(known, len(draft)))
-        if self.how.probe:                        # a node that is fed and must never be accepted, first among its siblings
-            tokens = (draft.token[0], self.how.size - 1, *draft.token[1:])
+        if self.config.probe:                        # a node that is fed and must never be accepted, first among its siblings
+            tokens = (draft.token[0], self.config.size - 1, *draft.token[1:])
             parent = (-1, 0, *(p + (p > 0) for p in draft.parent[1:]))
             draft = Draft(tokens, parent, (Draw.CERTAIN, Draw.CERTAIN, *draft.draw[1:]), (None, None, *draft.law[1:]),
                           (False, True, *[False] * (len(draft) - 1)))
@@ -146,10 +150,10 @@ class SiblingsGuess:
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for s in self.sessions:
-            s.commit((draft.token[0], *[draft.token[i] for i in verdict.path]))
+            s.commit(verdict.committed(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> SiblingsGuess:
-        return SiblingsGuess(self.how, tuple(s.fork(choice) for s in self.sessions))
+        return SiblingsGuess(self.config, tuple(s.fork(choice) for s in self.sessions))
 
     def close(self) -> None:
         for s in self.sessions:

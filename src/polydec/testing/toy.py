@@ -137,6 +137,14 @@ class Table:
         return Answer(None if silent else self.head(self._tensor(rows)), self._tensor(rows) if q.want.hidden else None,
                       exits=some or None)
 
+    def after(self, state_H: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        """The log-weights (V) of the token that follows `tokens`, which stand behind the token that left this state: what an
+        oracle reads from a whole pass's state."""
+        token, before = int(state_H[0]), int(state_H[1])
+        for x in tokens:
+            token, before = x, token
+        return self.weight[before, token]
+
     def _layer(self, i: int, state: State, above: tuple[tuple[int, ...], tuple[int, ...]], wrote: list[int],
                without: frozenset[int]) -> State:
         token, _, ran, wrong = state

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,13 @@ from polydec.models.lm import LM
 from polydec.models.transformer import Transformer
 from polydec.train import selfplay
 from polydec.train.acceptance import Acceptance, measure
-from polydec.train.data import data_root
 from polydec.train.divergence import acceptance, divergence
 from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.progress import shown
 from polydec.train.selfplay import Mode, Sample
 from polydec.train.teacher import Laws, Teacher
+from polydec.train.text import gather
 
 POLICIES: Mapping[str, float] = {"target": 0.0, "mixed": 0.5, "on-policy": 1.0}      # share of steps on the draft's own text
 
@@ -93,7 +93,7 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
-        gather(spec, path)
+        gather(checkpoint.load(spec.target), path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
     samples = [s for s in selfplay.read(path, shape.vocab)
                if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context]
     if not samples:
@@ -102,12 +102,14 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[:8]      # a cache for each of these
     laws = teacher.cached(samples, path.with_name(f"{path.stem}-{key}.jsonl"), spec.temperature)
     student = build(spec, shape, teacher, samples)
-    lesson = Lesson(spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos)
+    apart = range(0, len(samples), 16) if len(samples) >= 32 else range(0)       # not trained on: says which weights are best
+    lesson = Lesson(spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart)
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
     identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "bf16")}, "bf16": fast,
-                "samples": selfplay.fingerprint(samples)}
+                "samples": selfplay.fingerprint(samples), "apart": len(apart)}
     with shown("draft", spec.steps) as watch:
-        curve = fit(student, lesson.loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
+        curve = fit(student, lesson.loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
+                    aside=lesson.aside if apart else None)
     save(out, student, spec, source.config)
     result: dict[str, Any] = {
         "parameters": sum(p.numel() for p in student.parameters()), "samples": len(samples), "tokens": len(laws.lse_N),
@@ -131,14 +133,6 @@ def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:
                                                                     if heads % k == 0))
     inner = spec.inner or -(-t.inner * width // t.width // 32) * 32
     return replace(t, width=width, layers=spec.layers, heads=heads, kv_heads=kv, inner=inner)
-
-
-def gather(spec: DraftSpec, path: Path) -> None:
-    """Let the target answer the prompts, and some held-out ones."""
-    point, root = checkpoint.load(spec.target), data_root(spec.data)
-    selfplay.write(path, point.lm, point.text, root, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
-    selfplay.write(path.with_name("held.jsonl"), point.lm, point.text, root, max(1, spec.each // 10),
-                   max_tokens=spec.max_tokens, seed=spec.seed, held=True)
 
 
 def build(spec: DraftSpec, shape: Shape, teacher: Teacher, samples: Sequence[Sample]) -> Llama:
@@ -167,18 +161,31 @@ class Lesson:
     fast: bool
     config: Mapping[str, Any]
     eos: frozenset[int]
+    apart: range = range(0)
+
+    @cached_property
+    def taught(self) -> list[int]:
+        """The samples that are trained on."""
+        return [i for i in range(len(self.samples)) if i not in self.apart]
+
+    def aside(self) -> Tensor:
+        """The loss on the others."""
+        parts = [self.divergence([self.samples[i]], self.laws_of([i])) for i in self.apart[:32]]
+        return torch.cat(parts).mean()
+
+    def divergence(self, samples: Sequence[Sample], laws: Laws) -> Tensor:
+        """Of every output token, in nats."""
+        return divergence(self.spec.divergence, self.spec.beta)(*self.rows(samples, laws))
 
     def loss(self, step: int) -> tuple[Tensor, int]:
         own = np.random.default_rng([self.spec.seed, 1, step]).random() < POLICIES[self.spec.policy]
-        chosen = batch_of(tuple(len(s.prompt_ids) + len(s.output_ids) for s in self.samples), self.spec.rows,
-                          self.spec.seed, step)
+        lengths = tuple(len(self.samples[i].prompt_ids) + len(self.samples[i].output_ids) for i in self.taught)
+        chosen = [self.taught[i] for i in batch_of(lengths, self.spec.rows, self.spec.seed, step)]
         samples, laws = [self.samples[i] for i in chosen], self.laws_of(chosen)
         if own:
             samples = self.write(samples, step)
             laws = self.teacher.laws(samples, self.spec.temperature)
-        logp, logq, rest = self.rows(samples, laws)
-        value = divergence(self.spec.divergence, self.spec.beta)(logp, logq, rest).mean()
-        return value, sum(len(s.prompt_ids) + len(s.output_ids) for s in samples)
+        return self.divergence(samples, laws).mean(), sum(len(s.prompt_ids) + len(s.output_ids) for s in samples)
 
     def rows(self, samples: Sequence[Sample], laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
         """Of all output tokens log p and log q over the draft's tokens, and p of the others."""

@@ -123,7 +123,10 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     student = Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
     fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
     teacher = None if spec.teacher is None else load_directory(spec.teacher)
-    streams = {k: Packed(corpus.train[k], begin, spec.seed) for k in spec.kinds}
+    cut = {k: set_aside(len(corpus.train[k]), preset.length) for k in spec.kinds}      # tokens at the end that only judge
+    streams = {k: Packed(corpus.train[k][:len(corpus.train[k]) - cut[k]], begin, spec.seed) for k in spec.kinds}
+    apart = [Packed(corpus.train[k][len(corpus.train[k]) - cut[k]:], begin).row(i, preset.length)
+             for k in spec.kinds for i in range(cut[k] // preset.length)]
 
     step_loss = torch.compile(learn, dynamic=False) if spec.compiled else learn
     spec.depths.weights(shape.layers, 0)
@@ -137,18 +140,28 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
             return learn_depths(student, teacher, batch_BT, fast, spec, step), rows * length
         return step_loss(student, teacher, batch_BT, fast), rows * length
 
+    def aside() -> Tensor:
+        parts = [learn(student, teacher, torch.from_numpy(row_T[None]), fast) for row_T in apart]
+        return torch.stack(parts).mean()
+
     identity = {**asdict(schedule), **asdict(shape), "seed": spec.seed, "tokenizer": tokenizer.to_str(), "bf16": fast,
                 "shares": list(spec.shares), "train_mb": list(spec.train_mb), "teacher": spec.teacher or ""}
     if first is not None or spec.depths.on:
         identity |= {"start": spec.start or "", **asdict(spec.depths), "exits": list(spec.depths.exits)}
     with shown(spec.preset, schedule.steps) as watch:
-        curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
+        curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
+                    aside=aside if apart else None)
     save_directory(out, student, shape.config(bos=begin, eos=end), files=tokenizer_files(tokenizer, shape.context))
     result = {"parameters": sum(p.numel() for p in student.parameters()), "steps": schedule.steps,
               "tokens": schedule.steps * preset.rows * preset.length, "seconds": round(time.perf_counter() - began, 1),
               "bf16": fast, "loss": curve[-1][1], "curve": curve, **measure(student, corpus, spec, shape)}
     files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
     return result
+
+
+def set_aside(tokens: int, length: int) -> int:
+    """How many tokens of a training stream are kept for judging weights: up to eight rows, a fiftieth at most."""
+    return min(8, tokens // 50 // length) * length
 
 
 def learn(student: Llama, teacher: Llama | None, batch_BT: Tensor, fast: bool) -> Tensor:

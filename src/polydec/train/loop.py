@@ -23,7 +23,8 @@ class Schedule:
     steps: optimiser steps; rate: the highest learning rate of AdamW; warmup: the share of the steps in which it rises
     from 0; decay: the share, at the end, in which it falls to a hundredth, along a cosine (1: cosine from the warmup
     on, less: warmup, stable, decay); muon: learning rate of Muon for the layers' matrices (0: AdamW for all); clip:
-    largest gradient norm; save_every: steps between checkpoints; log_every: steps between points of the loss curve.
+    largest gradient norm; save_every: steps between checkpoints; log_every: steps between points of the loss curve;
+    judge_every: steps between looks at the part that is set aside.
     """
     steps: int = 1000
     rate: float = 3e-3
@@ -34,9 +35,10 @@ class Schedule:
     clip: float = 1.0
     save_every: int = 100
     log_every: int = 20
+    judge_every: int = 50
 
     def __post_init__(self) -> None:
-        for name in ("steps", "save_every", "log_every"):
+        for name in ("steps", "save_every", "log_every", "judge_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in ("warmup", "decay"):
@@ -83,9 +85,28 @@ def optimisers(network: nn.Module, s: Schedule) -> list[torch.optim.Optimizer]:
     return out
 
 
+class Best:
+    """The weights that were best on a part that is set aside; before it was looked at: none."""
+    def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
+        self._network, self._loss = network, loss
+        self.least, self.weights = math.inf, dict[str, Tensor]()
+
+    @torch.no_grad()
+    def look(self) -> None:
+        """Keep the weights as they are if their loss is the least so far."""
+        loss = float(self._loss())
+        if loss < self.least:
+            self.least = loss
+            self.weights = {name: t.detach().clone() for name, t in self._network.state_dict().items()}
+
+
 def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedule, *, state: Path | None = None,
-        identity: Mapping[str, Any] | None = None, watch: Callable[[Report], None] = lambda r: None) -> list[tuple[int, float]]:
+        identity: Mapping[str, Any] | None = None, watch: Callable[[Report], None] = lambda r: None,
+        aside: Callable[[], Tensor] | None = None) -> list[tuple[int, float]]:
     """Train `network` in place; the loss curve, as (step, mean loss in nats).
+
+    aside() -> the loss, as the network is now, on a part that is not trained on: every `judge_every` steps it is looked at,
+    and at the end the network has the weights that were best on it, the untrained ones included. None: the last weights.
 
     loss(step) -> (scalar to minimise, tokens it saw): a function of the step number and the parameters alone, so that a
     run that was interrupted and goes on from `state` takes the same steps as one that was not, bit for bit on the same
@@ -94,11 +115,14 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
     steps since the last checkpoint.
     """
     known, opts = dict(identity or {}), optimisers(network, s)
+    best = None if aside is None else Best(network, aside)
     step, curve, total = 0, list[tuple[int, float]](), 0.0
     if state is not None and state.exists():
         saved = read_state(state, network, opts, known)
         if saved.step >= s.steps and not saved.curve:
             raise ValueError(f"{state} has no loss curve: delete it to start anew")
+        if best is not None and saved.best is not None:
+            best.least, best.weights = saved.best
         step, curve, total = saved.step, [(a, b) for a, b in saved.curve], saved.total
     peak = [[g["lr"] for g in (o.param_groups)] for o in opts]
     if step:                                      # a loaded group carries the rate of its last step
@@ -106,6 +130,8 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
     began, seen, first, mark, since = time.perf_counter(), 0, step, time.perf_counter(), 0
     parameters = [p for p in network.parameters() if p.requires_grad]
     while step < s.steps:
+        if best is not None and step % s.judge_every == 0:
+            best.look()
         for o, rates in zip(opts, peak):
             for group, rate in zip(o.param_groups, rates):
                 group["lr"] = rate * s.factor(step)
@@ -123,10 +149,15 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
             watch(Report(step, curve[-1][1], s.rate * s.factor(step - 1), since / max(now - mark, 1e-9),
                          (now - began) / (step - first) * (s.steps - step)))
             mark, since = now, 0
+        if best is not None and step == s.steps:
+            best.look()
         if state is not None and (step % s.save_every == 0 or step == s.steps):
             content = {"network": network.state_dict(), "optimisers": [o.state_dict() for o in opts], "step": step,
-                       "curve": curve, "total": total, "identity": known}
+                       "curve": curve, "total": total, "identity": known,
+                       "best": None if best is None else (best.least, best.weights)}
             replace(state, lambda at, content=content: torch.save(content, at))
+    if best is not None and best.weights:
+        network.load_state_dict(best.weights)
     return curve
 
 
@@ -139,6 +170,7 @@ class State(Record):
     curve: list[tuple[int, float]]
     total: float
     identity: dict[str, Any]
+    best: tuple[float, dict[str, Tensor]] | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> State:

@@ -15,9 +15,8 @@ from polydec.files import replace
 from polydec.models import checkpoint
 from polydec.models.ngrams import LAST, MIX, NGrams, save
 from polydec.train import selfplay
-from polydec.train.data import data_root
-from polydec.train.progress import counted
 from polydec.train.selfplay import Sample
+from polydec.train.text import gather
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,8 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     point = checkpoint.load(spec.target)
     if point.lm.vocab.size > LAST:
         raise ValueError(f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}")
-    for file, each, apart in ((path, spec.each, False), (held, max(1, spec.each // 10), True)):
-        if spec.text is None:
-            with counted(f"writing {file.name}") as watch:
-                selfplay.write(file, point.lm, point.text, data_root(spec.data), each, max_tokens=spec.max_tokens,
-                               seed=spec.seed, held=apart, watch=watch)
+    if spec.text is None:
+        gather(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
     samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
         raise ValueError(f"text is {str(path)!r}: no sample in it")

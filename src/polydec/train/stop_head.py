@@ -77,38 +77,16 @@ class Lessons:
 
 
 class Head(nn.Module):
-    """The weights of a StopHead, to be trained, and the best of them so far."""
-    least: Tensor
-
+    """The weights of a StopHead, to be trained."""
     def __init__(self, start: StopHead, tied: bool) -> None:
         super().__init__()
         own = start.blocks[:1] if tied else start.blocks
         self.blocks = nn.ParameterList([nn.Parameter(t.clone()) for block in own for t in block])
         self.out = nn.ParameterList([nn.Parameter(t.clone()) for t in start.out])
         self._depth, self._tied = len(start.blocks), tied
-        self.register_buffer("least", torch.tensor(torch.inf))
-        for i, weight in enumerate(list(self.parameters())):       # buffers, so that a checkpoint has them
-            self.register_buffer(f"best{i}", weight.detach().clone())
 
     def head(self) -> StopHead:
-        return self._of(list(self.parameters()))
-
-    def best(self) -> StopHead:
-        """The head that `keep` was told was best (before that: the untrained one)."""
-        return self._of(self._kept())
-
-    @torch.no_grad()
-    def keep(self, loss: Tensor) -> None:
-        """Keep the weights as they are if this loss, on texts set aside, is the least so far."""
-        if loss < self.least:
-            self.least.copy_(loss)
-            for kept, weight in zip(self._kept(), self.parameters()):
-                kept.copy_(weight)
-
-    def _kept(self) -> list[Tensor]:
-        return [t for name, t in self.named_buffers() if name != "least"]
-
-    def _of(self, t: list[Tensor]) -> StopHead:
+        t: list[Tensor] = list(self.parameters())
         pairs = tuple((t[i], t[i + 1]) for i in range(0, len(t) - 2, 2))
         return StopHead(pairs * self._depth if self._tied else pairs, (t[-2], t[-1]))
 
@@ -131,13 +109,10 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     start = stop_head.fresh(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
     network = Head(StopHead(start.blocks, (start.out[0], constant(lessons.accepted_N, spec.weight))), spec.tied)
 
-    @torch.no_grad()
-    def weigh() -> None:
-        network.keep(weighted_bce(network.head().logits(aside.hidden_NH), aside.accepted_N, spec.weight))
+    def loss_aside() -> Tensor:
+        return weighted_bce(network.head().logits(aside.hidden_NH), aside.accepted_N, spec.weight)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        if step % 25 == 0:
-            weigh()
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
         some = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
         return weighted_bce(network.head().logits(lessons.hidden_NH[some]), lessons.accepted_N[some], spec.weight), spec.rows
@@ -145,14 +120,15 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data")}, "draft": name,
                 "positions": len(lessons.accepted_N), "samples": selfplay.fingerprint(samples)}
     with shown("stop-head", spec.steps) as watch:
-        curve = fit(network, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50),
-                    state=out / "state.pt", identity=identity, watch=watch)
-    weigh()
+        curve = fit(network, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50,
+                                            judge_every=25),
+                    state=out / "state.pt", identity=identity, watch=watch, aside=loss_aside)
+    head = network.head()
     about = {k: identity[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
-    stop_head.save(out, network.best(), about)
+    stop_head.save(out, head, about)
     result = {"positions": len(lessons.accepted_N), "steps": spec.steps, "loss": curve[-1][1],
-              "loss_aside": float(network.least), "seconds": round(time.perf_counter() - began, 1),
-              "held_out": judge(network.best(), held, spec.weight)}
+              "loss_aside": float(loss_aside().detach()), "seconds": round(time.perf_counter() - began, 1),
+              "held_out": judge(head, held, spec.weight)}
     replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
     return result
 

@@ -8,6 +8,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.families.ar.types import Budget
+from polydec.models.tree_builder import TreeBuilder
 from polydec.trees.greedy_growth import check_width
 
 Node = tuple[float, tuple[int, ...], float]
@@ -67,7 +68,7 @@ class BestFirst:
 
 def _tree(root: int, nodes: list[Node]) -> Draft:
     """The tree of these paths, which hold every prefix of theirs: level by level, likelier siblings first."""
-    nodes = sorted(nodes, key=lambda node: len(node[1]))
-    index = {(): 0} | {path: i for i, (_, path, _) in enumerate(nodes, 1)}
-    return Draft.certain((root, *[path[-1] for _, path, _ in nodes]), (-1, *[index[path[:-1]] for _, path, _ in nodes]),
-                         (1.0, *[q for _, _, q in nodes]))
+    tree, place = TreeBuilder(root), dict[tuple[int, ...], int]({(): 0})
+    for _, path, q in sorted(nodes, key=lambda node: len(node[1])):
+        place[path] = tree.add(place[path[:-1]], path[-1], q)
+    return tree.draft()

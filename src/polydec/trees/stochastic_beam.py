@@ -64,9 +64,9 @@ class StochasticBeam:
 
     def _race(self, draft: Draft, beam: list[tuple[int, float, bool]], scores: Scores, width: int, depth: int,
               budget: Budget, rng: Rng) -> tuple[Draft, list[tuple[int, float, bool]]]:
-        waiting, there, kids, absent = beam[::-1], list[_Arrived](), list[tuple[int, float, bool]](), 1.0
-        while len(kids) < width and (waiting or any(a.left > 0.0 for a in there)):
-            here, open_ = rng.at(len(kids), len(waiting)), sum(a.mass * a.left for a in there)
+        waiting, arrived, kids, absent = beam[::-1], list[_Arrived](), list[tuple[int, float, bool]](), 1.0
+        while len(kids) < width and (waiting or any(a.left > 0.0 for a in arrived)):
+            here, open_ = rng.at(len(kids), len(waiting)), sum(a.mass * a.left for a in arrived)
             if waiting and not (open_ > 0.0 and here.at("further").bernoulli(open_ / (open_ + max(absent, 0.0)))):
                 node, mass, on = waiting.pop()
                 absent -= mass
@@ -76,10 +76,10 @@ class StochasticBeam:
                 law_V = scores.row(node) if only is None else None
                 q_V = None if law_V is None else probs(law_V)
                 parent = _Arrived(node, mass, only, law_V, q_V, 1.0, None if q_V is None else q_V.clone())
-                there.append(parent)
+                arrived.append(parent)
             else:
-                weights = torch.tensor([a.mass * a.left for a in there], dtype=torch.float64)
-                parent = there[here.at("parent").categorical(weights)]
+                weights = torch.tensor([a.mass * a.left for a in arrived], dtype=torch.float64)
+                parent = arrived[here.at("parent").categorical(weights)]
             if parent.only is not None:
                 token, q, share, parent.left = parent.only, sure(scores, parent.node, parent.only, budget.graded), 1.0, 0.0
             else:

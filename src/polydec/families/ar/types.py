@@ -16,6 +16,18 @@ class Verdict:
     logw: float = 0.0
     prompt: bool = False
 
+    def accepted(self, draft: Draft) -> tuple[int, ...]:
+        """The tokens of the accepted nodes."""
+        return tuple(draft.token[i] for i in self.path)
+
+    def tokens(self, draft: Draft) -> tuple[int, ...]:
+        """What the round has written: the accepted tokens and the one that follows them."""
+        return (*self.accepted(draft), self.bonus)
+
+    def committed(self, draft: Draft) -> tuple[int, ...]:
+        """What a session commits after the round: the root and the accepted tokens; the last one written is the next root."""
+        return (draft.token[0], *self.accepted(draft))
+
 
 def always(depth: int, q: float) -> bool:
     """The go_on of a budget that never stops early."""

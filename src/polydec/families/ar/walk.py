@@ -3,18 +3,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from polydec.core.protocols import Scores, Session
+from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads
-from polydec.families.ar.protocols import Guess
+from polydec.families.ar.protocols import Drafter, Guess, Policy, Verifier
 from polydec.families.ar.types import Verdict
 
-if TYPE_CHECKING:
-    from polydec.families.ar.speculative import Speculative
-
 NOBODY: frozenset[int] = frozenset()
+
+
+class Method(Protocol):
+    """Who guesses, who accepts, how much is guessed, and the law that is kept: what a Speculative decoder holds."""
+    @property
+    def target(self) -> Target: ...
+    @property
+    def drafter(self) -> Drafter: ...
+    @property
+    def verifier(self) -> Verifier: ...
+    @property
+    def policy(self) -> Policy[Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,19 +53,19 @@ class Walk:
     """
     __slots__ = ("_guess", "_method", "_open", "_session", "_state", "_want", "position", "root")
 
-    def __init__(self, method: Speculative, session: Session, guess: Guess, root: int, position: int, base: Reads) -> None:
+    def __init__(self, method: Method, session: Session, guess: Guess, root: int, position: int, base: Reads) -> None:
         self._method, self._session, self._guess = method, session, guess
         self._state = method.policy.start()
         self._want = replace(guess.want, law=Reads.ROW, prompt=False, base=max(guess.want.base, base))
         self.root, self.position, self._open = root, position, True
 
     @staticmethod
-    async def open(method: Speculative, prompt: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
+    async def open(method: Method, prompt: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
         """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping."""
         return await Walk.behind(method, method.target.open(prompt), prompt, base=base)
 
     @staticmethod
-    async def behind(method: Speculative, session: Session, text: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
+    async def behind(method: Method, session: Session, text: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
         """Go on in a session that stands behind `text`, whose last token is the pending root. The walk owns the session."""
         guess: Guess | None = None
         try:

@@ -13,7 +13,7 @@ from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
-class Nested:
+class Hierarchical:
     """`small`, a target of the same vocabulary, writes a chain with `inner`'s drafts, which `verifier` checks in one pass
     over a tree each; what it wrote is proposed. So the target verifies no more than a chain, and the small model makes
     fewer passes than tokens.
@@ -39,9 +39,9 @@ class Nested:
         if not 0 <= self.inner_nodes <= 256:
             raise ValueError(f"inner_nodes is {self.inner_nodes}: it must lie in 0 to 256")
 
-    def open(self, prompt: Sequence[int], session: Session) -> NestedGuess:
+    def open(self, prompt: Sequence[int], session: Session) -> HierarchicalGuess:
         small = self.small.open(prompt)
-        return NestedGuess(self, small, self.inner.open(prompt, small))
+        return HierarchicalGuess(self, small, self.inner.open(prompt, small))
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,16 @@ class Step:
     tokens: tuple[int, ...]
 
 
-class NestedGuess:
+class HierarchicalGuess:
     """steps: of the round under way, None before the first. held: what of the round the small session has committed."""
-    def __init__(self, how: Nested, small: Session, inner: Guess) -> None:
-        self._how, self._small, self._inner = how, small, inner
+    def __init__(self, config: Hierarchical, small: Session, inner: Guess) -> None:
+        self._config, self._small, self._inner = config, small, inner
         self._steps: list[Step] | None = None
         self._held: list[int] = []
+
+    @property
+    def price(self) -> float:
+        return self._inner.price
 
     @property
     def want(self) -> Want:
@@ -75,14 +79,13 @@ class NestedGuess:
         inner, tip, on = self._inner.fork(self._small), root, True
         while on and (left := length + 1 - len(chain)):
             at, pass_ = position + len(chain) - 1, here.at(len(self._steps))
-            draft = await inner.propose(tip, at, Budget(min(self._how.depth, left - 1), self._how.inner_nodes), pass_)
+            draft = await inner.propose(tip, at, Budget(min(self._config.depth, left - 1), self._config.inner_nodes), pass_)
             scores = await self._small.score(draft, want)
-            verdict = self._how.verifier.verify(draft, scores, pass_, at)
-            path = tuple(draft.token[i] for i in verdict.path)
-            step = Step(draft, scores, verdict, (*path, verdict.bonus))
+            verdict = self._config.verifier.verify(draft, scores, pass_, at)
+            step = Step(draft, scores, verdict, verdict.tokens(draft))
             self._steps.append(step)
-            self._small.commit((tip, *path))
-            self._held += (tip, *path)
+            self._small.commit(verdict.committed(draft))
+            self._held += verdict.committed(draft)
             for node, token in zip((0, *verdict.path), step.tokens, strict=True):
                 if on:
                     chain, q = _grown(chain, scores, node, token, budget.graded)
@@ -96,7 +99,7 @@ class NestedGuess:
         if self._steps is None:                   # the prompt
             self._inner.learn(draft, scores, verdict)
             return
-        text = [draft.token[0], *[draft.token[i] for i in verdict.path]]
+        text = verdict.committed(draft)
         if len(self._held) > len(text):
             self._small.rewind(len(self._held) - len(text))
         else:
@@ -112,9 +115,9 @@ class NestedGuess:
             self._inner.learn(step.draft, step.scores, step.verdict)
             left -= len(step.tokens)
 
-    def fork(self, session: Session, choice: int | None = None) -> NestedGuess:
+    def fork(self, session: Session, choice: int | None = None) -> HierarchicalGuess:
         small = self._small.fork(choice)
-        twin = NestedGuess(self._how, small, self._inner.fork(small, choice))
+        twin = HierarchicalGuess(self._config, small, self._inner.fork(small, choice))
         twin._steps, twin._held = None if self._steps is None else list(self._steps), list(self._held)
         return twin
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Draw, Want
-from polydec.drafters._several import tell, wanted
+from polydec.core.types import Draft, Want
+from polydec.drafters._several import price, tell, wanted
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.calibration import Calibration
+from polydec.models.tree_builder import TreeBuilder
 
 BUCKETS = 16
 """Chances are told apart to 1 / BUCKETS."""
@@ -21,7 +21,7 @@ UNSAID = 0.5
 """What is taken for the chance of a node whose source says nothing of it."""
 
 @dataclass(frozen=True)
-class Grafted:
+class MergedTree:
     """Merge what the drafters propose: equal beginnings become one path, and of all nodes those are kept, as many as the
     budget allows, whose path is likeliest to be accepted (with their ancestors; the product of chances never rises).
 
@@ -56,65 +56,54 @@ class Grafted:
         if not 0.0 <= self.floor <= 1.0:
             raise ValueError(f"floor is {self.floor}: it must lie in 0 to 1")
 
-    def open(self, prompt: Sequence[int], session: Session) -> GraftedGuess:
+    def open(self, prompt: Sequence[int], session: Session) -> MergedTreeGuess:
         cells = len(self.drafters) * (BUCKETS + 1)
-        return GraftedGuess(self, tuple(d.open(prompt, session) for d in self.drafters), [0.0] * cells, [0.0] * cells, [])
+        return MergedTreeGuess(self, tuple(d.open(prompt, session) for d in self.drafters),
+                            Calibration(cells, self.trust, FORGET), [])
 
 
 class Merged:
-    """A tree under way. Of each node: token, parent, chance, draw, law, its children by token, and the cells (source and
-    bucket) that are told whether it was right."""
-    __slots__ = ("cells", "chance", "draw", "kids", "law", "parent", "token")
+    """A tree under way, and of each of its nodes the cells (source and bucket) that are told whether it was right."""
+    __slots__ = ("cells", "tree")
 
     def __init__(self, root: int) -> None:
-        self.token, self.parent, self.chance = [root], [-1], [1.0]
-        self.kids: list[dict[int, int]] = [{}]
+        self.tree = TreeBuilder(root)
         self.cells: list[list[int]] = [[]]
-        self.draw, self.law = [Draw.CERTAIN], list[Tensor | None]([None])
 
-    def take(self, draft: Draft, first: int, right: list[float], tried: list[float], trust: float, whole: bool) -> None:
+    def take(self, draft: Draft, first: int, rates: Calibration, whole: bool) -> None:
         """Merge a draft into this tree; `first` is the source's first cell. Unless `whole`, only what is certain."""
-        place: list[int] = [0]                    # of each node of the draft its node here, -1: left out
+        tree, place = self.tree, [0]              # of each node of the draft its node here, -1: left out
         for i in range(1, len(draft.token)):
-            at, x, probe = place[draft.parent[i]], draft.token[i], draft.probe is not None and draft.probe[i]
+            at, token, probe = place[draft.parent[i]], draft.token[i], draft.probe is not None and draft.probe[i]
             if at < 0 or (not whole and (probe or draft.law[i] is not None)):
                 place.append(-1)
                 continue
             raw = UNSAID if draft.chance is None else draft.chance[i]
             cell = first + int(raw * BUCKETS)
-            chance = (right[cell] + trust * raw) / (tried[cell] + trust)
-            node = None if whole else self.kids[at].get(x)
-            if node is None:
-                node = len(self.token)
-                self.token.append(x)
-                self.parent.append(at)
-                self.chance.append(chance)
-                self.kids.append({})
-                self.cells.append([cell])
-                self.draw.append(draft.draw[i])
-                self.law.append(draft.law[i])
-                if not probe:                     # nothing else stands on a probe, and it is never right
-                    self.kids[at].setdefault(x, node)
+            chance = rates.chance(cell, raw)
+            if whole:
+                node = tree.add(at, token, chance, draft.draw[i], draft.law[i], probe)
             else:
-                self.cells[node].append(cell)
-                if chance > self.chance[node]:
-                    self.chance[node] = chance
+                node = tree.put(at, token, chance)
+            if node == len(self.cells):
+                self.cells.append([])
+            self.cells[node].append(cell)
             place.append(node)
 
     def weigh(self) -> None:
         """Each chance becomes less beside a sibling that has one."""
-        said = [min(c, 0.999) for c in self.chance]           # nothing is so sure that it outweighs all else
-        for kids in self.kids:
+        said = [min(c, 0.999) for c in self.tree.chance]      # nothing is so sure that it outweighs all else
+        for kids in self.tree.children:
             if len(kids) > 1:
                 first, second = sorted([said[i] for i in kids.values()], reverse=True)[:2]
                 for i in kids.values():
                     c, r = said[i], second if said[i] == first else first
-                    self.chance[i] = c * (1.0 - r) / (c * (1.0 - r) + 1.0 - c)
+                    self.tree.chance[i] = c * (1.0 - r) / (c * (1.0 - r) + 1.0 - c)
 
     def best(self, whole: int, most: int, floor: float) -> list[int]:
         """The nodes to keep: the first `whole` ones, and of the others those with the likeliest paths."""
         value = [1.0]
-        for p, c in zip(self.parent[1:], self.chance[1:]):
+        for p, c in zip(self.tree.parent[1:], self.tree.chance[1:]):
             value.append(value[p] * c)
         some = [i for i in range(whole, len(value)) if value[i] >= floor]
         if whole + len(some) > most + 1:          # parents come before their children on a tie: the sort is stable
@@ -123,13 +112,16 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class GraftedGuess:
-    """right and tried: of each source and bucket; last: the proposal as it was before the choice."""
-    how: Grafted
+class MergedTreeGuess:
+    """rates: of each source and bucket; last: the proposal as it was before the choice."""
+    config: MergedTree
     guesses: tuple[Guess, ...]
-    right: list[float]
-    tried: list[float]
+    rates: Calibration
     last: list[Merged]
+
+    @property
+    def price(self) -> float:
+        return price(self.guesses)
 
     @property
     def want(self) -> Want:
@@ -141,43 +133,35 @@ class GraftedGuess:
         first = next((k for k, d in enumerate(drafts) if d.probe is not None or any(x is not None for x in d.law)), None)
         merged = Merged(root)
         if first is not None:
-            merged.take(drafts[first], first * (BUCKETS + 1), self.right, self.tried, self.how.trust, True)
-        whole = len(merged.token)
+            merged.take(drafts[first], first * (BUCKETS + 1), self.rates, whole=True)
+        whole = len(merged.tree)
         for k, draft in enumerate(drafts):
             if k != first:
-                merged.take(draft, k * (BUCKETS + 1), self.right, self.tried, self.how.trust, False)
+                merged.take(draft, k * (BUCKETS + 1), self.rates, whole=False)
         if len(drafts) > 1:
             merged.weigh()
         self.last[:] = [merged]
-        probe = None if first is None else drafts[first].probe
-        out = Draft(tuple(merged.token), tuple(merged.parent), tuple(merged.draw), tuple(merged.law),
-                    None if probe is None else (*probe, *[False] * (len(merged.token) - whole)), tuple(merged.chance))
-        keep = merged.best(whole, budget.nodes, self.how.floor)
+        out = merged.tree.draft()
+        keep = merged.best(whole, budget.nodes, self.config.floor)
         return out if len(keep) == len(out) else out.only(keep)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for merged in self.last:                  # none at the prompt
             node = 0
-            for x in (*[draft.token[i] for i in verdict.path], verdict.bonus):
-                for token, kid in merged.kids[node].items():
-                    for cell in merged.cells[kid]:
-                        self._count(cell, token == x)
-                if x not in merged.kids[node]:
+            for x in verdict.tokens(draft):
+                children = merged.tree.children[node]
+                for token, child in children.items():
+                    for cell in merged.cells[child]:
+                        self.rates.observe(cell, token == x)
+                if x not in children:
                     break
-                node = merged.kids[node][x]
+                node = children[x]
         self.last.clear()
         tell(self.guesses, draft, scores, verdict)
 
-    def _count(self, cell: int, right: bool) -> None:
-        self.tried[cell] += 1.0
-        self.right[cell] += right
-        if self.tried[cell] >= FORGET:
-            self.tried[cell] /= 2
-            self.right[cell] /= 2
-
-    def fork(self, session: Session, choice: int | None = None) -> GraftedGuess:
-        return GraftedGuess(self.how, tuple(g.fork(session, choice) for g in self.guesses), list(self.right), list(self.tried),
-                            list(self.last))
+    def fork(self, session: Session, choice: int | None = None) -> MergedTreeGuess:
+        guesses = tuple(g.fork(session, choice) for g in self.guesses)
+        return MergedTreeGuess(self.config, guesses, self.rates.copy(), list(self.last))
 
     def close(self) -> None:
         for guess in self.guesses:

@@ -12,7 +12,7 @@ from polydec.families.ar.types import Budget, Verdict
 
 
 @dataclass(frozen=True)
-class FromPart:
+class SelfSpeculative:
     """Draws a tree from some of the target's layers, its final norm and head, over the target's own cache.
 
     layers: ascending indices. The first ones alone are an early exit: what they computed stands, and verification goes on
@@ -35,15 +35,19 @@ class FromPart:
             raise ValueError(f"without is {sorted(self.without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i "
                              f"in {self.layers}, not both of one")
 
-    def open(self, prompt: Sequence[int], session: Session) -> PartGuess:
-        return PartGuess(self, session.part(self.layers, self.without))
+    def open(self, prompt: Sequence[int], session: Session) -> SelfSpeculativeGuess:
+        return SelfSpeculativeGuess(self, session.part(self.layers, self.without))
 
 
 @dataclass(frozen=True)
-class PartGuess:
+class SelfSpeculativeGuess:
     """session: a part of the decoder's own, which that one commits."""
-    how: FromPart
+    config: SelfSpeculative
     session: Session
+
+    @property
+    def price(self) -> float:
+        return 0.0
 
     @property
     def want(self) -> Want:
@@ -52,13 +56,13 @@ class PartGuess:
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        return await self.how.tree.grow(self.session, root, position, budget, rng)
+        return await self.config.tree.grow(self.session, root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         pass
 
-    def fork(self, session: Session, choice: int | None = None) -> PartGuess:
-        return replace(self, session=session.part(self.how.layers, self.how.without))
+    def fork(self, session: Session, choice: int | None = None) -> SelfSpeculativeGuess:
+        return replace(self, session=session.part(self.config.layers, self.config.without))
 
     def close(self) -> None:
         pass

@@ -6,9 +6,9 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.types import Draw, Reads, Want
+from polydec.drafters.hierarchical import Hierarchical
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
-from polydec.drafters.nested import Nested
 from polydec.drafters.nothing import Nothing
 from polydec.drafters.recycling import Recycling
 from polydec.families.ar.speculative import Speculative
@@ -43,22 +43,24 @@ def propose(drafter, prompt, budget=None, seed=0):
 @pytest.mark.parametrize("verifier", [Match(), Exact(), Coupled()], ids=lambda v: type(v).__name__)
 def test_the_chain_has_the_small_models_law(name, verifier):
     """Under a target that is the small model itself nothing is ever rejected, and the text has its law."""
-    check_law(lambda t, d: Speculative(t, Nested(d, INNER[name], verifier, 2, 4), Exact(), Fixed(2)), laws=3, length=2,
+    check_law(lambda t, d: Speculative(t, Hierarchical(d, INNER[name], verifier, 2, 4), Exact(), Fixed(2)), laws=3, length=2,
               shapings=("plain",))
     small = toy(3, 3, eos=-1)
     for seed in range(4):
-        result = run([answer_one(Speculative(small, Nested(small, INNER[name], verifier), Exact(), Fixed(4)),
+        result = run([answer_one(Speculative(small, Hierarchical(small, INNER[name], verifier), Exact(), Fixed(4)),
             Request((0, 1, 0), 30, seed=seed))])[0]
         assert result.stats.accepted == result.stats.drafted > 0
 
 
 def test_the_law_stays_over_three_tokens_and_with_shapers():
-    check_law(lambda t, d: Speculative(t, Nested(d, Recycling(2, 3), Match(), 2, 3), Exact(), Fixed(3)), laws=2, length=3)
+    check_law(lambda t, d: Speculative(t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3), Exact(), Fixed(3)), laws=2, length=3)
 
 
 def test_it_may_stop_early():
-    check_decoder(lambda t, d: Speculative(t, Nested(d, Recycling(2, 3), Match(), 2, 3), Exact(), Confidence(0.5, 4)), laws=2,
-                  length=2)
+    def make(target, draft):
+        return Speculative(target, Hierarchical(draft, Recycling(2, 3), Match(), 2, 3), Exact(), Confidence(0.5, 4))
+
+    check_decoder(make, laws=2, length=2)
 
 
 @pytest.mark.parametrize("name", ["lookup", "recycling"])
@@ -66,7 +68,7 @@ def test_greedy_chains_are_the_small_models_greedy_text(name):
     for seed in range(6):
         small, prompt = greedy(toy(seed, 6, eos=-1)), (0, 1, 2, 3, 0, 1)
         want = run([answer_one(Speculative(small, Nothing(), Match(), Fixed(0)), Request(prompt, 5))])[0].token_ids
-        draft = propose(Nested(small, INNER[name], Match()), prompt)
+        draft = propose(Hierarchical(small, INNER[name], Match()), prompt)
         assert draft.token[1:] == want and set(draft.draw) == {Draw.CERTAIN}
 
 
@@ -74,14 +76,14 @@ def test_without_inner_drafts_it_is_a_chain():
     for seed in range(4):
         requests, target, small = Request((0, 1, 2), 24, seed=seed), toy(1, 5, eos=-1), greedy(toy(2, 5, eos=-1, cost=0.1))
         a, b = (run([answer_one(Speculative(greedy(target), d, Exact(), Fixed(3)), requests)])[0] for d in (
-            Nested(small, Recycling(2, 4), Match(), 0), FromModel(small, Chain())))
+            Hierarchical(small, Recycling(2, 4), Match(), 0), FromModel(small, Chain())))
         assert a == b
 
 
 def test_what_a_shaper_sees_of_the_small_model_is_the_true_text():
     """After every round the small session stands where a fresh one would, and so does the inner drafter."""
     small = toy(5, 6, eos=-1, cost=0.1)
-    how = Nested(small, Lookup(2, 1), Match(), 3, 3)
+    how = Hierarchical(small, Lookup(2, 1), Match(), 3, 3)
     prompt, text = (0, 1, 2, 0, 1), [0, 1, 2, 0, 1]
     guess = how.open(prompt, None)
 
@@ -101,7 +103,7 @@ def test_what_a_shaper_sees_of_the_small_model_is_the_true_text():
 
 def test_the_small_model_makes_fewer_passes_than_tokens():
     small = greedy(toy(5, 8, eos=-1, cost=0.1))
-    decoder = Speculative(greedy(toy(5, 8, eos=-1)), Nested(small, Lookup(), Match(), 4), Exact(), Fixed(6))
+    decoder = Speculative(greedy(toy(5, 8, eos=-1)), Hierarchical(small, Lookup(), Match(), 4), Exact(), Fixed(6))
     scheduler = Scheduler()
     task = scheduler.submit(answer_one(decoder, Request((0, 1, 2), 120)))
     while scheduler.step():
@@ -112,23 +114,23 @@ def test_the_small_model_makes_fewer_passes_than_tokens():
 
 def test_a_confident_chain_ends_with_the_first_weak_token():
     for seed in range(10):
-        draft = propose(Nested(toy(5, 6), Recycling(2, 4), Match()), (0, 1, 2), Confidence(0.3, 6).budget(None), seed)
+        draft = propose(Hierarchical(toy(5, 6), Recycling(2, 4), Match()), (0, 1, 2), Confidence(0.3, 6).budget(None), seed)
         q = [float(law[x].exp()) for law, x in zip(draft.law[1:], draft.token[1:], strict=True)]
         assert all(x >= 0.3 for x in q[:-1]) and (q[-1] < 0.3 or len(q) == 6)
 
 
 def test_greedy_tokens_are_weighed_where_that_is_asked():
     small = toy(5, 6)
-    graded = propose(Nested(greedy(small), Recycling(2, 4), Match()), (0, 1, 2), Confidence(0.0, 4).budget(None))
+    graded = propose(Hierarchical(greedy(small), Recycling(2, 4), Match()), (0, 1, 2), Confidence(0.0, 4).budget(None))
     chain = run([Chain().grow(greedy(small).open((0, 1, 2)), 2, 3, Confidence(0.0, 4).budget(None), Rng.of(0))])[0]
     assert graded.token == chain.token and graded.chance == pytest.approx(chain.chance)
 
 
 def test_any_inner_drafter():
-    check_drafter(Nested(toy(91, cost=0.1), INNER["model"], Exact(), 2, 2))
+    check_drafter(Hierarchical(toy(91, cost=0.1), INNER["model"], Exact(), 2, 2))
 
 
-class Wrong(Nested):
+class Wrong(Hierarchical):
     """Nested with a fault in its bookkeeping."""
     def open(self, prompt, session):
         guess = super().open(prompt, session)
@@ -153,16 +155,16 @@ def test_a_small_model_that_forgets_to_rewind_is_caught():
         return await guess.propose(3, 5, Budget(4, 4), Rng.of(1)), draft.token[1]
 
     draft, first = run([rounds()])[0]
-    fresh = run([Nested(toy(5, 6, eos=-1), Nothing(), Match(), 0).open((0, 1, 2, first, 3), None).propose(3, 5, Budget(4, 4),
-                                                                                                         Rng.of(1))])[0]
+    guess = Hierarchical(toy(5, 6, eos=-1), Nothing(), Match(), 0).open((0, 1, 2, first, 3), None)
+    fresh = run([guess.propose(3, 5, Budget(4, 4), Rng.of(1))])[0]
     assert not draft.law[1].equal(fresh.law[1])
 
 
 @pytest.mark.parametrize("field, value, most", [("depth", 65, 64), ("inner_nodes", -1, 256)])
 def test_one_clear_sentence(field, value, most):
     with pytest.raises(ValueError, match=f"{field} is {value}: it must lie in 0 to {most}"):
-        Nested(toy(1), Nothing(), Match(), **{field: value})
+        Hierarchical(toy(1), Nothing(), Match(), **{field: value})
 
 
 def test_an_empty_budget_proposes_nothing():
-    assert len(propose(Nested(toy(1), Nothing(), Match()), (0, 1), Budget(0, 0))) == 1
+    assert len(propose(Hierarchical(toy(1), Nothing(), Match()), (0, 1), Budget(0, 0))) == 1

@@ -17,7 +17,7 @@ Place = tuple[int, int, list[int]]
 
 
 @dataclass(frozen=True)
-class Blended:
+class CopyNGramMixture:
     """With the chance that the suffix automaton gives its continuations the next token is a copy, else one of the table's:
     p(x) = copy(x) + (1 - sum of copies) · table(x), at every node, whichever of the two proposed the way there.
 
@@ -41,50 +41,58 @@ class Blended:
         if not 1 <= self.width <= 16:
             raise ValueError(f"width is {self.width}: it must lie in 1 to 16")
 
-    def open(self, prompt: Sequence[int], session: Session) -> BlendedGuess:
-        return BlendedGuess(self, self.copy.open(prompt, session))
+    def open(self, prompt: Sequence[int], session: Session) -> CopyNGramMixtureGuess:
+        return CopyNGramMixtureGuess(self, self.copy.open(prompt, session))
 
 
 @dataclass(frozen=True)
-class BlendedGuess:
-    """seen: the copying side, which holds the text."""
-    how: Blended
-    seen: SuffixGuess
+class CopyNGramMixtureGuess:
+    """copier: the copying side, which holds the text."""
+    config: CopyNGramMixture
+    copier: SuffixGuess
+
+    @property
+    def price(self) -> float:
+        return self.copier.price
 
     @property
     def want(self) -> Want:
-        return self.seen.want
+        return self.copier.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        how, seen, order = self.how, self.seen, self.how.table.order
-        automaton, first, matched = seen.match()
-        floor = max(how.floor, budget.floor)
+        config, copier, order = self.config, self.copier, self.config.table.order
+        automaton, first, matched = copier.match()
+        floor = max(config.floor, budget.floor)
 
         def after(at: Place, product: float) -> list[tuple[float, int, Place]]:
             state, length, tail = at
             state, length = automaton.resumed(state, length)
-            said, there, left = dict[int, float](), dict[int, tuple[int, int]](), 1.0
-            for p, x, to in seen.after(automaton, state, length):
-                said[x], there[x] = p, to
+            chance_of, match_of, left = dict[int, float](), dict[int, tuple[int, int]](), 1.0
+            for p, x, to in copier.after(automaton, state, length):
+                chance_of[x], match_of[x] = p, to
                 left -= p
             if product * left >= floor:           # else nothing that only the table says can be likely enough
-                for p, x in how.table.after(tail):
-                    said[x] = said.get(x, 0.0) + left * p
-            some = [(p, x) for x, p in said.items() if product * p >= floor]
+                for p, x in config.table.after(tail):
+                    chance_of[x] = chance_of.get(x, 0.0) + left * p
+            some = [(p, x) for x, p in chance_of.items() if product * p >= floor]
             if len(some) > 1:
-                some = sorted(some, key=_likelier)[:how.width]
-            return [(p, x, (*(there.get(x) or automaton.step(state, length, x)), [*tail, x][-order:])) for p, x in some]
+                some = sorted(some, key=_likelier)[:config.width]
+            out = list[tuple[float, int, Place]]()
+            for p, x in some:                     # what only the table says may stand in the text as well, after less
+                match = match_of.get(x) or automaton.step(state, length, x)
+                out.append((p, x, (*match, [*tail, x][-order:])))
+            return out
 
-        return likeliest_first(root, (first, matched, seen.text[-order:]), after, floor, budget)
+        return likeliest_first(root, (first, matched, copier.text[-order:]), after, floor, budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        self.seen.learn(draft, scores, verdict)
+        self.copier.learn(draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> BlendedGuess:
-        return BlendedGuess(self.how, self.seen.fork())
+    def fork(self, session: Session, choice: int | None = None) -> CopyNGramMixtureGuess:
+        return CopyNGramMixtureGuess(self.config, self.copier.fork())
 
     def close(self) -> None:
-        self.seen.close()
+        self.copier.close()
 
 
 def _likelier(one: tuple[float, int]) -> tuple[float, int]:

@@ -11,8 +11,8 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Draw, Want
 from polydec.drafters.capped import Capped
-from polydec.drafters.grafted import Grafted, GraftedGuess
 from polydec.drafters.lookup import Lookup
+from polydec.drafters.merged_tree import MergedTree, MergedTreeGuess
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
@@ -35,6 +35,7 @@ class Says:
     """A source that always proposes the same draft."""
     draft: Draft
     want: Want = field(default_factory=lambda: Want(law=0))
+    price: float = 0.0
 
     def open(self, prompt, session):
         return self
@@ -45,7 +46,7 @@ class Says:
     def learn(self, draft, scores, verdict):
         pass
 
-    def fork(self):
+    def fork(self, session=None, choice=None):
         return self
 
     def close(self):
@@ -53,7 +54,7 @@ class Says:
 
 
 def graft(*drafts, trust=8.0, floor=0.0):
-    return Grafted(tuple(map(Says, drafts)), trust, floor).open((0,), None)
+    return MergedTree(tuple(map(Says, drafts)), trust, floor).open((0,), None)
 
 
 def propose(guess, nodes=64):
@@ -138,7 +139,7 @@ def test_what_was_not_kept_is_learned_from_too():
 
 def test_wants_what_any_source_wants():
     a, b = Says(A, Want(law=0, base=2, exits=(3,))), Says(B, Want(law=0, hidden=True, prompt=True, exits=(1, 3)))
-    assert Grafted((a, b)).open((0,), None).want == Want(law=0, base=2, hidden=True, prompt=True, exits=(1, 3))
+    assert MergedTree((a, b)).open((0,), None).want == Want(law=0, base=2, hidden=True, prompt=True, exits=(1, 3))
 
 
 def test_old_counts_fade():
@@ -147,7 +148,7 @@ def test_old_counts_fade():
         for _ in range(600):
             propose(guess)
             guess.learn(A, None, Verdict((), right))
-    assert propose(guess).chance[1] < 0.1 and max(guess.tried) <= 256
+    assert propose(guess).chance[1] < 0.1 and max(guess.rates.tried) <= 256
 
 
 ROW = torch.tensor([0.1, 0.2, 0.3, 0.2, 0.2]).log()
@@ -183,12 +184,12 @@ GREEDY = Shaped(toy(31, cost=0.1), Greedy())
     (FromModel(GREEDY, Chain()), Lookup(3, 1)),
 ], ids=["certain", "after a drawn chain", "a greedy model"])
 def test_contract(drafters):
-    check_drafter(Grafted(drafters))
+    check_drafter(MergedTree(drafters))
 
 
 def test_law_over_a_drawn_tree_and_copies():
     def make(target, draft):
-        return Speculative(target, Grafted((Lookup(2, 1), FromModel(draft, Static((2, 1))))), Exact(), Fixed(2, 5))
+        return Speculative(target, MergedTree((Lookup(2, 1), FromModel(draft, Static((2, 1))))), Exact(), Fixed(2, 5))
 
     check_decoder(make, laws=4, length=2)
 
@@ -201,18 +202,20 @@ def uncalibrated(result):
 @pytest.mark.parametrize("drafter", [Lookup(3, 1), Recycling(2, 6), Suffix()], ids=str)
 def test_reduces_to_its_only_drafter(drafter):
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
-    one, alone = (run([answer_one(Speculative(target, d, Match(), Fixed(3, 6)), request)])[0] for d in (Grafted((drafter,)), drafter))
+    pair = MergedTree((drafter,)), drafter
+    one, alone = (run([answer_one(Speculative(target, d, Match(), Fixed(3, 6)), request)])[0] for d in pair)
     assert uncalibrated(one) == uncalibrated(alone)
 
 
 def test_reduces_to_its_only_drafter_which_draws():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
     drafter = FromModel(toy(91, 5, cost=0.1), Static((2, 1)))
-    one, alone = (run([answer_one(Speculative(target, d, Exact(), Fixed(3, 6)), request)])[0] for d in (Grafted((drafter,)), drafter))
+    pair = MergedTree((drafter,)), drafter
+    one, alone = (run([answer_one(Speculative(target, d, Exact(), Fixed(3, 6)), request)])[0] for d in pair)
     assert uncalibrated(one) == uncalibrated(alone)
 
 
-class CutsDrawn(GraftedGuess):
+class CutsDrawn(MergedTreeGuess):
     """Known bug: drops drawn siblings that look unlikely."""
     async def propose(self, root, position, budget, rng):
         draft = await super().propose(root, position, budget, rng)
@@ -220,7 +223,7 @@ class CutsDrawn(GraftedGuess):
         return draft.only([i for i in keep if set(draft.path_to(i)) <= {*keep}])
 
 
-class MixesDrawn(GraftedGuess):
+class MixesDrawn(MergedTreeGuess):
     """Known bug: one node for equal tokens of two sources that drew."""
     async def propose(self, root, position, budget, rng):
         draft = await super().propose(root, position, budget, rng)
@@ -234,19 +237,19 @@ class MixesDrawn(GraftedGuess):
 
 @dataclass(frozen=True)
 class Faulty:
-    inner: Grafted
+    inner: MergedTree
     fault: type
 
     def open(self, prompt, session):
         guess = self.inner.open(prompt, session)
-        return self.fault(guess.how, guess.guesses, guess.right, guess.tried, guess.last)
+        return self.fault(guess.config, guess.guesses, guess.rates, guess.last)
 
 
 @pytest.mark.parametrize("fault, replace_", [(CutsDrawn, False), (MixesDrawn, True)])
 def test_cut_draws_show_in_the_output_law(fault, replace_):
     def make(target, draft):
         sources = (Lookup(2, 1), FromModel(draft, Static((2, 1), replace_)))
-        return Speculative(target, Faulty(Grafted(sources), fault), Exact(), Fixed(2, 5))
+        return Speculative(target, Faulty(MergedTree(sources), fault), Exact(), Fixed(2, 5))
 
     with pytest.raises(AssertionError, match="output law"):
         check_law(make, laws=8, length=2)
@@ -258,4 +261,4 @@ def test_cut_draws_show_in_the_output_law(fault, replace_):
 ])
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
-        Grafted(**{"drafters": (Lookup(),), **fields})
+        MergedTree(**{"drafters": (Lookup(),), **fields})

@@ -1,0 +1,260 @@
+"""Cost-aware drafting: feed what pays."""
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.drafters.capped import Capped
+from polydec.drafters.cost_aware import Belief, CostAware
+from polydec.drafters.first_of import FirstOf
+from polydec.drafters.lookup import Lookup
+from polydec.drafters.merged_tree import MergedTree
+from polydec.drafters.model import FromModel
+from polydec.drafters.nothing import Nothing
+from polydec.drafters.priced import Priced
+from polydec.drafters.recycling import Recycling
+from polydec.drafters.suffix import Suffix
+from polydec.families.ar.events import Proposed
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget, Verdict
+from polydec.models.costs import Costs
+from polydec.policies.fixed import Fixed
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.testing.check_drafter import check_drafter
+from polydec.testing.toy import toy
+from polydec.trees.chain import Chain
+from polydec.verifiers.match import Match
+
+FREE, DEAR = Costs((1.0, 1.0), 0.0), Costs((1.0, 2.5), 0.1)
+
+
+def paid(seed=91, greedy=True):
+    target = toy(seed, cost=0.1)
+    return FromModel(Shaped(target, Greedy()) if greedy else target, Chain())
+
+
+@pytest.mark.parametrize("costs", [FREE, DEAR, Costs()], ids=["free", "dear", "default"])
+@pytest.mark.parametrize("model", [None, paid(), paid(greedy=False)], ids=["no model", "greedy model", "drawing model"])
+def test_contract(costs, model):
+    check_drafter(CostAware(Lookup(), model, costs))
+
+
+def drafts(drafter, target, n=60, prompt=(0, 1, 0, 1, 0), **given):
+    sizes = []
+    def on(event):
+        if isinstance(event, Proposed):
+            sizes.append(len(event.token) - 1)
+    decoder = Speculative(Shaped(target, Greedy()), drafter, Match(), Fixed(4, 8))
+    result = run([answer_one(decoder, Request(prompt, max_tokens=n, ignore_eos=True), on=on)])[0]
+    return result, sizes
+
+
+def test_where_rows_cost_too_much_nothing_is_fed():
+    """Reduces to `nothing`."""
+    _, sizes = drafts(CostAware(Lookup(), paid(), DEAR), toy(3))
+    assert set(sizes) == {0}
+
+
+def test_where_rows_cost_nothing_all_is_fed():
+    """Reduces to its source."""
+    target = toy(3)
+    ours, mine = drafts(CostAware(Lookup(), None, FREE), target)
+    theirs, sizes = drafts(Lookup(), target)
+    assert ours.token_ids == theirs.token_ids and mine == sizes
+
+
+def test_a_model_that_is_right_is_asked_and_one_that_is_wrong_soon_is_not():
+    costs = Costs((1.0, 1.3), 0.05)
+    target = toy(5, 3)
+    asked = []
+    class Watched(Chain):
+        async def grow(self, *args):
+            asked.append(1)
+            return await super().grow(*args)
+    for seed, most, least in ((5, 60, 15), (77, 35, 1)):
+        asked.clear()
+        opposite = toy(seed, 3)
+        if seed == 77:                            # sure of what never comes
+            opposite.network.weight = -8 * target.network.weight
+        result, _ = drafts(CostAware(Nothing(), FromModel(Shaped(opposite, Greedy()), Watched()), costs), target)
+        assert least <= len(asked) <= most
+        if seed == 5:
+            assert result.stats.passes < 45
+
+
+def test_more_sequences_make_rows_dearer():
+    """What pays alone need not pay in company: a pass is then as long as its rows."""
+    costs = Costs((1.0, 1.1, 1.2, 1.3, 2.6, 3.9, 5.2, 6.5))
+    target = toy(3)
+    _, alone = drafts(CostAware(Lookup(), None, costs), target)
+    others = [target.open((0, 1)) for _ in range(7)]
+    _, together = drafts(CostAware(Lookup(), None, costs), target)
+    assert len(others) == 7 and sum(together) < sum(alone)
+
+
+def test_belief():
+    b = Belief()
+    assert b(1.0) == 1.0 and b(0.0) == 0.0
+    for _ in range(500):
+        b.see(0.9, False)
+        b.see(0.4, True)
+    assert b(0.9) < 0.05 and b(0.4) > 0.95 and b(0.6) == pytest.approx(0.6)
+
+
+def test_what_it_wants_is_what_both_want():
+    guess = CostAware(Lookup(), paid(), Costs()).open((0, 1), toy(1).open((0, 1)))
+    assert guess.want == Want(law=Reads.NOTHING)
+    twin = guess.fork(toy(1).open((0, 1)))
+    twin.ledger.paths.see(0.5, True)
+    assert sum(guess.ledger.paths.rates.tried) == 0
+
+
+def test_drawn_nodes_of_the_source_are_never_cut():
+    row = torch.log_softmax(torch.randn(3), 0)
+
+    class Drawn:
+        price = 0.0
+        want = Want(law=Reads.NOTHING)
+        def open(self, prompt, session):
+            return self
+        async def propose(self, root, position, budget, rng):
+            return Draft.chain(root, (0, 1), (row, row))
+    guess = CostAware(Drawn(), None, Costs((1.0, 1.5), 0.0)).open((0, 1), toy(1).open((0, 1)))
+    draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
+    assert draft.token == (1, 0, 1)
+
+
+def test_who_is_not_asked_learns_when_next_asked():
+    """In a large batch nothing pays and nobody looks; alone again the copier knows all that was written."""
+    class Crowd:
+        peers = 8
+    text = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
+    guess = CostAware(Suffix(floor=0.05), None, Costs((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))).open(text[:3], Crowd)
+    def step(n):
+        draft = run([guess.propose(text[n - 1], n, Budget(4, 8), Rng.of(n))])[0]
+        guess.learn(draft, None, Verdict((), text[n]))
+        return len(draft)
+    assert {step(n) for n in range(3, 10)} == {1} and guess.free.text == text[:3]
+    Crowd.peers = 1
+    assert step(10) > 1 and guess.free.text == text[:11]
+    Crowd.peers = 8
+    step(11)
+    assert guess.free.text == text[:11]
+    guess.close()
+    assert guess.free.text == text
+
+
+class Cyclic:
+    """Computes: says that the text counts on modulo 3, and takes `price` milliseconds for it."""
+    want = Want(law=Reads.NOTHING)
+
+    def __init__(self, price, step=1):
+        self.price, self.step, self.asked = price, step, 0
+
+    def open(self, prompt, session):
+        return self
+
+    async def propose(self, root, position, budget, rng):
+        self.asked += 1
+        n = min(budget.depth, budget.nodes)
+        tokens = [(root + self.step * i) % 3 for i in range(n + 1)]
+        return Draft.certain(tokens, range(-1, n), (1.0, *[0.95] * n))
+
+    def learn(self, draft, scores, verdict):
+        pass
+
+    def fork(self, session=None, choice=None):
+        return self
+
+    def close(self):
+        pass
+
+
+def counting():
+    """A target that counts on modulo 3."""
+    target = toy(1, 3)
+    for x in range(3):
+        target.network.weight[:, x] = 20.0 * torch.nn.functional.one_hot(torch.tensor((x + 1) % 3), 3)
+    return target
+
+
+CHEAP_ROWS = Costs((1.0, 1.01, 1.02, 1.03, 1.04, 1.05))
+
+
+def test_a_drafter_that_computes_is_asked_while_it_is_worth_its_price():
+    plain = drafts(Nothing(), counting())[0]
+    passes = {}
+    for price in (0.0, 0.5, 3.9, 40.0):           # a round of five tokens saves what four take
+        drafter = Cyclic(price)
+        result, _ = drafts(CostAware(drafter, None, CHEAP_ROWS), counting(), 200)
+        assert result.token_ids[:60] == plain.token_ids
+        passes[price] = result.stats.passes
+        if price in (0.0, 0.5):
+            assert drafter.asked == result.stats.passes <= 42
+    assert passes[40.0] == 200, "what costs more than it can ever save is never asked"
+    assert passes[0.5] < 0.5 * passes[3.9], "what hardly pays at first, and not at all once text is cheap, is given up"
+
+
+def test_a_drafter_that_computes_and_is_wrong_is_seldom_asked_again():
+    for price, most in ((0.0, 200), (0.3, 25)):
+        drafter = Cyclic(price, step=2)
+        result, _ = drafts(CostAware(drafter, None, CHEAP_ROWS), counting(), 200)
+        assert drafter.asked <= most and result.stats.passes == 200
+        assert price or drafter.asked == 200, "what costs nothing is always heard"
+
+
+def test_prices_add_up():
+    session = toy(1).open((0, 1))
+    price = CostAware(MergedTree((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))), Capped(Cyclic(4.0)),
+                   Costs()).open((0, 1), session).price
+    assert price == 7.25 and Priced(Cyclic(2.0), 0.5).open((0, 1), session).price == 2.5
+    assert Suffix().open((0, 1), session).price == 0.0
+    with pytest.raises(ValueError, match=r"ms is -1\.0: it must be finite and at least 0"):
+        Priced(Lookup(), -1.0)
+
+
+@dataclass(frozen=True)
+class Probing:
+    """A candidate below the root, and a chain of probes below the root and below the candidate."""
+    chance: float
+    price: float = 0.0
+    want: Want = field(default_factory=lambda: Want(law=Reads.NOTHING))
+
+    def open(self, prompt, session):
+        return self
+
+    async def propose(self, root, position, budget, rng):
+        if budget.depth < 2:
+            return Draft.chain(root)
+        return Draft((root, 1, 0, 0, 0), (-1, 0, 0, 1, 3), (Draw.CERTAIN,) * 5, (None,) * 5, (False, False, True, True, True),
+                     (1.0, self.chance, 0.0, 0.0, 0.0))
+
+    def learn(self, draft, scores, verdict):
+        for i in range(len(draft)):
+            scores.row(i)
+
+    def fork(self, session=None, choice=None):
+        return self
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: MergedTree((d, Recycling(2, 4)))], ids=["alone", "grafted"])
+def test_probes_go_where_what_they_stand_on_goes(wrap):
+    for chance in (0.01, 0.99):
+        drafter = CostAware(wrap(Probing(chance)), None, Costs())
+        result, sizes = drafts(drafter, toy(1, 5, eos=-1), 40)
+        assert result.token_ids == drafts(Nothing(), toy(1, 5, eos=-1), 40)[0].token_ids and len(sizes) == result.stats.passes
+    guess = CostAware(Probing(0.01), None, Costs()).open((0, 1), toy(1).open((0, 1)))
+    draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
+    assert draft.token == (1, 0) and draft.probe == (False, True), "the root's probe is fed, the candidate is not worth a row"
+    guess = CostAware(Probing(0.99), None, Costs((1.0, 1.01))).open((0, 1), toy(1).open((0, 1)))
+    assert len(run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]) == 5
+    assert len(run([guess.propose(1, 2, Budget(4, 3), Rng.of(0))])[0]) == 2, "a candidate whose probes do not fit stays out"
