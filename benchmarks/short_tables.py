@@ -1,7 +1,8 @@
-"""Moves the long tables of a page to CSV files beside it and leaves short ones: `python benchmarks/short_tables.py docs/PAGE.md`.
+"""Moves the long tables of a page to CSV files beside it and leaves short ones.
 
-It takes the tables as benchmarks/tables.py writes them and changes no number. Short tables stay as they are, so new long ones can
-be pasted into the page and the command run again: their rows are added to the files.
+Run `python benchmarks/short_tables.py docs/PAGE.md`. It takes the tables as benchmarks/tables.py writes them and changes no
+number. Short tables stay as they are, so new long ones can be pasted into the page and the command run again: their rows are
+added to the files.
 """
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Table:
                    "approximate": "yes" if cells[0].endswith("\\*") else ""}
             for column, cell in zip(self.columns[1:], cells[1:], strict=True):
                 name, found = column.removesuffix(" (95 %)"), RATIO.fullmatch(cell)
-                row |= {name: found[1], f"{name} low": found[2] or "", f"{name} high": found[3] or ""} if found else {name: cell}
+                interval = {f"{name} low": found[2] or "", f"{name} high": found[3] or ""} if found else {}
+                row |= {name: found[1] if found else cell, **interval}
             out.append(row)
         return out
 

@@ -5,14 +5,25 @@ from pathlib import Path
 
 import pytest
 
+import polydec
+
 ROOT = Path(__file__).parents[1]
 
 
-def test_table_of_methods(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
+@pytest.mark.parametrize("script", ["tables.py", "reference.py"])
+def test_what_is_generated_is_up_to_date(script, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [script, "--check"])
     with pytest.raises(SystemExit) as stop:
-        runpy.run_path(str(ROOT / "docs" / "tables.py"), run_name="__main__")
-    assert stop.value.code == 0, "a table in README.md or docs/ is old: run `python docs/tables.py`"
+        runpy.run_path(str(ROOT / "docs" / script), run_name="__main__")
+    assert stop.value.code == 0, f"README.md or a page of docs/ is old: run `python docs/{script}`"
+
+
+def test_the_reference_says_something_of_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text("utf-8")
+    for name in polydec.__all__:
+        assert f"\n### {name}\n" in text
+        assert (getattr(polydec, name).__doc__ or "").strip().split("\n")[0][:60] in text
+    assert " at 0x" not in text
 
 
 def test_every_room_is_in_the_tree():

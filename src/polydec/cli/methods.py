@@ -16,7 +16,7 @@ LONGEST = 200
 
 
 def methods(words: Annotated[list[str] | None, typer.Argument(
-                help="a method's name, alias or arXiv number: that one in full; other words: the methods that speak of them")] = None,
+                help="a name, alias or arXiv number: that method in full; other words: the methods that speak of them")] = None,
             json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False) -> None:
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
     whose name, title, paper or summary holds them all."""
