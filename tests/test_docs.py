@@ -97,5 +97,5 @@ def test_the_table_of_the_guide_is_read_back_and_fits_its_model_only(examples, t
     assert Kit(toy(1), artefacts=(table,)).need(examples["Unigrams"]) is table
     with pytest.raises(ValueError, match="vocabulary of 3 tokens"):
         Kit(toy(1, 4), artefacts=(table,)).need(examples["Unigrams"])
-    with pytest.raises(ValueError, match="name one .--with DIR"):
+    with pytest.raises(ValueError, match="name one"):
         Kit(toy(1)).need(examples["Unigrams"])

@@ -48,7 +48,7 @@ def methods(words: Annotated[list[str] | None, typer.Argument(
 
 
 def found(words: str) -> tuple[list[str], bool]:
-    """The methods that these words mean, and whether they are the name of one. Raises ValueError where there is none."""
+    """The methods that these words mean, and whether they single out one. Raises ValueError where there is none."""
     if not words.strip():
         return sorted(registry.recipes()), False
     try:
@@ -57,7 +57,7 @@ def found(words: str) -> tuple[list[str], bool]:
         names = registry.search(words[:LONGEST])
         if not names:
             raise
-        return names, False
+        return names, len(names) == 1
 
 
 def written(value: object) -> str:
