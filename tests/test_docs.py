@@ -6,7 +6,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
 import polydec
 from polydec.core.decoder import answers
@@ -92,7 +91,7 @@ def test_the_loop_of_the_guide_keeps_the_contract(examples):
 
 def test_the_table_of_the_guide_is_read_back_and_fits_its_model_only(examples, tmp_path):
     vocab = toy(1).vocab
-    examples["save"](tmp_path, examples["Unigrams"](vocab, torch.zeros(vocab.size)), {})
+    examples["save"](tmp_path, examples["examples"](vocab, 4, 4)[0], {})
     table = examples["load"](tmp_path)
     assert Kit(toy(1), artefacts=(table,)).need(examples["Unigrams"]) is table
     with pytest.raises(ValueError, match="vocabulary of 3 tokens"):
