@@ -8,7 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TYPES = {name: i for i, name in enumerate(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K",
-                                           "Q6_K"))}
+                                           "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"))}
 PARTS = {name: i for i, name in enumerate(("embed", "head", "norm", "q", "k", "v", "o", "gate", "up", "down",
                                            "norm1", "norm2", "q_norm", "k_norm"))}
 _I, _P = C.c_int32, C.c_void_p

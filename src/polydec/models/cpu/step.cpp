@@ -60,7 +60,7 @@ int step_weight(void* model, int layer, int part, int type, const void* data, ui
   Mat* a = m.matrix(layer, part);
   int want_n, want_k;
   if (!a || !m.shape_of(part, want_n, want_k)) return 1;
-  if (n != want_n || k != want_k || (swap && (n % swap || swap % 2)) || !shape(*a, type, n, k)) return 2;
+  if (n != want_n || k != want_k || (swap && (n % swap || swap % 2)) || type >= FILE_TYPES || !shape(*a, type, n, k)) return 2;
   if (!data || bytes != file_row(type, k) * uint64_t(n)) return 3;
   return m.pack(*a, static_cast<const u8*>(data), swap);
 }
