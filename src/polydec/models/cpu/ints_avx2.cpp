@@ -11,10 +11,8 @@
 
 namespace {
 constexpr int ROWS[COMPUTES] = {0, 5, 6};
-#ifndef WORDS16
-#define WORDS16 1
-#endif
-constexpr bool reads_words(int top, Compute compute) { return top == 255 || (WORDS16 && compute == INT16); }
+constexpr bool reads_words(int top) { return top == 255; }   // sums of 16 bits hold no pair of products of 8-bit codes
+constexpr bool fetches(int, Compute, int) { return true; }
 }  // namespace
 
 #include "tile_int.h"

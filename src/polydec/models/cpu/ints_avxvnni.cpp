@@ -12,7 +12,8 @@
 
 namespace {
 constexpr int ROWS[COMPUTES] = {0, 5, 6};
-constexpr bool reads_words(int, Compute) { return false; }
+constexpr bool reads_words(int) { return false; }
+constexpr bool fetches(int, Compute, int) { return true; }
 }  // namespace
 
 #include "tile_int.h"

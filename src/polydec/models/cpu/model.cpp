@@ -71,8 +71,7 @@ static Whole whole_at(float* at, size_t blocks) {
 }
 
 // Row i of the tile of M rows from r0 on as integers; false where it holds infinity or NaN.
-bool Model::round(const Job& j, int t, const Act& a, int r0, int i, int M, const float* row, const float* weight, float factor, bool bytes, bool words) {
-  (void)j;
+bool Model::round(int t, const Act& a, int r0, int i, int M, const float* row, const float* weight, float factor, bool bytes, bool words) {
   if (weight) {
     float* normed = own_row[size_t(t)].p;
     k->spread(row, weight, factor, a.k, 1, normed, nullptr, nullptr);
@@ -108,9 +107,10 @@ Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const in
     for (int i = 0; i < M; ++i) {
       if (!alone && (r0 + i) % threads != t) continue;
       const float* row = src + size_t(pick ? pick[r0 + i] : r0 + i) * size_t(n);
-      const float f = weight ? 1.0f / std::sqrt(k->squares(row, n) / float(n) + c.eps) : 1.0f;
+      const float square = weight ? k->squares(row, n) : 0.0f, f = weight ? 1.0f / std::sqrt(square / float(n) + c.eps) : 1.0f;
+      if (!std::isfinite(square)) endless = true;
       const size_t at = size_t(r0) * size_t(n) + size_t(i) * BLOCK;
-      if (whole && !round(j, t, a, r0, i, M, row, weight, f, bytes, words)) endless = true;
+      if (whole && !round(t, a, r0, i, M, row, weight, f, bytes, words)) endless = true;
       if (plain || scaled)
         k->spread(row, weight, f, n, M, plain ? a.plain + at : nullptr, scaled ? a.scaled + at : nullptr,
                   sums ? a.sums + size_t(r0) * size_t(blocks) * SUMS + i : nullptr);

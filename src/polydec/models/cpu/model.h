@@ -132,7 +132,7 @@ private:
     return at >= b.layers ? &top() : b.half[at] & 1 ? &layer[size_t(b.layer[at])].q : &layer[size_t(b.layer[at])].gate;
   }
   bool in_ints(const Mat& a) const { return compute != FLOAT32 && in_integers(a.type); }
-  bool round(const Job& j, int t, const Act& a, int r0, int i, int M, const float* row, const float* weight, float factor, bool bytes, bool words);
+  bool round(int t, const Act& a, int r0, int i, int M, const float* row, const float* weight, float factor, bool bytes, bool words);
   Act prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers);
   template <class Fn, class Done>
   void linear(const Job& j, int t, int& turn, const Mats& mats, const Act& in, const Mat* then, Fn&& out, Done&& done);

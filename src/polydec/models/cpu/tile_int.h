@@ -1,5 +1,6 @@
 // The micro-kernel in integers: M rows against one panel. Included once per instruction set after its registers, which hold WIDTH
-// outputs; ROWS (rows of the largest tile by compute) and reads_words (of the largest code and compute).
+// outputs; ROWS (rows of the largest tile by compute), reads_words (of the
+// largest code) and fetches (whether the next panel is asked for while this one is worked on).
 // One AND of a vector of nibbles gives 16 outputs x inputs 8g + {0, 2, 4, 6}, shift and AND 8g + {1, 3, 5, 7}.
 #pragma once
 #include <string.h>
@@ -91,7 +92,7 @@ INLINE int32_t four(const void* x) { int32_t v; memcpy(&v, x, 4); return v; }
 
 template <bool, class A, class> struct Choose { using type = A; };
 template <class A, class B> struct Choose<false, A, B> { using type = B; };
-template <class F, Compute C> constexpr bool WORDED = reads_words(F::top, C);
+template <class F, Compute C> constexpr bool WORDED = reads_words(F::top);
 
 // Products of 8 inputs (group g of the block) added to the sums; INT16 in bytes: s of the high halves, t of the low ones.
 template <class F, Compute C, int M, int g, class S> INLINE void products(const u8* w, const Whole& x, S (&s)[M], S (&t)[M]) {
@@ -159,7 +160,7 @@ template <class F, Compute C, int M> void tile(const u8* w, const u8* ahead, int
       UNROLL(8) for (int j = 0; j < M; ++j) y[h][j] = zero();
     for (int b = 0; b < blocks; ++b, at += L.bytes, soon += L.bytes) {
       if (L.head && b % 8 == 0) { head = at; at += L.head; soon += L.head; }
-      if constexpr (M * (C == INT8 ? 140 : 200) >= L.bytes)   // where reading is most of the time the processor's own prefetching is faster alone
+      if constexpr (fetches(M, C, L.bytes))
         for (int i = 0; i < L.bytes; i += 64) __builtin_prefetch(soon + i, 0, 2);
       UNROLL(2) for (int h = 0; h < AT_ONCE; ++h) block<F, C, M>(at, head, x, first + h * WIDTH, y[h]);
       x.bytes += M * BYTES[C]; x.words += M * BLOCK; x.scale += M; x.total += M; x.sums += M * SUMS;
