@@ -125,12 +125,12 @@ def test_floats_stay_floats_and_mix_with_blocks():
     assert CpuStep.build(narrow, weights(narrow), quantize="q8_0", compute="int16").kernel.endswith(" int16")
 
 
-@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("compute", NEAR)
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
 def test_infinite_activations_are_an_error(compute, number):
     c = config()
-    net = CpuStep.build(c, weights(c, seed=3), quantize=None if compute == "float32" else "q8_0", compute=compute)
-    with pytest.raises(ValueError, match="an activation is infinite or not a number"):
+    net = CpuStep.build(c, weights(c, seed=3), quantize="q8_0", compute=compute)
+    with pytest.raises(ValueError, match="NaN or infinite"):
         cache = net.new_cache()
         cache.stage([-1])
         state = torch.randn(1, 64)

@@ -107,8 +107,7 @@ Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const in
     for (int i = 0; i < M; ++i) {
       if (!alone && (r0 + i) % threads != t) continue;
       const float* row = src + size_t(pick ? pick[r0 + i] : r0 + i) * size_t(n);
-      const float square = weight ? k->squares(row, n) : 0.0f, f = weight ? 1.0f / std::sqrt(square / float(n) + c.eps) : 1.0f;
-      if (!std::isfinite(square)) endless = true;
+      const float f = weight ? 1.0f / std::sqrt(k->squares(row, n) / float(n) + c.eps) : 1.0f;
       const size_t at = size_t(r0) * size_t(n) + size_t(i) * BLOCK;
       if (whole && !round(t, a, r0, i, M, row, weight, f, bytes, words)) endless = true;
       if (plain || scaled)
