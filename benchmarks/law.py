@@ -28,6 +28,7 @@ from polydec.models.linear import cpu_name
 from polydec.models.query import Query
 
 CONTEXT = 500
+Law = Callable[[list[int]], Tensor]                # logits of every token of a text
 
 
 def logits(net: CpuStep, ids: list[int]) -> Tensor:
@@ -41,7 +42,7 @@ def read(path: Path) -> str:
         return f.read()
 
 
-def distance(parts: list[list[int]], truth: Callable[[list[int]], Tensor], other: Callable[[list[int]], Tensor]) -> dict[str, float]:
+def distance(parts: list[list[int]], truth: Law, other: Law) -> dict[str, float]:
     """Over all parts; the logits of one at a time."""
     divergence, changed, cost, cost_truth = list[Tensor](), 0, 0.0, 0.0
     for ids in parts:
@@ -72,10 +73,10 @@ def main() -> None:
     ids = list(source.text.encode(read(o.text)[:20 * o.tokens]))[:o.tokens]
     parts = [ids[i:i + CONTEXT] for i in range(0, len(ids), CONTEXT)]
 
-    def net(weights: Mapping[str, Any] = source.weights, **how: Any) -> Callable[[list[int]], Tensor]:
+    def net(weights: Mapping[str, Any] = source.weights, **how: Any) -> Law:
         built = CpuStep.build(source.config, weights, **how)
         return lambda ids: logits(built, ids)
-    sides: dict[str, Callable[[], Callable[[list[int]], Tensor]]] = {
+    sides: dict[str, Callable[[], Law]] = {
         "int16": lambda: net(compute="int16"), "int8": lambda: net(compute="int8"),
         **{f"quantize {k}": lambda k=k: net(quantize=k) for k in o.quantize}}
     try:

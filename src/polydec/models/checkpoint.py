@@ -61,7 +61,8 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `dtypes()`; device: "cpu" or "cuda"; threads: on
     the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
     native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
-    in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set). Raises ValueError where the model cannot be had or read."""
+    in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set).
+    Raises ValueError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:
             raise ValueError(f"threads is {threads}: it must be at least 1")

@@ -84,7 +84,7 @@ def sets() -> tuple[str, ...]:
 
 
 _DEFAULT = {"portable": "float32"}
-"""Where int16 is not the default: it is where it is no slower than float32 at 1 to 16 rows, and the law stays (docs/native.md)."""
+"""Sets on which int16 is not the default: it is where 1 to 16 rows take no longer than in float32 (docs/native.md)."""
 
 
 def compute_of(asked: str | None, isa: str) -> str:

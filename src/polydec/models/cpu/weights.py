@@ -44,14 +44,13 @@ class _File:
         return self._file.entries[self._file._names[name]]
 
     def raw(self, name: str) -> np.ndarray:
-        e = self.entry(name)
-        return self._file._bytes[e.start:e.stop]
+        return self._file.raw(self.entry(name))
 
     def release(self, name: str) -> None:
         e, page = self.entry(name), mmap.PAGESIZE
         first = e.start // page * page
         if hasattr(mmap, "MADV_DONTNEED"):
-            self._file._bytes._mmap.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
+            self._file.parts[e.part]._mmap.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
 
 
 class Loader:
