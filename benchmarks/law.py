@@ -47,7 +47,8 @@ def distance(parts: list[list[int]], truth: Law, other: Law) -> dict[str, float]
     divergence, changed, cost, cost_truth = list[Tensor](), 0, 0.0, 0.0
     for ids in parts:
         p, q = truth(ids).double().log_softmax(-1), other(ids).double().log_softmax(-1)
-        divergence.append((p.exp() * (p - q)).sum(-1).clamp(min=0))
+        term = (p.exp() * (p - q)).nan_to_num(0.0)      # a token that a draft lacks has weight 0 in both
+        divergence.append(term.sum(-1).clamp(min=0))
         changed += int((p.argmax(-1) != q.argmax(-1)).sum())
         at = torch.arange(len(ids) - 1), torch.tensor(ids[1:])
         cost, cost_truth = cost - float(q[:-1][at].sum()), cost_truth - float(p[:-1][at].sum())
