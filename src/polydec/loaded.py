@@ -118,8 +118,8 @@ def _message(at: int, message: Any) -> dict[str, str]:
 
 
 def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
-         threads: int | None = None, quantize: str | None = None, ngrams: str | None = "default",
-         trained: Sequence[str] = ()) -> LM:
+         threads: int | None = None, quantize: str | None = None, compute: str | None = None,
+         ngrams: str | None = "default", trained: Sequence[str] = ()) -> LM:
     """A model by Hub id, directory, GGUF file or `zoo:NAME`.
 
     draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
@@ -128,7 +128,7 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     here. Raises ValueError with one sentence where something cannot be had or was made for another model.
     """
     edge.check_threads(threads)
-    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize)
+    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize, compute=compute)
     if draft == "default":
         draft = zoo.default_draft(name)
     draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it

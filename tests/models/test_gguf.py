@@ -334,6 +334,36 @@ def _with(path, field, value):
     return file
 
 
+def test_a_model_in_several_parts(tmp_path):
+    """As the gguf library splits it: the same tensors as whole; what is missing, damaged or of another model is said."""
+    whole = tmp_path / "whole.gguf"
+    write_model(whole, model_of("llama"))
+    one, reader = GGUF(whole), gguf.GGUFReader(whole)
+    w = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=5)
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind, sub = field.types[0], field.types[-1]
+            w.add_key_value(key, field.contents(), kind, sub if kind == gguf.GGUFValueType.ARRAY else None)
+    for t in reader.tensors:
+        w.add_tensor(t.name, np.array(t.data), raw_dtype=t.tensor_type)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    files = sorted(tmp_path.glob("m-*.gguf"))
+    split = GGUF(files[0])
+    assert len(files) == len(split.parts) > 2 and split.config == one.config and set(split) == set(one)
+    assert all(torch.equal(split[name], one[name]) for name in one)
+    with pytest.raises(ValueError, match="give the first"):
+        GGUF(files[1])
+    good = files[1].read_bytes()
+    for data, match in ((good[:100], "a part of the model, cannot be read"), (files[2].read_bytes(), "is not part 2"),
+                        (None, "a part of the model, cannot be read")):
+        files[1].unlink() if data is None else files[1].write_bytes(data)
+        with pytest.raises(ValueError, match=match):
+            GGUF(files[0])
+
+
 def test_what_is_no_llama_is_refused(tmp_path):
     def mixture(w): w.add_expert_count(8)
     def parts(w): w.add_uint16("split.count", 3)

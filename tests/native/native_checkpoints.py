@@ -5,9 +5,10 @@ import gguf
 import numpy as np
 import torch
 
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL",
+         "IQ4_XS", "MXFP4")
 HALVES = {"Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2),
-          "Q6_K": (208,)}
+          "Q6_K": (208,), "Q2_K": (80, 82), "Q3_K": (108,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": ()}
 
 
 def config(kind: str = "llama", **changes) -> dict:
@@ -56,12 +57,15 @@ def blocks(kind: str, n: int, k: int, rng: np.random.Generator) -> np.ndarray:
         return torch.from_numpy(rng.standard_normal((n, k)) * k ** -0.5).bfloat16().view(torch.uint8).numpy().reshape(n, 2 * k)
     size, count = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     raw = rng.integers(0, 256, (n * k // size, count), dtype=np.uint8)
-    large = {"Q8_0": 100, "Q4_K": 400, "Q5_K": 900, "Q6_K": 3000}.get(kind, 12)
+    large = {"Q8_0": 100, "Q4_K": 400, "Q5_K": 900, "Q6_K": 3000, "Q2_K": 40, "Q3_K": 60, "IQ4_NL": 70,
+             "IQ4_XS": 1300}.get(kind, 12)
+    if kind == "MXFP4":                            # powers of two
+        raw[:, 0] = rng.integers(121, 124, len(raw)) - round(np.log2(k) / 2) + 4
     for j, at in enumerate(HALVES[kind]):
         sign = rng.choice([-1, 1], len(raw)) if len(HALVES[kind]) == 1 else 1
         scale = rng.uniform(0.5, 1, len(raw)) / large / k ** 0.5 * sign
         if j:                                      # offsets that centre the codes
-            scale = scale * (-8 if kind.endswith("1") else 8 if kind == "Q4_K" else 16)
+            scale = scale * (-8 if kind.endswith("1") else {"Q4_K": 8, "Q2_K": 1.5}.get(kind, 16))
         raw[:, at:at + 2] = scale.astype(np.float16)[:, None].view(np.uint8)
     return raw.reshape(n, -1)
 

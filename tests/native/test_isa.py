@@ -14,8 +14,8 @@ def test_the_named_set_runs_and_others_are_refused(monkeypatch):
     want, rows = available()[1].split(), []
     for isa in want:
         monkeypatch.setenv("POLYDEC_ISA", isa)
-        lm = polydec.load("zoo:tiny")
-        assert lm.checkpoint.kernel == f"native {isa}" and sets()[0] == isa
+        lm = polydec.load("zoo:tiny", compute="float32")
+        assert lm.checkpoint.kernel == f"native {isa} float32" and sets()[0] == isa
         rows.append(run([lm.checkpoint.lm.open((5, 6)).score(Draft.chain(6, (7, 8)), Want())])[0].row(2))
     assert all(torch.equal(r, rows[0]) for r in rows)
     monkeypatch.setenv("POLYDEC_ISA", "MMX")

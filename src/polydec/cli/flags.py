@@ -34,8 +34,10 @@ class Flags:
                                              rich_help_panel=MODEL)] = None
     dtype: Annotated[str, Option(help="auto (the compiled step where it serves), native, torch, float32, float16, bfloat16",
                                  rich_help_panel=MODEL)] = "auto"
-    quantize: Annotated[str | None, Option(help="q8_0: quantise a float checkpoint when loading it (approximate)",
+    quantize: Annotated[str | None, Option(help="q8_0 or q4_1: quantise a float checkpoint when loading it (approximate)",
                                            rich_help_panel=MODEL)] = None
+    compute: Annotated[str | None, Option(help="float32, int16 or int8 (approximate): what the compiled step multiplies "
+                                               "quantised weights in", rich_help_panel=MODEL)] = None
     device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu"
     threads: Annotated[int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)] = None
     raw: Annotated[bool, Option("--raw", help="no chat template", rich_help_panel=MODEL)] = False
@@ -75,7 +77,7 @@ class Flags:
     def load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
         return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads,
-                        quantize=self.quantize, ngrams=None if self.ngrams == "none" else self.ngrams,
+                        quantize=self.quantize, compute=self.compute, ngrams=None if self.ngrams == "none" else self.ngrams,
                         trained=tuple(self.with_ or ()))
 
     def options(self) -> dict[str, str]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from polydec.core.types import Vocab
 from polydec.models import artefact, cpu, edge, fields, zoo
+from polydec.models.cpu.library import COMPUTES
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
@@ -56,21 +57,25 @@ class Source:
 
 
 def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
-         quantize: str | None = None) -> Checkpoint:
+         quantize: str | None = None, compute: str | None = None) -> Checkpoint:
     """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `dtypes()`; device: "cpu" or "cuda"; threads: on
-    the CPU, at least 1 (default: all cores); quantize: "q8_0" stores a float checkpoint's matrices so, in the native step
-    only, and what is computed is then approximate. Raises ValueError where the model cannot be had or read."""
+    the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
+    native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
+    in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set).
+    Raises ValueError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:
             raise ValueError(f"threads is {threads}: it must be at least 1")
         torch.set_num_threads(threads)
     if dtype not in dtypes():
         raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes())}")
+    if compute is not None and compute not in COMPUTES:
+        raise ValueError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}, or not be given")
     if quantize is not None and quantize not in QUANTISED:
         raise ValueError(f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given")
     source = open_source(name)
     with edge.reading(f"{name} cannot be loaded"):
-        network, why = _network(source, dtype, device, threads, quantize)
+        network, why = _network(source, dtype, device, threads, quantize, compute)
     source.text.rows = network.size
     if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
         raise ValueError(edge.sentence(f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"))
@@ -86,7 +91,8 @@ def dtypes() -> dict[str, str]:
             "float16": "torch, weights in float16"}
 
 
-def _network(source: Source, dtype: str, device: str, threads: int | None, quantize: str | None) -> tuple[Any, str]:
+def _network(source: Source, dtype: str, device: str, threads: int | None, quantize: str | None,
+             compute: str | None) -> tuple[Any, str]:
     """The network that serves these files, and why the native step does not."""
     llama, native, why = source.config["model_type"] in FAMILIES, None, ""
     if dtype in ("auto", "native"):
@@ -95,14 +101,16 @@ def _network(source: Source, dtype: str, device: str, threads: int | None, quant
         elif not llama:
             why = f"model_type {source.config['model_type']!r} is not of the Llama skeleton"
         else:
-            native, why = cpu.attempt(source.config, source.weights, threads, quantize)
-        if native is None and (dtype == "native" or quantize):
-            asked = f"quantize is {quantize!r}" if quantize else "dtype is 'native'"
+            native, why = cpu.attempt(source.config, source.weights, threads, quantize, compute)
+        if native is None and (dtype == "native" or quantize or compute):
+            asked = f"quantize is {quantize!r}" if quantize else f"compute is {compute!r}" if compute else "dtype is 'native'"
             raise ValueError(f"{asked}: the native step cannot serve it ({why}); 'auto' runs it by torch")
     else:
         why = f"dtype is {dtype!r}"
     if quantize and native is None:
         raise ValueError(f"quantize is {quantize!r} and dtype is {dtype!r}: only the native step quantises (dtype 'auto')")
+    if compute and native is None:
+        raise ValueError(f"compute is {compute!r} and dtype is {dtype!r}: only the native step has a choice (dtype 'auto')")
     if native is not None:
         return native, ""
     kind = "auto" if dtype == "torch" else dtype

@@ -10,7 +10,7 @@ import re
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,12 @@ _BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of the file: shape as in torch, bytes [start, stop) of the file."""
+    """A tensor of the file: shape as in torch, bytes [start, stop) of the file, or of one of its parts."""
     shape: tuple[int, ...]
     type: GGMLQuantizationType
     start: int
     stop: int
+    part: int = 0
 
 
 class _Header:
@@ -95,8 +96,9 @@ class _Header:
 
 
 class GGUF(Mapping[str, Tensor]):
-    """One file: `fields` (its metadata), `config` (that of a Hugging Face config.json) and, as a mapping, the weights under
-    their Hugging Face names, dequantised when asked for (float32; F16 and BF16 tensors as they are).
+    """One file, or the first of several parts (NAME-00001-of-00003.gguf, the others beside it): `fields` (its metadata),
+    `config` (that of a Hugging Face config.json) and, as a mapping, the weights under their Hugging Face names, dequantised
+    when asked for (float32; F16 and BF16 tensors as they are).
 
     Raises ValueError where the file is no GGUF of versions 2 or 3, is truncated, or of an architecture outside
     ARCHITECTURES (that when `config` or the weights are asked for).
@@ -104,10 +106,28 @@ class GGUF(Mapping[str, Tensor]):
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         try:
-            self._bytes = np.memmap(self.path, np.uint8, "r")
-            self.fields, self.entries = _read(memoryview(self._bytes))
+            self.parts = [np.memmap(self.path, np.uint8, "r")]
+            self.fields, self.entries = _read(memoryview(self.parts[0]))
         except ValueError as e:                   # an empty file cannot be mapped: that too is a ValueError
             raise ValueError(sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
+        for path in _others(Path(self.path), self.fields):
+            try:
+                self.parts.append(np.memmap(path, np.uint8, "r"))
+                fields, entries = _read(memoryview(self.parts[-1]))
+            except (OSError, ValueError) as e:
+                raise ValueError(sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")) from None
+            if fields.get("split.no") != len(self.parts) - 1 or self.entries.keys() & entries.keys():
+                raise ValueError(sentence(f"{path} is not part {len(self.parts)} of {self.path}: its split.no is "
+                                          f"{fields.get('split.no')!r:.20}, or it holds tensors that are there already"))
+            self.entries |= {name: replace(e, part=len(self.parts) - 1) for name, e in entries.items()}
+        count = self.fields.get("split.tensors.count", len(self.entries))
+        if len(self.parts) > 1 and count != len(self.entries):
+            raise ValueError(sentence(f"{self.path} and its parts hold {len(self.entries)} tensors, but split.tensors.count is "
+                                      f"{count!r:.20}"))
+
+    def raw(self, entry: Entry) -> np.ndarray:
+        """The bytes of a tensor as they stand."""
+        return self.parts[entry.part][entry.start:entry.stop]
 
     def field(self, key: str, *default: Any) -> Any:
         """The metadata `key`; raises ValueError where it is missing and there is no default."""
@@ -123,9 +143,6 @@ class GGUF(Mapping[str, Tensor]):
                                       f"{', '.join(ARCHITECTURES)}"))
         if self.fields.get(f"{name}.expert_count"):
             raise ValueError(f"{self.path} holds a mixture of experts: GGUF files are read of dense models only")
-        if self.fields.get("split.count", 0) not in (0, 1):
-            raise ValueError(f"{self.path} is one of {self.fields['split.count']} parts: join them first "
-                             "(llama-gguf-split --merge)")
         return name
 
     @cached_property
@@ -242,7 +259,7 @@ class GGUF(Mapping[str, Tensor]):
 
     def _tensor(self, own: str) -> Tensor:
         entry = self.entries[own]
-        raw = self._bytes[entry.start:entry.stop]
+        raw = self.raw(entry)
         if entry.type in _PLAIN:
             return torch.from_numpy(np.array(raw)).view(_PLAIN[entry.type]).view(entry.shape)
         block, size = GGML_QUANT_SIZES[entry.type]
@@ -257,6 +274,19 @@ class GGUF(Mapping[str, Tensor]):
         except NotImplementedError:
             raise ValueError(f"{self.path} has the tensor {own} in {entry.type.name}, which the gguf library cannot "
                              "dequantise") from None
+
+
+def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
+    """The further parts of a model in several files, none where it is whole. Raises ValueError where this is not its first
+    part."""
+    count, number = fields.get("split.count", 0), fields.get("split.no", 0)
+    if count in (0, 1):
+        return []
+    name = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
+    if type(count) is not int or number != 0 or name is None or int(name[2]) != count:
+        raise ValueError(sentence(f"{path} is one of {count!r:.20} parts: give the first, NAME-00001-of-0000N.gguf, with the "
+                                  "others beside it, or join them (llama-gguf-split --merge)"))
+    return [path.with_name(f"{name[1]}-{i + 1:05}-of-{count:05}.gguf") for i in range(1, count)]
 
 
 def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:

@@ -5,23 +5,25 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from polydec.models.cpu.library import available, sets
+from polydec.models.cpu.library import available, compute_of, sets
 
 if TYPE_CHECKING:
     from polydec.models.cpu.network import CpuStep
 
 
 def attempt(config: Mapping[str, Any], weights: Mapping[str, Any], threads: int | None = None,
-            quantize: str | None = None) -> tuple[CpuStep | None, str]:
-    """The native network of a checkpoint, on the first of `sets`, or None and why the torch path serves."""
+            quantize: str | None = None, compute: str | None = None) -> tuple[CpuStep | None, str]:
+    """The native network of a checkpoint, on the first of `sets`, or None and why the torch path serves. Raises ValueError
+    where `compute` (or POLYDEC_COMPUTE) names no arithmetic."""
     runs, why = available()
     if not runs:
         return None, why
     isa = sets()[0]
+    compute = compute_of(compute, isa)
     if isa == "portable" and not os.environ.get("POLYDEC_ISA"):
         return None, "the native step has no kernels for this machine's instruction set"
     from polydec.models.cpu.network import CpuStep
     try:
-        return CpuStep.build(config, weights, threads=threads, isa=isa, quantize=quantize), ""
+        return CpuStep.build(config, weights, threads=threads, isa=isa, quantize=quantize, compute=compute), ""
     except ValueError as e:
         return None, str(e)

@@ -204,7 +204,8 @@ constexpr Kernels make(const char* name) {
   k.name = name;
   k.rows = ROWS;
   for (int m = 1; m <= ROWS; ++m) k.wide[m] = WIDE[m];
-  fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K, FmtQ6_K>(k);
+  fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K, FmtQ6_K, FmtQ2_K, FmtQ3_K,
+           FmtIQ4_NL, FmtIQ4_XS, FmtMXFP4>(k);
   k.squares = squares; k.spread = spread; k.block = block; k.join = join; k.finish = finish; k.turn = turn; k.gate = gate;
   k.reaches = reaches; k.largest = largest; k.peak = peak;
   return k;

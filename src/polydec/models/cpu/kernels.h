@@ -11,6 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define PRAGMA(x) _Pragma(#x)
+#define UNROLL(n) PRAGMA(GCC unroll n)   // accumulators stay in registers only if every loop over them is unrolled
+
 namespace polydec {
 
 using u8 = uint8_t;
@@ -21,23 +24,39 @@ constexpr int MAXM = 8;      // rows of one tile at most
 constexpr int SPAN = 128;    // positions of one block of attention
 constexpr float DUST = 0x1p-64f;   // smaller inputs of nibbles count as 0 (and from 2^37 on they may overflow), see tile.h
 
-enum Type : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TYPES };
-
-// A type in the file (units of `inputs` inputs) and packed (16 outputs; before every 8 blocks a header for K-quants).
-struct Layout { int inputs, file, head, bytes; bool scaled, sums; };
-constexpr Layout LAYOUT[TYPES] = {
-  {32, 128, 0, 2048, false, false},   // F32
-  {32, 64, 0, 1024, false, false},    // F16
-  {32, 64, 0, 1024, false, false},    // BF16
-  {32, 34, 0, 512 + 32, false, false},          // Q8_0
-  {32, 18, 0, 256 + 32, true, true},            // Q4_0
-  {32, 20, 0, 256 + 64, true, true},            // Q4_1
-  {32, 22, 0, 256 + 64 + 32, true, true},       // Q5_0
-  {32, 24, 0, 256 + 64 + 64, true, true},       // Q5_1
-  {256, 144, 64, 256 + 32, true, true},         // Q4_K
-  {256, 176, 64, 256 + 64 + 32, true, true},    // Q5_K
-  {256, 210, 32, 256 + 128 + 32, true, true},   // Q6_K
+// Those from Q8_INT on are in no file: Q8_0 as integer kernels want it.
+enum Type : int {
+  F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, Q8_INT, TYPES,
+  FILE_TYPES = Q8_INT
 };
+
+// A type in the file (units of `inputs` inputs) and packed: 16 outputs x 32 inputs, first the `low` bits of all codes, then the
+// `high` ones, then scales; before every 8 blocks a head with the scales of a super-block.
+// scaled, sums: what of the inputs fp32 kernels ask for.
+struct Layout { int inputs, file, head, bytes; bool scaled, sums; int low, high; };
+constexpr Layout LAYOUT[TYPES] = {
+  {32, 128, 0, 2048, false, false, 0, 0},   // F32
+  {32, 64, 0, 1024, false, false, 0, 0},    // F16
+  {32, 64, 0, 1024, false, false, 0, 0},    // BF16
+  {32, 34, 0, 512 + 32, false, false, 8, 0},          // Q8_0
+  {32, 18, 0, 256 + 32, true, true, 4, 0},            // Q4_0
+  {32, 20, 0, 256 + 64, true, true, 4, 0},            // Q4_1
+  {32, 22, 0, 256 + 64 + 32, true, true, 4, 1},       // Q5_0
+  {32, 24, 0, 256 + 64 + 64, true, true, 4, 1},       // Q5_1
+  {256, 144, 64, 256 + 32, true, true, 4, 0},         // Q4_K
+  {256, 176, 64, 256 + 64 + 32, true, true, 4, 1},    // Q5_K
+  {256, 210, 32, 256 + 128 + 32, true, true, 4, 2},   // Q6_K
+  {256, 84, 64, 128 + 32, true, true, 2, 0},          // Q2_K
+  {256, 110, 32, 128 + 64 + 32, true, true, 2, 1},    // Q3_K
+  {32, 18, 0, 256 + 32, false, false, 4, 0},          // IQ4_NL
+  {256, 136, 32, 256 + 16, false, false, 4, 0},       // IQ4_XS
+  {32, 17, 0, 256 + 16, false, false, 4, 0},          // MXFP4
+  {32, 34, 0, 512 + 32, false, false, 8, 0},          // Q8_INT
+};
+
+// What the codes of IQ4_NL and IQ4_XS, and those of MXFP4, stand for (the latter twice: its scales are half of what they say).
+alignas(16) constexpr int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+alignas(16) constexpr int8_t FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // What one row sees in one head's keys or values: positions [from, seen), those below `prefix` in place, the others through
 // `tail`.

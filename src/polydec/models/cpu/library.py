@@ -8,9 +8,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TYPES = {name: i for i, name in enumerate(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K",
-                                           "Q6_K"))}
+                                           "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"))}
 PARTS = {name: i for i, name in enumerate(("embed", "head", "norm", "q", "k", "v", "o", "gate", "up", "down",
                                            "norm1", "norm2", "q_norm", "k_norm"))}
+COMPUTES = {"float32": 0, "int16": 1, "int8": 2}  # what quantised matrices are multiplied in
+ENDLESS = 9                                       # what step_run answers where integers meet NaN or infinity
 _I, _P = C.c_int32, C.c_void_p
 
 
@@ -39,6 +41,7 @@ class Batch(C.Structure):
 _SIGNATURES = {
     "step_error": (C.c_char_p, [C.c_int]), "step_sets": (C.c_char_p, []),
     "step_new": (_P, [C.POINTER(Config), C.c_int, C.c_char_p]), "step_free": (None, [_P]), "step_set": (C.c_char_p, [_P]),
+    "step_compute": (C.c_int, [_P, C.c_int]),
     "step_weight": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int, C.c_int]),
     "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int]),
     "step_rotary": (C.c_int, [_P, _P, _P, C.c_uint64, C.c_int]), "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
@@ -78,3 +81,17 @@ def sets() -> tuple[str, ...]:
     if asked and asked not in here:
         raise ValueError(f"POLYDEC_ISA is {asked!r}: this machine has {', '.join(here)}")
     return tuple(sorted(here, key=lambda isa: isa != asked))
+
+
+_DEFAULT = {"portable": "float32"}
+"""Sets on which int16 is not the default: it is where 1 to 16 rows take no longer than in float32 (docs/native.md)."""
+
+
+def compute_of(asked: str | None, isa: str) -> str:
+    """The arithmetic of quantised matrices: what is asked for, else what POLYDEC_COMPUTE names, else an instruction set's
+    default. Raises ValueError where the name is none of COMPUTES."""
+    named = os.environ.get("POLYDEC_COMPUTE")
+    for who, name in (("compute", asked), ("POLYDEC_COMPUTE", named)):
+        if name and name not in COMPUTES:
+            raise ValueError(f"{who} is {name!r}: it must be one of {', '.join(COMPUTES)}")
+    return asked or named or _DEFAULT.get(isa, "int16")

@@ -7,8 +7,9 @@ static const auto nothing = [](int, int) {};
 
 static int panel_of(const Mat& a, int t, int threads) { return int(int64_t(a.panels) * t / threads); }
 
-Model::Model(const StepConfig& config, int threads, const Kernels* kernels)
-    : c(config), k(kernels), pools(threads), layer(size_t(config.layers)), window(size_t(config.layers), 0), own(size_t(threads)), own_att(size_t(threads)), own_scores(size_t(threads)),
+Model::Model(const StepConfig& config, int threads, const Set& kernels)
+    : c(config), set(kernels), k(kernels.floats), ints(kernels.integers), pools(threads), layer(size_t(config.layers)), window(size_t(config.layers), 0),
+      own(size_t(threads)), own_att(size_t(threads)), own_scores(size_t(threads)), own_row(size_t(threads)),
       best(size_t(threads)), share((size_t(config.layers) * 5 + 1) * size_t(threads)) {}
 
 Mat* Model::matrix(int l, int part) {
@@ -60,20 +61,47 @@ uint64_t Model::bytes() const {
   return n;
 }
 
+// Floats for the integers of `blocks` blocks of a row: scale, total, sums; bytes and words of at most 64 bytes each.
+static constexpr size_t WHOLE_FLOATS = 2 + SUMS + 16 + 16;
+
+static Whole whole_at(float* at, size_t blocks) {
+  float* scale = at + 32 * blocks;   // first what is aligned
+  return {reinterpret_cast<int8_t*>(at), reinterpret_cast<int16_t*>(at + 16 * blocks), scale, scale + blocks,
+          reinterpret_cast<int32_t*>(scale + 2 * blocks)};
+}
+
+// Row i of the tile of M rows from r0 on as integers; false where it holds infinity or NaN.
+bool Model::round(int t, const Act& a, int r0, int i, int M, const float* row, const float* weight, float factor, bool bytes, bool words) {
+  if (weight) {
+    float* normed = own_row[size_t(t)].p;
+    k->spread(row, weight, factor, a.k, 1, normed, nullptr, nullptr);
+    row = normed;
+  }
+  const size_t at = size_t(r0) * size_t(a.k / BLOCK) + size_t(i);
+  const Whole& w = a.whole;
+  int32_t* sums = w.sums + size_t(r0) * size_t(a.k / BLOCK) * SUMS + i;
+  return ints->round(row, a.k, compute, M, {bytes ? w.bytes + at * size_t(BYTES[compute]) : nullptr, words ? w.words + at * BLOCK : nullptr,
+                                            w.scale + at, w.total + at, sums});
+}
+
 // Rows become inputs of linear layers, normed where a weight is given. What is little work every thread does for itself,
 // without waiting; of more each takes some rows.
 Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers) {
   const int blocks = n / BLOCK, threads = j.pool.size();
   const bool alone = alone_with(m, threads);
-  bool plain = false, scaled = false, sums = false;
+  bool plain = false, scaled = false, sums = false, bytes = false, words = false;
   for (; *readers; ++readers) {
-    const Layout& l = LAYOUT[(*readers)->type];
+    const int type = (*readers)->type;
+    if (in_ints(**readers)) { (ints->words[compute][type] ? words : bytes) = true; continue; }
+    const Layout& l = LAYOUT[type];
     (l.scaled ? scaled : plain) = true;
     sums |= l.sums;
   }
+  const bool whole = bytes || words;
+  const int most = !whole ? k->rows : plain ? std::min(k->rows, ints->rows[compute]) : ints->rows[compute];
   float* base = alone ? own[size_t(t)].p : act.p;
   const size_t size = size_t(m) * size_t(n);
-  Act a{base, base + size, base + 2 * size, n, Tiles(m, k->rows)};
+  Act a{base, base + size, base + 2 * size, n, Tiles(m, most), whole_at(base + size, size_t(m) * size_t(blocks))};
   for (int g = 0; g < a.tiles.count; ++g) {
     const int r0 = a.tiles.first(g), M = a.tiles.first(g + 1) - r0;
     for (int i = 0; i < M; ++i) {
@@ -81,8 +109,10 @@ Act Model::prepare(const Job& j, int t, int m, int n, const float* src, const in
       const float* row = src + size_t(pick ? pick[r0 + i] : r0 + i) * size_t(n);
       const float f = weight ? 1.0f / std::sqrt(k->squares(row, n) / float(n) + c.eps) : 1.0f;
       const size_t at = size_t(r0) * size_t(n) + size_t(i) * BLOCK;
-      k->spread(row, weight, f, n, M, plain ? a.plain + at : nullptr, scaled ? a.scaled + at : nullptr,
-                sums ? a.sums + size_t(r0) * size_t(blocks) * SUMS + i : nullptr);
+      if (whole && !round(t, a, r0, i, M, row, weight, f, bytes, words)) endless = true;
+      if (plain || scaled)
+        k->spread(row, weight, f, n, M, plain ? a.plain + at : nullptr, scaled ? a.scaled + at : nullptr,
+                  sums ? a.sums + size_t(r0) * size_t(blocks) * SUMS + i : nullptr);
     }
   }
   if (!alone) j.pool.barrier();
@@ -99,12 +129,21 @@ void Model::linear(const Job& j, int t, int& turn, const Mats& mats, const Act& 
   const u8* next_up = then ? then->data + size_t(int64_t(then->panels) * t / threads) * then->panel : mats.mat[0]->data;
   auto panels = [&](const Mat& A, int p0, int p1, int off, const u8* ahead_a, const u8* ahead_b) {
     for (int g = 0; g < in.tiles.count; ++g) {
-      const int r0 = in.tiles.first(g), M = in.tiles.first(g + 1) - r0, most = k->wide[M];
+      const int r0 = in.tiles.first(g), M = in.tiles.first(g + 1) - r0;
+      const int most = in_ints(A) || (mats.pair && in_ints(*mats.pair)) ? 1 : k->wide[M];
       const float* sums = in.sums + size_t(r0) * size_t(blocks) * SUMS;
       auto one = [&](const Mat& a, int p, int wide, const u8* ahead, float* y) {
         const u8* w = a.data + size_t(p) * a.panel;
-        const float* x = (LAYOUT[a.type].scaled ? in.scaled : in.plain) + size_t(r0) * n;
-        k->tile[a.type][M][wide == 1 ? 0 : wide == most ? 1 : 2](w, g ? w : ahead + size_t(p - p0) * a.panel, a.panel, blocks, x, sums, y);
+        const u8* soon = g ? w : ahead + size_t(p - p0) * a.panel;
+        if (in_ints(a)) {
+          const size_t at = size_t(r0) * size_t(blocks);
+          const Whole& q = in.whole;
+          ints->tile[compute][a.type][M](w, soon, blocks, {q.bytes + at * size_t(BYTES[compute]), q.words + at * BLOCK, q.scale + at, q.total + at,
+                                                           q.sums + at * SUMS}, y);
+        } else {
+          const float* x = (LAYOUT[a.type].scaled ? in.scaled : in.plain) + size_t(r0) * n;
+          k->tile[a.type][M][wide == 1 ? 0 : wide == most ? 1 : 2](w, soon, a.panel, blocks, x, sums, y);
+        }
         if (a.bias)
           for (int i = 0; i < M; ++i)
             for (int e = 0; e < wide * LANES; ++e) y[i * wide * LANES + e] += a.bias[p * LANES + e];
@@ -130,7 +169,11 @@ void Model::linear(const Job& j, int t, int& turn, const Mats& mats, const Act& 
     done(p0, p1);
   };
   Share* mine = &share[size_t(turn++) * size_t(threads)];
-  const int step = std::max(mats.unit, (in.tiles.count > 2 ? 12 : 4 + mats.unit - 1) / mats.unit * mats.unit);
+  int step = std::max(mats.unit, (in.tiles.count > 2 ? 12 : 4 + mats.unit - 1) / mats.unit * mats.unit);
+  if (in_ints(*mats.mat[0])) {   // what is worked on and what is fetched meanwhile share the second cache
+    const size_t room = (in.tiles.count > 1 ? 262144 : 131072) / (mats.mat[0]->panel * (mats.pair ? 2 : 1));
+    step = std::max(mats.unit, std::min(step, int(room) / mats.unit * mats.unit));
+  }
   int p0, p1;
   while (mine[t].take(step, true, p0, p1)) range(p0, p1, p1 >= end);
   for (int v = 1; v < threads; ++v)
@@ -296,7 +339,7 @@ int Model::run(const StepBatch& b) {
   int longest;
   if (const int code = check(b, longest)) return code;
   const size_t m = size_t(b.rows), wide = size_t(std::max({c.width, c.inner, c.heads * c.head})), H = size_t(c.heads);
-  const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads), row = 2 * wide + wide / BLOCK * SUMS;
+  const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads), row = wide + wide / BLOCK * std::max(size_t(BLOCK + SUMS), WHOLE_FLOATS);
   const int blocks = (longest + SPAN - 1) / SPAN, threads = pools.get().size();
   const Job j{pools.get(), b, blocks, blocks * c.kv_heads < 4 * threads ? 1 : int(G),
               m < 4 || (m < 8 && blocks > 4) ? 0 : std::clamp(int(b.rows) * c.kv_heads / (3 * threads), 1, 16)};
@@ -309,13 +352,15 @@ int Model::run(const StepBatch& b) {
     if (!j.tile) parts.need(m * H * size_t(blocks) * part);
     const int few = std::max(1, 32 / threads);
     for (auto& o : own) o.need(size_t(std::min(int(b.rows), few)) * row);
+    if (compute != FLOAT32) for (auto& o : own_row) o.need(size_t(c.width));
     for (auto& o : own_att) o.need(4 * H * size_t(c.head));
     for (auto& o : own_scores) o.need(G * SPAN + 17 * G * part);
     for (auto& o : best) o.resize(size_t(b.outputs));
   } catch (const std::bad_alloc&) { return 4; }
   deal(j);
+  endless = false;
   j.pool.run([&](int t) { work(j, t); });
-  return 0;
+  return endless ? 9 : 0;
 }
 
 }  // namespace polydec

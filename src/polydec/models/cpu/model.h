@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include "integers.h"
 #include "pack.h"
 #include "pool.h"
 #include "step.h"
@@ -72,8 +73,10 @@ struct Tiles {
   int first(int g) const { return m / count * g + std::min(g, m % count); }
 };
 
-// Inputs of linear layers, tile by tile: as they are, with the nibbles' factors, sums of blocks.
-struct Act { float *plain, *scaled, *sums; int k; Tiles tiles; };
+// Inputs of linear layers, tile by tile: as they are, with the nibbles' factors, sums of blocks; rounded to integers.
+struct Act { float *plain, *scaled, *sums; int k; Tiles tiles; Whole whole; };
+// A set of kernels: floats and integers.
+struct Set { const char* name; const Kernels* floats; const Integers* integers; };
 
 struct Layer { Mat q, k, v, o, gate, up, down; float *norm1 = nullptr, *norm2 = nullptr, *qnorm = nullptr, *knorm = nullptr; };
 // Matrices of one input, one after another in units of panels that stay in one thread; or two side by side.
@@ -88,7 +91,10 @@ enum Clock { LINEAR, ATTENTION, REST, HEAD, CLOCKS };
 
 struct Model {
   StepConfig c;
+  const Set set;
   const Kernels* k;
+  const Integers* ints;
+  Compute compute = FLOAT32;   // what quantised matrices are multiplied in
   Pools pools;
   std::mutex busy;
   Arena arena;
@@ -99,7 +105,7 @@ struct Model {
   std::vector<int> window;     // of each layer: how many positions a row sees, its own included; 0: all
   double spent[CLOCKS] = {}, mark = 0;
 
-  Model(const StepConfig& config, int threads, const Kernels* kernels);
+  Model(const StepConfig& config, int threads, const Set& kernels);
   Mat* matrix(int l, int part);
   float** norm(int l, int part, int& n);
   bool shape_of(int part, int& n, int& k) const;
@@ -113,7 +119,8 @@ private:
   struct Job { Pool& pool; const StepBatch& b; int blocks, heads, tile; };
   struct Out { float value; int32_t at; };
   Buffer x, qkv, att, hid, act, parts;
-  std::vector<Buffer> own, own_att, own_scores;
+  std::vector<Buffer> own, own_att, own_scores, own_row;
+  std::atomic<bool> endless{false};   // whether a number of this step was infinite or NaN
   std::vector<std::vector<Out>> best;
   std::vector<Share> share;
 
@@ -124,6 +131,8 @@ private:
   const Mat* next(const StepBatch& b, int at) const {   // the first matrix from the at-th layer on
     return at >= b.layers ? &top() : b.half[at] & 1 ? &layer[size_t(b.layer[at])].q : &layer[size_t(b.layer[at])].gate;
   }
+  bool in_ints(const Mat& a) const { return compute != FLOAT32 && in_integers(a.type); }
+  bool round(int t, const Act& a, int r0, int i, int M, const float* row, const float* weight, float factor, bool bytes, bool words);
   Act prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers);
   template <class Fn, class Done>
   void linear(const Job& j, int t, int& turn, const Mats& mats, const Act& in, const Mat* then, Fn&& out, Done&& done);

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polydec.core.types import Reads, Want
 from polydec.models.cache import GROWTH, Cache
-from polydec.models.cpu.library import Batch, CacheOf, PartOf, library
+from polydec.models.cpu.library import COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
 from polydec.models.fields import check_skeleton
@@ -34,19 +34,19 @@ class CpuStep:
     """A network of models/lm.py whose rows never depend on their neighbours: every row is summed in one fixed order, so its
     bits are the same for any batch, tree, number of threads and instruction set.
 
-    kernel: name of the instruction set; dtype: block types of the weights, most of them first; approximate: why the law is
-    not the checkpoint's, or "".
+    kernel: name of the instruction set and of the arithmetic of quantised matrices (`compute`); dtype: block types of the
+    weights, most of them first; approximate: why the law is not the checkpoint's, or "".
     """
     tree = True
     partial = True
 
-    def __init__(self, config: Config, rope: Rope, head: int, outputs: int, threads: int, isa: str) -> None:
+    def __init__(self, config: Config, rope: Rope, head: int, outputs: int, threads: int, isa: str, compute: str) -> None:
         c, self._lib = config, library()
         self.config, self.layers, self.context, self.size, self.threads = c, c.layers, rope.context, c.vocab, threads
         self._rope, self._head, self._outputs = rope, head, outputs
         self._every, self._no_exit = tuple(range(c.layers)), (-1,) * c.layers
         self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
-        self._turned = 0
+        self._turned, self.kernel = 0, ""
         self._tokens: Tensor | None = None
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
         self.dtype, self.approximate, self.cost = "", "", 0.0
@@ -57,7 +57,8 @@ class CpuStep:
         if not self._model:
             raise ValueError(f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
                              f"multiples of 32, head {head} of 16, the instruction set {isa or 'auto'!r} one that runs here")
-        self.kernel = f"native {self._lib.step_set(self._model).decode()}"
+        self.compute = compute
+        self._check(self._lib.step_compute(self._model, COMPUTES[compute]))
 
     def __del__(self) -> None:
         if getattr(self, "_model", None):
@@ -65,12 +66,14 @@ class CpuStep:
 
     @staticmethod
     def build(config: Mapping[str, Any], weights: Mapping[str, Any], *, threads: int | None = None, isa: str = "",
-              quantize: str | None = None) -> CpuStep:
+              quantize: str | None = None, compute: str = "float32") -> CpuStep:
         """From the dict of a Hugging Face config.json and its tensors by name, or a GGUF file's, whose blocks stay as they are.
 
         threads: 1 or more, by default the cores this process may use. isa: "" (the best), "AVX-512", "AVX2", "portable".
-        quantize: "q8_0" stores the matrices of a float checkpoint so (the law is then approximate). Raises ValueError where
-        the library does not serve this network (a block type or an odd shape that it lacks), OSError where there is none.
+        quantize: "q8_0" or "q4_1" stores the matrices of a float checkpoint so (the law is then approximate). compute: what
+        quantised matrices are multiplied in, "float32", or their inputs rounded to 16 or 8 bits: "int16", "int8" (the law is
+        then approximate). Raises ValueError where the library does not serve this network (a block type or an odd shape that
+        it lacks), OSError where there is none.
         """
         if config.get("model_type") in FAMILIES:
             check_skeleton(config, weights)
@@ -78,6 +81,8 @@ class CpuStep:
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
         if not 1 <= threads <= 1024:
             raise ValueError(f"threads is {threads}: it must lie in 1 to 1024")
+        if compute not in COMPUTES:
+            raise ValueError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}")
         load = Loader(weights, quantize)
         head = int(config.get("head_dim") or load.shape("model.layers.0.self_attn.q_proj.weight")[0] // c.heads)
         rope = Rope.of(config, head)
@@ -85,13 +90,17 @@ class CpuStep:
             raise ValueError(f"rotary embedding turns {rope.dim} of {head} dimensions: the native step reads such models from "
                              "safetensors only")
         tokens = weights["lm_head.tokens"].long() if "lm_head.tokens" in weights else None
-        net = CpuStep(c, rope, head, c.vocab if tokens is None else len(tokens), threads, isa)
+        net = CpuStep(c, rope, head, c.vocab if tokens is None else len(tokens), threads, isa, compute)
         net._tokens = tokens
         if any(c.windows):
             widths = array("i", [w or 0 for w in c.windows])
             net._check(net._lib.step_windows(net._model, *widths.buffer_info()))
         net._widen = load_all(load, c, head, net._put, tokens)
-        net.dtype, net.approximate = load.summary, load.approximate
+        if not load.quantised:                    # whatever was asked for, floats are multiplied as floats
+            net.compute = "float32"
+        net.kernel = f"native {net._lib.step_set(net._model).decode()} {net.compute}"
+        rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
+        net.dtype, net.approximate = load.summary, ", ".join(filter(None, (load.approximate, rounded)))
         layer = (2 * c.heads + 2 * c.kv_heads) * head * c.width + 3 * c.inner * c.width
         net.cost = float(c.layers * layer + net._outputs * c.width)
         return net
@@ -196,6 +205,8 @@ class CpuStep:
                   None if logits is None else logits.data_ptr(), outs + 8 * R if some else None,
                   None if hidden is None else C.addressof(hidden), None if exits is None else exits.data_ptr())
         if code := self._lib.step_run(self._model, C.byref(b)):
+            if code == ENDLESS:
+                raise ValueError(NOT_FINITE)
             self._check(code)
         best: list[int] = []
         if some and R:

@@ -1,6 +1,7 @@
 // Packing: GGUF blocks of 16 outputs become one panel, block after block of 32 inputs; nothing is rounded.
 #pragma once
 #include <string.h>
+#include <cmath>
 #include "kernels.h"
 
 namespace polydec {
@@ -34,6 +35,8 @@ inline bool shape(Mat& a, int type, int n, int k) {
   a.panel = size_t(a.blocks) * l.bytes + size_t((a.blocks + 7) / 8) * l.head;
   return true;
 }
+// Where Q8_INT has input k of output o: byte vectors of inputs 8g + {0, 2, 4, 6}, then of 8g + {1, 3, 5, 7}.
+inline int byte_at(int k, int o) { return 64 * (2 * (k / 8) + k % 2) + 4 * o + k % 8 / 2; }
 inline size_t file_row(int type, int k) { return size_t(k / LAYOUT[type].inputs) * LAYOUT[type].file; }
 
 // Six-bit scale and offset of sub-block j of Q4_K and Q5_K.
@@ -55,31 +58,76 @@ inline bool finite_row(int type, const u8* row, int k) {
   if (type == F16) return finite<uint16_t>(row, k, 0x7c00);
   if (type == BF16) return finite<uint16_t>(row, k, 0x7f80);
   const Layout& l = LAYOUT[type];
-  const int halves = type == Q4_1 || type == Q5_1 || type == Q4_K || type == Q5_K ? 2 : 1;
+  const int halves = type == Q4_1 || type == Q5_1 || type == Q4_K || type == Q5_K || type == Q2_K ? 2 : 1;
+  const int at = type == Q6_K ? 208 : type == Q2_K ? 80 : type == Q3_K ? 108 : 0;
   bool good = true;
-  for (int b = 0; b < k / l.inputs; ++b) good &= finite<uint16_t>(row + size_t(b) * l.file + (type == Q6_K ? 208 : 0), halves, 0x7c00);
+  for (int b = 0; b < k / l.inputs; ++b) {
+    const u8* s = row + size_t(b) * size_t(l.file) + at;
+    good &= type == MXFP4 ? *s != 255 : finite<uint16_t>(s, halves, 0x7c00);
+  }
   return good;
+}
+
+// Six-bit scale j of Q3_K, 16 inputs each.
+inline int8_t six_bits_of_3(const u8* s, int j) {
+  return int8_t(((j < 8 ? s[j] & 15 : s[j - 8] >> 4) | (s[8 + j % 4] >> 2 * (j / 4) & 3) << 4) - 32);
 }
 
 // The 32 unsigned codes of block b of one row in the file.
 inline void codes(int type, const u8* row, int b, u8* q) {
-  if (LAYOUT[type].inputs == 32) {
-    const u8* s = row + size_t(b) * LAYOUT[type].file;
-    const bool five = type == Q5_0 || type == Q5_1;
-    const u8* low = s + (type == Q4_0 ? 2 : type == Q4_1 ? 4 : type == Q5_0 ? 6 : 8);
-    uint32_t high = 0;
-    if (five) memcpy(&high, low - 4, 4);
-    for (int k = 0; k < 32; ++k) q[k] = u8((k < 16 ? low[k] & 15 : low[k - 16] >> 4) | (high >> k & 1) << 4);
-    return;
-  }
-  const u8* s = row + size_t(b / 8) * LAYOUT[type].file;
+  const Layout& l = LAYOUT[type];
+  const u8* s = row + size_t(l.inputs == 32 ? b : b / 8) * size_t(l.file);
   const int j = b % 8;
-  if (type == Q6_K) {
-    const u8 *low = s + 64 * (j / 4) + 32 * (j % 2), *high = s + 128 + 32 * (j / 4);
-    for (int k = 0; k < 32; ++k) q[k] = u8((low[k] >> 4 * (j % 4 / 2) & 15) | (high[k] >> 2 * (j % 4) & 3) << 4);
-  } else {
-    const u8* low = s + (type == Q4_K ? 16 : 48) + 32 * (j / 2);
-    for (int k = 0; k < 32; ++k) q[k] = u8((low[k] >> 4 * (j % 2) & 15) | (type == Q5_K ? s[16 + k] >> j & 1 : 0) << 4);
+  switch (type) {
+    case Q6_K: {
+      const u8 *low = s + 64 * (j / 4) + 32 * (j % 2), *high = s + 128 + 32 * (j / 4);
+      for (int k = 0; k < 32; ++k) q[k] = u8((low[k] >> 4 * (j % 4 / 2) & 15) | (high[k] >> 2 * (j % 4) & 3) << 4);
+      return;
+    }
+    case Q4_K: case Q5_K: {
+      const u8* low = s + (type == Q4_K ? 16 : 48) + 32 * (j / 2);
+      for (int k = 0; k < 32; ++k) q[k] = u8((low[k] >> 4 * (j % 2) & 15) | (type == Q5_K ? s[16 + k] >> j & 1 : 0) << 4);
+      return;
+    }
+    case Q2_K: case Q3_K: {
+      const u8* low = s + (type == Q2_K ? 16 : 32) + 32 * (j / 4);
+      for (int k = 0; k < 32; ++k) q[k] = u8((low[k] >> 2 * (j % 4) & 3) | (type == Q3_K ? s[k] >> j & 1 : 0) << 2);
+      return;
+    }
+    default: {   // 16 low nibbles, 16 high ones; before those of Q5 32 fifth bits
+      const u8* low = type == IQ4_XS ? s + 8 + 16 * j : s + (type == MXFP4 ? 1 : type == Q4_1 ? 4 : type == Q5_0 ? 6 : type == Q5_1 ? 8 : 2);
+      uint32_t high = 0;
+      if (l.high) memcpy(&high, low - 4, 4);
+      for (int k = 0; k < 32; ++k) q[k] = u8((k < 16 ? low[k] & 15 : low[k - 16] >> 4) | (high >> k & 1) << 4);
+    }
+  }
+}
+
+// Where the low bits of input k lie: which of the 32-bit words of an output, and from which bit on. The high ones likewise.
+struct Place { int word, bit; };
+inline Place place(int bits, int k) {
+  const int g = k / 8, i = 4 * (k % 8);
+  return bits == 4 ? Place{g, i} : bits == 2 ? Place{g / 2, i + 2 * (g % 2)} : Place{0, i + g};
+}
+
+// Scales of block b for output o; those of a super-block into its head.
+inline void pack_scales(int type, const u8* s, int b, int o, u8* head, u8* scale) {
+  const int j = b % 8;
+  auto heads = [&](int d, int m) {
+    if (j) return;
+    memcpy(head + 2 * o, s + d, 2);
+    if (m) memcpy(head + 32 + 2 * o, s + m, 2);
+  };
+  switch (type) {
+    case Q4_K: case Q5_K: heads(0, 2); six_bits(s + 4, j, scale[o], scale[16 + o]); return;
+    case Q6_K: heads(208, 0); scale[o] = s[192 + 2 * j]; scale[16 + o] = s[193 + 2 * j]; return;
+    case Q2_K: heads(80, 82); scale[o] = s[2 * j]; scale[16 + o] = s[2 * j + 1]; return;
+    case Q3_K: heads(108, 0); for (int h = 0; h < 2; ++h) scale[16 * h + o] = u8(six_bits_of_3(s + 96, 2 * j + h)); return;
+    case IQ4_XS: heads(0, 0); scale[o] = u8(((s[4 + j / 2] >> 4 * (j % 2) & 15) | (u16(s + 2) >> 2 * j & 3) << 4) - 32); return;
+    case MXFP4: scale[o] = s[0]; return;
+    default:
+      memcpy(scale + 2 * o, s, 2);
+      if (type == Q4_1 || type == Q5_1) memcpy(scale + 32 + 2 * o, s + 2, 2);
   }
 }
 
@@ -94,42 +142,47 @@ inline void pack_panel(const Mat& a, int p, const u8* const* rows) {
     for (int o = 0; o < LANES; ++o) {
       const u8* row = rows[o];
       if (!row) continue;
-      const u8* s = row + size_t(l.inputs == 32 ? b : b / 8) * l.file;
+      const u8* s = row + size_t(l.inputs == 32 ? b : b / 8) * size_t(l.file);
       if (a.type <= BF16) {
         const int e = a.type == F32 ? 4 : 2;
         for (int k = 0; k < BLOCK; ++k) memcpy(to + (k * LANES + o) * e, s + k * e, size_t(e));
         continue;
       }
-      if (a.type == Q8_0) {
-        for (int k = 0; k < BLOCK; ++k) to[k * LANES + o] = s[2 + k];
-        memcpy(to + 512 + 2 * o, s, 2);
-        continue;
-      }
-      u8 q[BLOCK];
-      codes(a.type, row, b, q);
-      uint32_t low[4] = {}, high[2] = {};
-      const bool six = a.type == Q6_K;
-      for (int k = 0; k < BLOCK; ++k) {
-        const int g = k / 8, i = k % 8;
-        low[g] |= uint32_t(q[k] & 15) << 4 * i;
-        if (six) high[g / 2] |= uint32_t(q[k] >> 4) << (4 * i + 2 * (g % 2)); else high[0] |= uint32_t(q[k] >> 4) << (4 * i + g);
-      }
-      for (int g = 0; g < 4; ++g) memcpy(to + 64 * g + 4 * o, &low[g], 4);
-      const bool wide = a.type >= Q5_0 && a.type != Q4_K;
-      if (wide) for (int h = 0; h < (six ? 2 : 1); ++h) memcpy(to + 256 + 64 * h + 4 * o, &high[h], 4);
-      u8* scale = to + (six ? 384 : wide ? 320 : 256);
-      if (six) {
-        if (b % 8 == 0) memcpy(head + 2 * o, s + 208, 2);
-        scale[o] = s[192 + 2 * (b % 8)];
-        scale[16 + o] = s[193 + 2 * (b % 8)];
-      } else if (l.head) {
-        if (b % 8 == 0) { memcpy(head + 2 * o, s, 2); memcpy(head + 32 + 2 * o, s + 2, 2); }
-        six_bits(s + 4, b % 8, scale[o], scale[16 + o]);
+      if (l.low == 8) {
+        for (int k = 0; k < BLOCK; ++k) to[a.type == Q8_0 ? k * LANES + o : byte_at(k, o)] = u8(s[2 + k] + (a.type == Q8_0 ? 0 : 128));
       } else {
-        memcpy(scale + 2 * o, s, 2);
-        if (a.type == Q4_1 || a.type == Q5_1) memcpy(scale + 32 + 2 * o, s + 2, 2);
+        u8 q[BLOCK];
+        codes(a.type, row, b, q);
+        uint32_t low[4] = {}, high[2] = {};
+        for (int k = 0; k < BLOCK; ++k) {
+          const Place at = place(l.low, k), over = place(l.high, k);
+          low[at.word] |= uint32_t(q[k] & ((1 << l.low) - 1)) << at.bit;
+          high[over.word % 2] |= uint32_t(q[k] >> l.low) << over.bit;
+        }
+        for (int g = 0; g < l.low; ++g) memcpy(to + 64 * g + 4 * o, &low[g], 4);
+        for (int g = 0; g < l.high; ++g) memcpy(to + 64 * (l.low + g) + 4 * o, &high[g], 4);
       }
+      pack_scales(a.type, s, b, o, head, to + 64 * (l.low + l.high));
     }
+  }
+}
+
+// What a row's dequantisation multiplies codes with in each half of a block, and takes off.
+struct Scales { float d[2], m[2]; };
+inline Scales scales_of(int type, const u8* head, const u8* scale, int o) {
+  auto half = [&](const u8* at) { return half_to_float(u16(at + 2 * o)); };
+  auto both = [](float d, float m) { return Scales{{d, d}, {m, m}}; };
+  auto whole = [&](int at) { return float(int8_t(scale[at + o])); };
+  switch (type) {
+    case Q4_K: case Q5_K: return both(half(head) * float(scale[o]), half(head + 32) * float(scale[16 + o]));
+    case Q6_K: case Q3_K: return {{half(head) * whole(0), half(head) * whole(16)}, {0, 0}};
+    case Q2_K:
+      return {{half(head) * float(scale[o] & 15), half(head) * float(scale[16 + o] & 15)},
+              {half(head + 32) * float(scale[o] >> 4), half(head + 32) * float(scale[16 + o] >> 4)}};
+    case IQ4_XS: return both(half(head) * whole(0), 0);
+    case MXFP4: return both(std::ldexp(1.0f, scale[o] - 128), 0);
+    case Q4_1: case Q5_1: return both(half(scale), half(scale + 32));
+    default: return both(half(scale), 0);
   }
 }
 
@@ -140,33 +193,31 @@ inline void unpack_row(const Mat& a, int n, float* out) {
   const int o = n % LANES;
   for (int b = 0; b < a.blocks; ++b, at += l.bytes, out += BLOCK) {
     if (l.head && b % 8 == 0) { head = at; at += l.head; }
-    const bool six = a.type == Q6_K, wide = a.type >= Q5_0 && a.type != Q4_K;
-    const u8* scale = at + (six ? 384 : wide ? 320 : 256);
-    float d = 0, m = 0, d2 = 0;
-    if (six) { d = half_to_float(u16(head + 2 * o)); d2 = d * float(int8_t(scale[16 + o])); d *= float(int8_t(scale[o])); }
-    else if (l.head) { d = half_to_float(u16(head + 2 * o)) * scale[o]; m = half_to_float(u16(head + 32 + 2 * o)) * scale[16 + o]; }
-    else if (a.type >= Q4_0) {
-      d = half_to_float(u16(scale + 2 * o));
-      if (a.type == Q4_1 || a.type == Q5_1) m = half_to_float(u16(scale + 32 + 2 * o));
-    }
-    else if (a.type == Q8_0) d = half_to_float(u16(at + 512 + 2 * o));
+    Scales s{};
+    if (a.type > BF16) s = scales_of(a.type, head, at + 64 * (l.low + l.high), o);
     for (int k = 0; k < BLOCK; ++k) {
-      const int lane = k * LANES + o, g = k / 8, i = k % 8;
+      const int lane = k * LANES + o;
+      const float d = s.d[k / 16], m = s.m[k / 16];
       switch (a.type) {
         case F32: out[k] = f32(at + 4 * lane); continue;
         case F16: out[k] = half_to_float(u16(at + 2 * lane)); continue;
         case BF16: out[k] = brain_to_float(u16(at + 2 * lane)); continue;
         case Q8_0: out[k] = d * float(int8_t(at[lane])); continue;
+        case Q8_INT: out[k] = d * float(at[byte_at(k, o)] - 128); continue;
       }
-      uint32_t low, high = 0;
-      memcpy(&low, at + 64 * g + 4 * o, 4);
-      if (wide) memcpy(&high, at + 256 + (six ? 64 * (g / 2) : 0) + 4 * o, 4);
-      const int q = int(low >> 4 * i & 15) | (!wide ? 0 : six ? int(high >> (4 * i + 2 * (g % 2)) & 3) << 4 : int(high >> (4 * i + g) & 1) << 4);
+      const Place low = place(l.low, k), over = place(l.high, k);
+      uint32_t x, y = 0;
+      memcpy(&x, at + 64 * low.word + 4 * o, 4);
+      if (l.high) memcpy(&y, at + 64 * (l.low + over.word) + 4 * o, 4);
+      const int q = int(x >> low.bit & ((1u << l.low) - 1)) | int(y >> over.bit & ((1u << l.high) - 1)) << l.low;
       switch (a.type) {
         case Q4_0: out[k] = d * float(q - 8); break;
         case Q5_0: out[k] = d * float(q - 16); break;
-        case Q6_K: out[k] = (k < 16 ? d : d2) * float(q - 32); break;
-        case Q4_K: case Q5_K: out[k] = d * float(q) - m; break;
+        case Q6_K: out[k] = d * float(q - 32); break;
+        case Q3_K: out[k] = d * float(q - 4); break;
+        case IQ4_NL: case IQ4_XS: out[k] = d * float(IQ4[q]); break;
+        case MXFP4: out[k] = d * float(FP4[q]); break;
+        case Q4_K: case Q5_K: case Q2_K: out[k] = d * float(q) - m; break;
         default: out[k] = d * float(q) + m;
       }
     }

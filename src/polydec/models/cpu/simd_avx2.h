@@ -68,6 +68,8 @@ inline V signed_bytes(const u8* p) { return {signed8(p), signed8(p + 8)}; }
 inline __m256 bytes8(const u8* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
 inline V bytes(const u8* p) { return {bytes8(p), bytes8(p + 8)}; }
 inline I words(const u8* p) { return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))}; }
+inline __m256i byte_words8(const u8* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
+inline I byte_words(const u8* p) { return {byte_words8(p), byte_words8(p + 8)}; }
 inline I either(I x, I y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
 inline I down(I x, int n) { return {_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)}; }
 inline I up(I x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
@@ -83,6 +85,20 @@ inline I nibble_mask(I x, int n) {
   const __m256i v = *(const __m256i*)at[n];
   return {_mm256_and_si256(x.a, v), _mm256_and_si256(x.b, v)};
 }
+inline V low_nibbles(const u8* p) { const I x = byte_words(p); return {_mm256_cvtepi32_ps(mask(x, 15).a), _mm256_cvtepi32_ps(mask(x, 15).b)}; }
+inline V high_nibbles(const u8* p) { const I x = down(byte_words(p), 4); return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+// 2^(e - 128) of 16 bytes e.
+inline __m256 half_powers8(__m256i e) {
+  const __m256i one = _mm256_set1_epi32(1), tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), _mm256_min_epi32(e, one));
+  return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(_mm256_sub_epi32(e, one), 23), tiny));
+}
+inline V half_powers(const u8* p) { const I e = byte_words(p); return {half_powers8(e.a), half_powers8(e.b)}; }
+inline I lookup(const int8_t* table, I x) {
+  const __m256i t = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)table));
+  return {_mm256_shuffle_epi8(t, x.a), _mm256_shuffle_epi8(t, x.b)};
+}
+inline __m256 signed_byte8(__m256i x, int n) { return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x, 24 - 8 * n), 24)); }
+inline V signed_byte(I x, int n) { return {signed_byte8(x.a, n), signed_byte8(x.b, n)}; }
 constexpr float LIFT = 1, DROP = 1;
 inline V floats(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 

@@ -52,6 +52,15 @@ inline I down(I a, int n) { return _mm512_srli_epi32(a, unsigned(n)); }
 inline I up(I a, int n) { return _mm512_slli_epi32(a, unsigned(n)); }
 inline I mask(I a, uint32_t m) { return _mm512_and_si512(a, _mm512_set1_epi32(int(m))); }
 inline I nibble_mask(I a, int n) { return mask(a, 15u << 4 * n); }
+inline I byte_words(const u8* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)); }
+inline V low_nibbles(const u8* p) { return _mm512_cvtepi32_ps(mask(byte_words(p), 15)); }
+inline V high_nibbles(const u8* p) { return _mm512_cvtepi32_ps(down(byte_words(p), 4)); }
+inline V half_powers(const u8* p) {   // 2^(e - 128) of 16 bytes e
+  const I e = byte_words(p), one = _mm512_set1_epi32(1), tiny = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), _mm512_min_epi32(e, one));
+  return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_slli_epi32(_mm512_sub_epi32(e, one), 23), tiny));
+}
+inline I lookup(const int8_t* table, I x) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)table)), x); }
+inline V signed_byte(I x, int n) { return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(x, unsigned(24 - 8 * n)), 24)); }
 #ifdef DENORMALS
 constexpr float LIFT = 0x1p90f, DROP = 0x1p59f;
 inline V floats(I a) { return _mm512_castsi512_ps(a); }   // a * 2^-149

@@ -51,6 +51,18 @@ inline I mask(I a, uint32_t m) { EACH a.v[i] &= m; return a; }
 inline I nibble_mask(I a, int n) { return mask(a, 15u << 4 * n); }
 constexpr float LIFT = 1, DROP = 1;
 inline V floats(I a) { V r; EACH r.v[i] = float(int32_t(a.v[i])); return r; }
+inline V low_nibbles(const u8* p) { V r; EACH r.v[i] = float(p[i] & 15); return r; }
+inline V high_nibbles(const u8* p) { V r; EACH r.v[i] = float(p[i] >> 4); return r; }
+inline V half_powers(const u8* p) {   // 2^(e - 128) of 16 bytes e
+  V r;
+  EACH { const uint32_t u = p[i] < 2 ? 0x200000u << p[i] : uint32_t(p[i] - 1) << 23; memcpy(&r.v[i], &u, 4); }
+  return r;
+}
+inline I lookup(const int8_t* table, I x) {
+  EACH { u8 b[4]; memcpy(b, &x.v[i], 4); for (u8& e : b) e = u8(table[e & 15]); memcpy(&x.v[i], b, 4); }
+  return x;
+}
+inline V signed_byte(I x, int n) { V r; EACH r.v[i] = float(int8_t(x.v[i] >> 8 * n)); return r; }
 #undef EACH
 
 }  // namespace

@@ -3,6 +3,14 @@
 
 #include "model.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+static bool has_avxvnni() {   // older compilers do not know the name; that the system saves the registers AVX2 has told
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
 using namespace polydec;
 
 static const char* const ERRORS[] = {
@@ -10,21 +18,25 @@ static const char* const ERRORS[] = {
   "the data is shorter or longer than its shape says", "out of memory", "weights are missing",
   "a row is outside the batch, the vocabulary, the context or the cache", "layers outside the network",
   "a number in it is NaN or infinite",
+  "an activation is infinite or not a number", "the arithmetic is chosen before weights are given",
 };
 
-static std::vector<const Kernels*> sets() {
-  std::vector<const Kernels*> out;
+static std::vector<Set> sets() {
+  std::vector<Set> out;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool two = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (two && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
-    if (__builtin_cpu_is("amd")) out.push_back(kernels_zen());
-    out.push_back(kernels_avx512());
+    const bool vnni = __builtin_cpu_supports("avx512vnni");
+    if (vnni && __builtin_cpu_is("amd")) out.push_back({"AVX-512-Zen", kernels_zen(), integers_vnni()});
+    if (vnni) out.push_back({"AVX-512-VNNI", kernels_avx512(), integers_vnni()});
+    out.push_back({"AVX-512", kernels_avx512(), integers_avx2()});
   }
-  if (two) out.push_back(kernels_avx2());
+  if (two && integers_avxvnni() && has_avxvnni()) out.push_back({"AVX2-VNNI", kernels_avx2(), integers_avxvnni()});
+  if (two) out.push_back({"AVX2", kernels_avx2(), integers_avx2()});
 #endif
-  out.push_back(kernels_portable());
+  out.push_back({"portable", kernels_portable(), integers_portable()});
   return out;
 }
 
@@ -35,7 +47,7 @@ const char* step_error(int code) { return code >= 0 && code < int(sizeof ERRORS 
 const char* step_sets(void) {
   static const std::string names = [] {
     std::string s;
-    for (const Kernels* k : sets()) s += std::string(s.empty() ? "" : " ") + k->name;
+    for (const Set& set : sets()) s += std::string(s.empty() ? "" : " ") + set.name;
     return s;
   }();
   return names.c_str();
@@ -48,19 +60,27 @@ void* step_new(const StepConfig* c, int threads, const char* set) {
       bad(c->kv_heads, c->heads) || bad(c->head, 4096) || bad(c->inner, 1 << 20) || bad(c->context, most) || bad(threads, 1024))
     return nullptr;
   if (c->head % LANES || c->turned < 2 || c->turned > c->head || c->turned % 2 || c->width % BLOCK || c->inner % BLOCK || c->heads % c->kv_heads || !(c->eps >= 0)) return nullptr;
-  for (const Kernels* k : sets())
-    if (!*set || !strcmp(set, k->name)) return new (std::nothrow) Model(*c, threads, k);
+  for (const Set& s : sets())
+    if (!*set || !strcmp(set, s.name)) return new (std::nothrow) Model(*c, threads, s);
   return nullptr;
 }
 void step_free(void* model) { delete static_cast<Model*>(model); }
-const char* step_set(void* model) { return static_cast<Model*>(model)->k->name; }
+const char* step_set(void* model) { return static_cast<Model*>(model)->set.name; }
+int step_compute(void* model, int compute) {
+  Model& m = *static_cast<Model*>(model);
+  if (compute < 0 || compute >= COMPUTES) return 2;
+  if (m.bytes()) return 10;
+  m.compute = Compute(compute);
+  return 0;
+}
 
 int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap) {
   Model& m = *static_cast<Model*>(model);
   Mat* a = m.matrix(layer, part);
   int want_n, want_k;
   if (!a || !m.shape_of(part, want_n, want_k)) return 1;
-  if (n != want_n || k != want_k || (swap && (n % swap || swap % 2)) || !shape(*a, type, n, k)) return 2;
+  if (n != want_n || k != want_k || (swap && (n % swap || swap % 2)) || type >= FILE_TYPES) return 2;
+  if (!shape(*a, m.compute != FLOAT32 && type == Q8_0 ? int(Q8_INT) : type, n, k)) return 2;
   if (!data || bytes != file_row(type, k) * uint64_t(n)) return 3;
   return m.pack(*a, static_cast<const u8*>(data), swap);
 }

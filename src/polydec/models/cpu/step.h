@@ -49,6 +49,8 @@ const char* step_sets(void);                                         // instruct
 void* step_new(const StepConfig* config, int threads, const char* set);   // null where it does not fit; set "": the best
 void step_free(void* model);
 const char* step_set(void* model);
+// What quantised matrices are multiplied in, before any is given: 0 fp32, 1 and 2 inputs rounded to 16 and 8 bits (integers.h).
+int step_compute(void* model, int compute);
 // One matrix [n, k] as it stands in the file. Where `swap` is a head's width, output 2i + h of a head becomes i + h * swap/2.
 int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap);
 // A norm, or a bias of a matrix: n floats, which `count` must be as well.

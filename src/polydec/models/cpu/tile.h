@@ -8,9 +8,6 @@
 #pragma once
 #include "kernels.h"
 
-#define PRAGMA(x) _Pragma(#x)
-#define UNROLL(n) PRAGMA(GCC unroll n)   // accumulators stay in registers only if every loop over them is unrolled
-
 namespace {
 using namespace polydec;
 
@@ -20,7 +17,7 @@ struct Plain {   // floats: no scale
   struct Word {};
   static Word word(const u8*, int) { return {}; }
   static V d(const u8*, const u8*, int) { return zero(); }
-  static V m(const u8*, const u8*) { return zero(); }
+  static V m(const u8*, const u8*, int) { return zero(); }
 };
 struct FmtF32 : Plain {
   static constexpr Type type = F32;
@@ -55,13 +52,13 @@ struct FmtQ4_1 : Nibbles {
   static constexpr Type type = Q4_1;
   static constexpr bool offset = true;
   static V d(const u8* b, const u8*, int) { return halves(b + 256); }
-  static V m(const u8* b, const u8*) { return halves(b + 288); }
+  static V m(const u8* b, const u8*, int) { return halves(b + 288); }
 };
 struct FmtQ4_K : Nibbles {
   static constexpr Type type = Q4_K;
   static constexpr bool offset = true;
   static V d(const u8* b, const u8* h, int) { return mul(halves(h), bytes(b + 256)); }
-  static V m(const u8* b, const u8* h) { return sub(zero(), mul(halves(h + 32), bytes(b + 272))); }
+  static V m(const u8* b, const u8* h, int) { return sub(zero(), mul(halves(h + 32), bytes(b + 272))); }
 };
 struct Wide : Nibbles {   // nibbles and more bits: `high` has them from bit 4 (i % 4) + 4 on
   struct Word { I low[2], high[2]; };
@@ -82,13 +79,13 @@ struct FmtQ5_1 : Five {
   static constexpr Type type = Q5_1;
   static constexpr bool offset = true;
   static V d(const u8* b, const u8*, int) { return halves(b + 320); }
-  static V m(const u8* b, const u8*) { return halves(b + 352); }
+  static V m(const u8* b, const u8*, int) { return halves(b + 352); }
 };
 struct FmtQ5_K : Five {
   static constexpr Type type = Q5_K;
   static constexpr bool offset = true;
   static V d(const u8* b, const u8* h, int) { return mul(halves(h), bytes(b + 320)); }
-  static V m(const u8* b, const u8* h) { return sub(zero(), mul(halves(h + 32), bytes(b + 336))); }
+  static V m(const u8* b, const u8* h, int) { return sub(zero(), mul(halves(h + 32), bytes(b + 336))); }
 };
 struct FmtQ6_K : Wide {
   static constexpr Type type = Q6_K;
@@ -100,6 +97,51 @@ struct FmtQ6_K : Wide {
     return floats(either(nibble_mask(w.low[i / 4], i % 4), mask(w.high[i / 4], 48u << 4 * (i % 4))));
   }
   static V d(const u8* b, const u8* h, int half) { return mul(halves(h), signed_bytes(b + 384 + 16 * half)); }
+};
+struct FmtQ2_K : Nibbles {   // two bits lie as the fifth and sixth of Q6_K do
+  static constexpr Type type = Q2_K;
+  static constexpr bool offset = true;
+  static constexpr int unit = 16;
+  static Word word(const u8* b, int g) { const I w = down(words(b + 64 * (g / 2)), 2 * (g % 2)); return {{w, down(w, 16)}}; }
+  static V get(const Word& w, const u8*, int, int i) { return floats(mask(w.low[i / 4], 3u << 4 * (i % 4))); }
+  static V d(const u8* b, const u8* h, int half) { return mul(halves(h), low_nibbles(b + 128 + 16 * half)); }
+  static V m(const u8* b, const u8* h, int half) { return sub(zero(), mul(halves(h + 32), high_nibbles(b + 128 + 16 * half))); }
+};
+struct FmtQ3_K : Wide {
+  static constexpr Type type = Q3_K;
+  static constexpr int centre = 4, unit = 16;
+  static Word word(const u8* b, int g) {   // bit 4i + g: the third of input 8g + i
+    const I w = down(words(b + 64 * (g / 2)), 2 * (g % 2)), t = words(b + 128), h = g < 2 ? up(t, 2 - g) : down(t, g - 2);
+    return {{w, down(w, 16)}, {h, down(h, 16)}};
+  }
+  static V get(const Word& w, const u8*, int, int i) {
+    return floats(either(mask(w.low[i / 4], 3u << 4 * (i % 4)), mask(w.high[i / 4], 4u << 4 * (i % 4))));
+  }
+  static V d(const u8* b, const u8* h, int half) { return mul(halves(h), signed_bytes(b + 192 + 16 * half)); }
+};
+struct Looked : Plain {   // codes that stand for numbers of a table
+  static constexpr bool scale = true;
+  struct Word { I byte[2]; };   // inputs 8g + {0, 2, 4, 6} and 8g + {1, 3, 5, 7}
+  static Word look(const int8_t* table, const u8* b, int g) {
+    const I w = words(b + 64 * g);
+    return {{lookup(table, mask(w, 0x0F0F0F0F)), lookup(table, mask(down(w, 4), 0x0F0F0F0F))}};
+  }
+  static V get(const Word& w, const u8*, int, int i) { return signed_byte(w.byte[i % 2], i / 2); }
+};
+struct FmtIQ4_NL : Looked {
+  static constexpr Type type = IQ4_NL;
+  static Word word(const u8* b, int g) { return look(IQ4, b, g); }
+  static V d(const u8* b, const u8*, int) { return halves(b + 256); }
+};
+struct FmtIQ4_XS : Looked {
+  static constexpr Type type = IQ4_XS;
+  static Word word(const u8* b, int g) { return look(IQ4, b, g); }
+  static V d(const u8* b, const u8* h, int) { return mul(halves(h), signed_bytes(b + 256)); }
+};
+struct FmtMXFP4 : Looked {
+  static constexpr Type type = MXFP4;
+  static Word word(const u8* b, int g) { return look(FP4, b, g); }
+  static V d(const u8* b, const u8*, int) { return half_powers(b + 256); }
 };
 
 template <class F, int M, int P>
@@ -142,13 +184,13 @@ void tile(const u8* w, const u8* ahead, size_t panel, int blocks, const float* x
       }
       UNROLL(4) for (int p = 0; p < P; ++p) {
         V d = F::d(w + p * panel, head + p * panel, half);
-        const V o = F::offset ? F::m(w + p * panel, head + p * panel) : d;
+        const V o = F::offset ? F::m(w + p * panel, head + p * panel, half) : d;
         if constexpr (F::nibbles && F::centre == 0 && DROP != 1) d = mul(d, all(DROP));
         UNROLL(8) for (int j = 0; j < M; ++j) {
           float* at = y + (j * P + p) * LANES;
           V t = load(at), c = s[j][p];
           if constexpr (F::centre != 0) c = fma(c, all(DROP), all(float(-F::centre) * sums[(F::unit == 16 ? half : 2) * M + j]));
-          if constexpr (F::offset) t = add(t, fma(d, c, mul(o, all(sums[2 * M + j]))));   // the block first: its parts cancel
+          if constexpr (F::offset) t = add(t, fma(d, c, mul(o, all(sums[(F::unit == 16 ? half : 2) * M + j]))));   // the block first: its parts cancel
           else if constexpr (F::scale) t = fma(d, c, t);
           else t = add(t, c);
           store(at, t);
