@@ -80,8 +80,8 @@ def test_a_repeated_answer_is_copied_block_by_block():
     target.network.weight[:] = -50.0
     for a in range(9):
         target.network.weight[:, a, (a + 1) % 9] = 50.0
-    out = run([answer_one(Speculative(target, Copying(), Match(), Fixed(10)), Request((*range(9), *range(9), *range(9), 0, 1, 2, 3),
-                                                                           max_tokens=110))])[0]
+    request = Request((*range(9), *range(9), *range(9), 0, 1, 2, 3), max_tokens=110)
+    out = run([answer_one(Speculative(target, Copying(), Match(), Fixed(10)), request)])[0]
     assert len(out.token_ids) / out.stats.passes >= 0.8 * 11
 
 

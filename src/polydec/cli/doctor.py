@@ -17,6 +17,7 @@ from polydec import api
 from polydec.bench import diagnose, machine, profile
 from polydec.edge import check_threads
 from polydec.models import cpu, zoo
+from polydec.models.ngrams import NGrams
 
 
 def doctor(model: Annotated[str, typer.Option(help="model to ask about: a name like generate's")] = "zoo:smollm2",
@@ -70,11 +71,12 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
         lm = api.load(model, threads=threads)
     except ValueError as e:
         return {"name": model, "error": str(e)}
-    kept = profile.read(lm)
+    kept, table = profile.read(lm), lm.find(NGrams)
     def one(point: Any) -> dict[str, Any]:
         return {"name": point.name, "kernel": point.kernel, "weights": point.dtype, "why_not_native": point.why or None}
     return {**one(lm.checkpoint), "draft": one(lm.draft) if lm.draft else None,
-            "ngrams": {"order": lm.ngrams.order, "contexts": len(lm.ngrams.key_M)} if lm.ngrams else None,
+            "ngrams": None if table is None else {"order": table.order, "contexts": len(table.key_M)},
+            "artefacts": [a.kind for a in lm.artefacts],
             "profile": None if kept is None else asdict(kept)}
 
 

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from polydec import api
+from polydec.core.types import Vocab
 from polydec.models import ngrams, stop_head
 from polydec.models.template import Template
 
@@ -86,7 +87,7 @@ def _gguf(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
 
 def _artefact(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
     key = torch.arange(1, 7, dtype=torch.int64).numpy().astype(np.uint64)
-    table = ngrams.NGrams(2, api.checkpoint.Vocab(VOCAB, frozenset(), "x"), key, np.zeros((6, 2), np.uint16),
+    table = ngrams.NGrams(2, Vocab(VOCAB, frozenset(), "x"), key, np.zeros((6, 2), np.uint16),
                           np.full((6, 2), 9, np.uint8))
     ngrams.save(where / "ngrams", table, {})
     stop_head.save(where / "head", stop_head.fresh(8, 2, False, 0), {})
