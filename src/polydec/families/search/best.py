@@ -36,15 +36,15 @@ class Best:
         self._first = sure if self._first is None else self._first
 
     def results(self, texts: Sequence[Text], stats: SearchStats) -> list[Result]:
-        """The answers, of all texts that ended, the best first. A text that was found several times stands once; only where
-        fewer than n differ, repeats follow. Raises ValueError where there are fewer than n in any case."""
-        once = {tuple(t.tokens): t for t in reversed(texts)}
-        ranked = [*sorted(once.values(), key=texts.index), *(t for t in texts if once[tuple(t.tokens)] is not t)]
-        if self._choices.stop > len(ranked):
-            raise ValueError(f"n is {self._choices.stop}: this search found {len(ranked)} texts")
-        out, mine = list[Result](), replace(stats, first=self._first or 0)
+        """The answers, of at least one text that ended, the best first. A text that was found several times stands once; where
+        fewer than n differ, the last of them stands for the rest."""
+        once = dict[tuple[int, ...], Text]()
+        for text in texts:
+            once.setdefault(tuple(text.tokens), text)
+        ranked, out = list(once.values()), list[Result]()
+        mine = replace(stats, first=self._first or 0)
         for answer, choice in zip(self._answers, self._choices, strict=True):
-            answer.follow(ranked[choice])
+            answer.follow(ranked[min(choice, len(ranked) - 1)])
             out.append(answer.result(mine))
             mine = replace(mine, scored=0, ended=0)
         return out
