@@ -60,17 +60,19 @@ class Walk:
         self.root, self.position, self._open = root, position, True
 
     @staticmethod
-    async def open(method: Method, prompt: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
-        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping."""
-        return await Walk.behind(method, method.target.open(prompt), prompt, base=base)
+    async def open(method: Method, prompt: Sequence[int], *, base: Reads = Reads.NOTHING, whole: bool = False) -> Walk:
+        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping; whole: all of
+        the prompt, for a walk that will be forked (else the end of it may ride with the first round)."""
+        return await Walk.behind(method, method.target.open(prompt), prompt, base=base, whole=whole)
 
     @staticmethod
-    async def behind(method: Method, session: Session, text: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
+    async def behind(method: Method, session: Session, text: Sequence[int], *, base: Reads = Reads.NOTHING,
+                     whole: bool = False) -> Walk:
         """Go on in a session that stands behind `text`, whose last token is the pending root. The walk owns the session."""
         guess: Guess | None = None
         try:
             guess = method.drafter.open(text, session)
-            await _prefill(session, guess, text)
+            await _prefill(session, guess, text, whole)
         except BaseException:
             if guess is not None:
                 guess.close()
@@ -122,9 +124,10 @@ class Walk:
             self._session.close()
 
 
-async def _prefill(session: Session, guess: Guess, prompt: Sequence[int]) -> None:
+async def _prefill(session: Session, guess: Guess, prompt: Sequence[int], whole: bool) -> None:
     """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole."""
-    scores = await session.prefill(replace(guess.want, law=guess.want.base))
+    want = replace(guess.want, law=guess.want.base)
+    scores = await session.prefill(replace(want, last=True) if whole and not want.prompt else want)
     if guess.want.prompt and len(prompt) > 1:
-        whole = Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1], prompt=True)
-        guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, whole)
+        verdict = Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1], prompt=True)
+        guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, verdict)
