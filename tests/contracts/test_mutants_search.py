@@ -11,7 +11,7 @@ from polydec.targets.searched import searched
 from polydec.testing.check_search import check_search
 from search_reference import groups_of_texts, ranked
 
-FILES = ("stats", "branches", "best", "diverse_beam")
+FILES = ("stats", "ranking", "branches", "best", "diverse_beam")
 NUMBER = count()
 
 MUTANTS = {
@@ -26,20 +26,28 @@ MUTANTS = {
                             "for g in groups for b in g.ended), key=self._score"),
     "shapers are ignored": ("diverse_beam", "scores.row(beam.node)", "scores.base.row(beam.node)"),
     "log-probabilities of another beam": ("diverse_beam", "(beam.node,), (x,)", "(group.live[0].node,), (x,)"),
-    "Finished is never told": ("best", "answer.follow(ranked[min(choice, len(ranked) - 1)])\n            out.append(answer.result",
-                               "answer = ranked[min(choice, len(ranked) - 1)].fork()\n            answer.choice = choice\n"
-                               "            out.append(answer.result"),
+    "Finished is never told": ("best", "answer.follow(ranked[min(choice, len(ranked) - 1)])\n",
+                               "answer = ranked[min(choice, len(ranked) - 1)].fork()\n            answer.choice = choice\n"),
     "one text for all choices": ("best", "ranked[min(choice, len(ranked) - 1)]", "ranked[0]"),
     "one text several times": ("best", "once.setdefault(tuple(text.tokens), text)", "once[id(text)] = text"),
-    "the length does not count": ("diverse_beam", "len(beam.text.tokens) ** self.length_penalty", "1.0"),
+    "the length does not count": ("ranking", "total / length ** self.length_penalty", "total"),
     "stop strings are not seen": ("diverse_beam", "(into.hypothesis(), 0.0, 0)", "(Mute(into), 0.0, 0)"),
     "what may still change is given out": ("best", "sure = len(common(texts))", "sure = len(texts[0].tokens)"),
     "more answers than beams": ("best", "self._choices.stop > width", "False"),
     "an end behind the best ones counts": ("diverse_beam", "elif rank < self.beams:", "elif True:"),
-    "the first end wins": ("diverse_beam", "self.early is True or", "True or"),
+    "the first end wins": ("ranking", "return self.score(total, limit if self.length_penalty > 0.0 else length) <= worst",
+                          "return True"),
+    "the bound is no bound": ("ranking", "limit if self.length_penalty > 0.0 else length", "length"),
     "temperature 0 is a law of one text": ("searched", "", ""),
 }
-MUTE = "\n\ndef Mute(into):\n    text = into.hypothesis()\n    text._writer = __import__('polydec.core.request').core.request.Mute()\n    return text\n"
+MUTE = """
+
+def Mute(into):
+    from polydec.core import request
+    text = into.hypothesis()
+    text._writer = request.Mute()
+    return text
+"""
 
 
 def search(fault=None):

@@ -11,6 +11,7 @@ from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited
 from polydec.families.search.diverse_beam import DiverseBeam
+from polydec.families.search.ranking import Ranking
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition
@@ -45,7 +46,7 @@ def test_a_search_as_wide_as_all_texts_finds_the_best(size, length, alpha):
     for seed in range(6):
         target = toy(seed, size)
         want = brute(target, length, alpha)
-        got = texts(DiverseBeam(target, size ** length, 1, length_penalty=alpha), length, 5)
+        got = texts(DiverseBeam(target, size ** length, 1, ranking=Ranking(alpha)), length, 5)
         for (x, score), (best, y) in zip(got, want):
             assert x == y and abs(score - best) < 1e-9
 
@@ -70,7 +71,7 @@ def test_it_is_what_the_card_says(width, groups, strength):
         target = toy(seed, 6)
         for alpha in (0.0, 1.0):
             want = ranked(groups_of_texts(target, 7, width, groups, strength, alpha))
-            got = texts(DiverseBeam(target, width, groups, strength, alpha), 7, len(want))
+            got = texts(DiverseBeam(target, width, groups, strength, Ranking(alpha)), 7, len(want))
             assert [x for x, _ in got] == [x for _, x in want]
             assert all(abs(a - b) < 1e-9 for (_, a), (b, _) in zip(got, want))
 
@@ -102,7 +103,7 @@ def test_width_one_is_greedy():
         law = toy(seed, 6)
         want = run([answers(build("plain", Shaped(law, Greedy()))[0], Request(PROMPT, 20))])[0][0].token_ids
         for early in (True, False):
-            assert texts(DiverseBeam(law, 1, 1, early=early), 20)[0][0] == want
+            assert texts(DiverseBeam(law, 1, 1, ranking=Ranking(early=early)), 20)[0][0] == want
 
 
 def test_what_is_given_out_early_stands():

@@ -6,6 +6,7 @@ from typing import Annotated
 from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.families.search.diverse_beam import DiverseBeam
+from polydec.families.search.ranking import Ranking
 from polydec.kit import Kit
 from polydec.options import AtLeast, Note, Within
 from polydec.targets.searched import searched
@@ -28,8 +29,9 @@ def build(
     width: Annotated[int, Within(1, 64), "beams in all"] = 10,
     groups: Annotated[int, AtLeast(1), "groups of beams; divides width"] = 5,
     strength: Annotated[float, Within(0, 100), "log-probability that a choice of an earlier group costs"] = 0.5,
-    length_penalty: Annotated[float, Within(-10, 10), "power of the length that divides a score; below 0 favours short texts"] = 1.0,
+    length_penalty: Annotated[float, Within(-10, 10), Note("below 0 favours short texts"),
+                              "power of the length that divides a score"] = 1.0,
     early: Annotated[bool | None, Note("none: when no text can win that is not there"),
                      "true: stop at as many ended texts as beams; false: guess whether going on helps"] = None,
 ) -> DiverseBeam:
-    return DiverseBeam(searched(kit.target), width, groups, strength, length_penalty, early)
+    return DiverseBeam(searched(kit.target), width, groups, strength, Ranking(length_penalty, early))

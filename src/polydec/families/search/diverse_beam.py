@@ -13,6 +13,7 @@ from polydec.core.transcript import Text, Transcript, logprobs
 from polydec.core.types import Exactness, Reads, Vocab
 from polydec.families.search.best import Best
 from polydec.families.search.branches import Branches
+from polydec.families.search.ranking import LIKELIEST, Ranking
 from polydec.families.search.stats import SearchStats
 
 
@@ -35,12 +36,10 @@ class Group:
 class DiverseBeam:
     """At every step the groups choose one after another. Each keeps the `width / groups` best continuations of its own beams,
     where a token that earlier groups have chosen c times at this step scores `strength` * c less. A continuation that ends is
-    kept aside if it is among the best `width / groups`. The answers are the best texts of all groups by score: summed
-    log-probabilities, less the charges, over length ** length_penalty (length: tokens of the answer, its end counted).
+    kept aside if it is among the best `width / groups`. The answers are the best texts of all groups.
 
-    width: beams in all, 1 to 64; groups: divides it; strength: lambda, 0 to 100; length_penalty: alpha, -10 to 10; early: when
-    a group that holds as many ended texts as beams is done: True, at once; False, when none of its beams, at its length now,
-    scores better than the worst of these; None, when none can still come to, however long it gets.
+    width: beams in all, 1 to 64; groups: divides it; strength: lambda, 0 to 100; ranking: what the best text is, and when a
+    group is done.
 
     Exact: approximate. A search for the likeliest text; nothing is drawn, so all seeds give one text.
     Reduces to: beam search with one group, or with strength 0 (of width / groups beams); greedy decoding at width 1.
@@ -50,8 +49,7 @@ class DiverseBeam:
     width: int = 10
     groups: int = 5
     strength: float = 0.5
-    length_penalty: float = 1.0
-    early: bool | None = None
+    ranking: Ranking = LIKELIEST
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -105,9 +103,9 @@ class DiverseBeam:
             else:
                 continue                          # it ends, and is not good enough for that
             tokens.append(x)
-        ended.sort(key=self._score, reverse=True)
-        after = Group(tuple(live), tuple(ended[:self.beams]))
-        return (Group((), after.ended) if self._done(after, request.max_tokens) else after), tokens
+        best = sorted(ended, key=self._score, reverse=True)[:self.beams]
+        done = self._done(live, best, request.max_tokens)
+        return Group(() if done else tuple(live), tuple(best)), tokens
 
     def _continuations(self, group: Group, scores: Scores, chosen: Mapping[int, int]) -> list[tuple[float, Beam, int]]:
         """(total, beam, token), the best first: enough of each beam that as many go on as there are beams."""
@@ -124,14 +122,13 @@ class DiverseBeam:
         return sorted(out, key=lambda option: -option[0])
 
     def _score(self, beam: Beam) -> float:
-        return beam.total / len(beam.text.tokens) ** self.length_penalty
+        return self.ranking.score(beam.total, len(beam.text.tokens))
 
-    def _done(self, group: Group, limit: int) -> bool:
+    def _done(self, live: Sequence[Beam], ended: Sequence[Beam], limit: int) -> bool:
         """Whether the group's beams can be left where they are."""
-        if not group.live or len(group.ended) < self.beams:
-            return not group.live
-        longest = limit if self.early is None and self.length_penalty > 0.0 else len(group.live[0].text.tokens)
-        return self.early is True or group.live[0].total / longest ** self.length_penalty <= self._score(group.ended[-1])
+        if not live or len(ended) < self.beams:
+            return not live
+        return self.ranking.settled(self._score(ended[-1]), live[0].total, len(live[0].text.tokens), limit)
 
 
 def _placed(groups: Sequence[Group], tree: Branches) -> list[Group]:
