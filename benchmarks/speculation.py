@@ -208,7 +208,7 @@ def chosen(text: str, lm: api.LM) -> list[measure.Method]:
     for item in text.split(","):
         if (group := item.strip()) in ("all", "lossless"):
             out += [measure.Method(n, {}) for n, m in sorted(registry.recipes().items())
-                    if not m.CARD.needs_training and (lm.draft or "draft" not in m.CARD.needs)
+                    if not m.CARD.needs_training and (lm.draft or not m.CARD.needs_draft)
                     and (group == "all" or m.CARD.guarantee is Exactness.LAW)]
             continue
         name, *pairs = item.strip().split(":")

@@ -14,7 +14,7 @@ def table() -> str:
     rows = ["| method | what it is | guarantee | needs | source |", "|---|---|---|---|---|"]
     for name, module in sorted(registry.recipes().items()):
         c = module.CARD
-        needs = ", ".join(c.needs) or "-"
+        needs = ", ".join(n.name for n in c.needs) or "-"
         rows.append(f"| `{name}` | {c.title} | {c.guarantee.value if c.guarantee else '-'} | {needs} | {c.source} |")
     return "\n".join(rows)
 

@@ -58,7 +58,8 @@ def main() -> None:
     even = named({h for h in range(2 * L) if h // 2 not in kept})
     methods: dict[str, tuple[str, dict[str, Any]]] = {
         "plain": ("plain", {}), "searched": ("draft-and-verify", {"skip": found.skip}),
-        f"searched, drafts of {found.length}": ("draft-and-verify", {"skip": found.skip, "depth": found.length, "threshold": 0.0}),
+        f"searched, drafts of {found.length}": ("draft-and-verify", {"skip": found.skip, "depth": found.length,
+                                                                     "threshold": 0.0}),
         "layers evenly spaced": ("draft-and-verify", {"skip": even})}
     texts, total, rows = [p for _, p in prompts(lm, args, False)], counted(lm.network, price), list[dict[str, Any]]()
     base: list[tuple[int, float]] = []

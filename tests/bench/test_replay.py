@@ -15,7 +15,6 @@ import speculation
 import tables
 
 from polydec.bench.profile import Profile
-from polydec.core.decoder import answer_one
 from polydec.core.types import Want
 
 PROFILE = Profile(0, {1: 10.0, 2: 12.0, 4: 20.0}, 1000, {1: 11.0, 2: 14.0, 4: 24.0}, {1: 1.0, 2: 1.5}, 0.5, "today")
@@ -247,17 +246,17 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path):
     tasks = [[speculation.Row("one", "qa")], [speculation.Row("two", "qa")]]
     sides = [Side("plain", left), Side("auto", left)]
     with pytest.raises(KeyboardInterrupt):
-        answer_one(speculation, a, lm, PROFILE, sides, tasks, ["greedy"])
+        speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
     assert len(out.read_text().splitlines()) == 1 + 3
     left[0] = 2 + 5 + 3
-    answer_one(speculation, a, lm, PROFILE, sides, tasks, ["greedy"])
+    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
     assert left[0] == 0
     head, *cells = (json.loads(line) for line in out.read_text().splitlines())
     assert replay.from_line(head) == PROFILE and all(c["profile"] == head["profile"] for c in cells)
     assert len({tables.key(c) for c in cells}) == len(cells) == 8
-    answer_one(speculation, a, lm, PROFILE, sides, tasks, ["greedy"])        # nothing is left to do, nothing is run
+    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])        # nothing is left to do, nothing is run
     a.tokens, left[0] = 9, 2 + 8 + 4                                     # longer answers are other cells
-    answer_one(speculation, a, lm, PROFILE, sides, tasks, ["greedy"])
+    speculation.run(a, lm, PROFILE, sides, tasks, ["greedy"])
     assert len(out.read_text().splitlines()) == 1 + 16
 
 
@@ -286,7 +285,7 @@ def test_overview_has_every_method_in_every_setting(tmp_path):
     assert dict(seen.tasks) == {("greedy", 1): 2, ("T = 0.7", 1): 2} and next(iter(seen.ratios)) == "jacobi"
     assert seen.ratios["jacobi"]["greedy", 1].value == pytest.approx(2.0) and seen.starred == {"calm"}
     table, picture = seen.markdown(), heatmap.svg(seen)
-    assert "| lookahead | - | 1.00 (one task) |" in table and "| confidence-exit \\* | 0.25 (0.25 to 0.25) |" in table
+    assert "| lookahead | - | 1.00 (one task) |" in table and "| calm \\* | 0.25 (0.25 to 0.25) |" in table
     root = ElementTree.fromstring(picture)
     texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"jacobi", "confidence-exit *", "2.00", "0.25", "-"} <= set(texts)
+    assert {"jacobi", "calm *", "2.00", "0.25", "-"} <= set(texts)

@@ -13,6 +13,7 @@ import torch
 import micro
 from polydec.bench import profile
 from polydec.cli.main import main
+from polydec.models import stop_head
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,30 @@ def test_methods(polydec):
     assert all(keys <= set(r) for r in rows)
     assert all(polydec("methods", r["name"])[0] == 0 for r in rows)
     assert polydec("methods")[0] == 0
+
+
+def test_methods_are_found_by_words(polydec):
+    assert polydec("methods", "2404.16710")[1].startswith("layerskip:")
+    assert polydec("methods", "eagle-2")[1].startswith("eagle-2-tree:")
+    assert polydec("methods", "draft", "&", "verify")[1].startswith("draft-and-verify:")
+    code, out, _ = polydec("methods", "token", "tree", "--json")
+    found = [r["name"] for r in json.loads(out)]
+    assert code == 0 and "specinfer" in found and "plain" not in found
+    listed = polydec("methods", "token", "tree")[1]
+    assert all(f"{name} " in listed for name in found) and "plain " not in listed
+    code, _, err = polydec("methods", "lokahead")
+    assert code == 2 and err.count("\n") == 1 and "did you mean lookahead" in err
+
+
+def test_what_was_trained_is_given_by_its_directory(polydec, model, tmp_path):
+    stop_head.save(tmp_path / "head", stop_head.fresh(32, 1, False, 0), {})
+    args = ("generate", "The fox", "--model", model, "--draft", model, "--method", "specdec-plus-plus", "--max-tokens", "4",
+            "--dtype", "float32", "--json")
+    code, _, err = polydec(*args)
+    assert code == 2 and "--with DIR" in err
+    assert polydec(*args, "--with", str(tmp_path / "head"))[0] == 0
+    code, _, err = polydec(*args, "--with", str(tmp_path / "none"))
+    assert code == 2 and err.count("\n") == 1 and "holds no config.json" in err
 
 
 def test_verify_and_bench(polydec, model, tmp_path):

@@ -68,7 +68,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Found:
-    """skip: what is left out, as the recipe layer-skip takes it; price: of a token, in passes; length: of the drafts at that
+    """skip: what is left out, as draft-and-verify takes it; price: of a token, in passes; length: of the drafts at that
     price; agreement: share of the texts' tokens that the drafter would have said; tried: (skip, price) of all sets, in
     order."""
     skip: str

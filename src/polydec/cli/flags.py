@@ -26,6 +26,9 @@ class Flags:
                                  rich_help_panel=MODEL)] = "default"
     ngrams: Annotated[str, Option(help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
                                   rich_help_panel=MODEL)] = "default"
+    with_: Annotated[list[str] | None, Option(
+        "--with", help="directory of something else that was trained for the model, such as a stop head (repeatable)",
+        rich_help_panel=MODEL)] = None
     method: Annotated[str, Option(help="decoding method: see `polydec methods`", rich_help_panel=MODEL)] = "auto"
     set_: Annotated[list[str] | None, Option("--set", help="option of the method, k=v (repeatable)",
                                              rich_help_panel=MODEL)] = None
@@ -72,7 +75,8 @@ class Flags:
     def load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
         return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads,
-                        quantize=self.quantize, ngrams=None if self.ngrams == "none" else self.ngrams)
+                        quantize=self.quantize, ngrams=None if self.ngrams == "none" else self.ngrams,
+                        trained=tuple(self.with_ or ()))
 
     def options(self) -> dict[str, str]:
         """--set k=v, split."""

@@ -11,16 +11,21 @@ from rich.table import Table
 from polydec import registry
 from polydec.cli.shown import emit_drawn
 
+LONGEST = 200
+"""Characters of a search that are looked at."""
 
-def methods(name: Annotated[str | None, typer.Argument(help="one method, in full")] = None,
+
+def methods(words: Annotated[list[str] | None, typer.Argument(
+                help="a name, alias or arXiv number: that method in full; other words: the methods that speak of them")] = None,
             json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False) -> None:
-    """List every method: what it is, promises, needs, options, source."""
-    names = sorted(registry.recipes()) if name is None else [name]
+    """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
+    whose name, title, paper or summary holds them all."""
+    names, whole = found(" ".join(words or ()))
     rows = [registry.describe(n) for n in names]
     if json_:
         print(json.dumps(rows))
         return
-    if name is None:
+    if not whole:
         table = Table(box=None, pad_edge=False)
         for column in ("method", "guarantee", "needs", "what it is"):
             table.add_column(column, no_wrap=column != "what it is")
@@ -32,13 +37,27 @@ def methods(name: Annotated[str | None, typer.Argument(help="one method, in full
     r = rows[0]
     console.print(f"[bold]{r['name']}[/bold]: {r['title']}")
     console.print(r["summary"])
-    for key in ("kind", "family", "guarantee", "needs", "needs_training", "reduces_to", "parent", "home", "source"):
+    for key in ("aliases", "kind", "family", "guarantee", "needs", "needs_training", "reduces_to", "parent", "home", "source",
+                "arxiv"):
         if r[key]:
             value = r[key]
             shown = ", ".join(map(str, value)) if isinstance(value, list) else "yes" if value is True else value
             console.print(f"  {key.replace('_', ' ')}: {shown}")
     for option, facts in r["options"].items():
         console.print(f"  --set {option}={written(facts['default'])}  {facts['help']}")
+
+
+def found(words: str) -> tuple[list[str], bool]:
+    """The methods that these words mean, and whether they single out one. Raises ValueError where there is none."""
+    if not words.strip():
+        return sorted(registry.recipes()), False
+    try:
+        return [registry.find(words)], True
+    except ValueError:
+        names = registry.search(words[:LONGEST])
+        if not names:
+            raise
+        return names, len(names) == 1
 
 
 def written(value: object) -> str:

@@ -78,15 +78,18 @@ class Vocab:
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A token tree.
+    """A token tree: guesses of how the text goes on. Every field but `enter` has one entry a node.
 
-    Node 0 is the root: committed, not yet in the cache. `parent[i] < i`, the root's is -1; siblings stand in the order
-    drawn. `draw[i]` says how node i was proposed and `law[i]` from which log-probabilities (V; siblings of one source
-    share one tensor object; None where certain), so nodes of several sources can stand in one tree. `probe[i]` marks
-    nodes that are fed for their hidden state only and never accepted. `chance[i]` is the proposer's own estimate, 0 to 1,
-    that node i is accepted where its parent is (the root's is 1); no verifier reads it. `state[i]` (H, probes only) is fed
-    in place of node i's embedding; with `enter`, it is what enters the layer of that index, and the layers below do not run
-    there: such nodes stand behind all others.
+    Node 0 is the root. It is the last token of the text, and it is not in the cache yet.
+
+    parent: the node that a node follows; it stands before it, and the root's is -1. Siblings stand in the order drawn.
+    draw: how a node was proposed. law: the log-probabilities (V) that it was drawn from, None where it was certain; siblings of
+    one source share one tensor object. So nodes of several sources can stand in one tree.
+    probe: whether a node is fed for its hidden state only. Such a node is never accepted. None: there is no probe.
+    chance: what the proposer thinks, 0 to 1: how likely a node is accepted where its parent is (the root's is 1). No verifier
+    reads it. None: it does not say.
+    state: of probes, what is fed in place of the token's embedding (H). enter: the index of the layer that these states enter;
+    layers below do not run there. Nodes with a state stand behind all others.
     """
     token: tuple[int, ...]
     parent: tuple[int, ...]
@@ -216,11 +219,13 @@ class Draft:
         return self.enter == other.enter and all(a is b for a, b in zip(self.state or none, other.state or none))
 
     def fit(self, depth: int, eos: frozenset[int]) -> Draft:
-        """Drop what can never be committed: nodes deeper than `depth`, and nodes below an EOS (the root apart; a probe
-        is never committed and may stand there).
+        """This draft without the nodes that can never become text.
 
-        This is the one place where drafts are cut. It looks at ancestors only, never at a node's own token, so what is
-        kept of a drawn tree is still drawn as its laws say.
+        These are the nodes deeper than `depth`, as the answer has no room for them, and the nodes below an end of the text
+        (a token of `eos`). A root that is such a token ends nothing. Probes never become text, so they may stand below one.
+
+        Drafts are cut here and nowhere else. A node goes because of what stands above it, never because of its own token. So
+        the nodes that stay are drawn as their laws say: to choose by what was drawn would make the method inexact.
         """
         if len(self.token) <= depth + 1 and eos.isdisjoint(self.token):
             return self
@@ -234,9 +239,15 @@ class Draft:
 
 @dataclass(frozen=True)
 class Want:
-    """What a caller needs to see of a score: of the law's rows, of the model's rows before shaping (`base`), the hidden
-    states (after the last layer, before the final norm), at prefill the prompt's rows (`prompt`: all of them; `last`: that of
-    the last token before the pending root), and the depths (layers passed) of `Scores.exit`."""
+    """What a caller is going to read of a score, so that nothing else need be computed.
+
+    law: of the rows of the law; base: of the model's own rows, before any shaping. hidden: whether the states of all nodes are
+    read, as they are after the last layer and before the final norm. exits: the numbers of layers that `Scores.exit` will be
+    asked for.
+
+    For `Session.prefill` alone, which gives no rows of the prompt unless asked: prompt: those of all its tokens; last: that of
+    the token before the pending root only.
+    """
     law: Reads = Reads.ROW
     base: Reads = Reads.NOTHING
     hidden: bool = False
@@ -247,10 +258,13 @@ class Want:
 
 @dataclass(frozen=True)
 class Edit:
-    """The unit of commitment of all loops, in the order erase, insert, write: positions count from the prompt's start.
+    """One change of an answer. Whatever a loop writes, observers hear of it as such changes.
 
-    `erase` holds positions of the old sequence, `insert` (position, token) pairs in ascending order of the new one,
-    `write` (position, token) pairs that overwrite or lengthen it.
+    Positions count from the prompt's start. First tokens are erased, then others inserted, then others written.
+
+    erase: positions in the text as it was; what stands behind an erased token moves up.
+    insert: (position, token) in ascending order; the token will have this position, and what stood there moves back.
+    write: (position, token); it takes the place of what stands there, or lengthens the text.
     """
     write: tuple[tuple[int, int], ...] = ()
     erase: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Layer skip: the target without some of its attentions and MLPs drafts."""
+"""Draft & Verify: the target without some of its attentions and MLPs drafts."""
 from __future__ import annotations
 
 from typing import Annotated

@@ -53,8 +53,12 @@ class Shaped:
 
 
 class Node:
-    """One token of the text and what the shapers know after it. The head (depth -1) stands for the prompt up to its
-    root; the root's node has depth 0 and begins with `start`."""
+    """One token of the text, and what the shapers know after it (`states`, None until somebody asks).
+
+    Nodes are linked upwards to the token before and downwards to the tokens that have been tried after it, as in a draft.
+    depth: 0 for the prompt's last token, where shapers begin (`start`), then 1 more for each token. The node above that
+    (depth -1) holds the rest of the prompt.
+    """
     __slots__ = ("above", "depth", "kids", "prompt", "states", "token")
 
     def __init__(self, above: Any, token: int, prompt: tuple[int, ...] = ()) -> None:
@@ -88,22 +92,28 @@ class Node:
 
 
 class Trail:
-    """Where a session stands in the text. A part of a session shares it with the whole."""
+    """Where a session stands in the text.
+
+    tip: the node of the last committed token; the text is read from it upwards. draft: what was scored last. A session that
+    runs only some layers of another one writes the same text, so the two share one trail.
+    """
     __slots__ = ("draft", "tip")
 
     def __init__(self, tip: Node, draft: Draft | None = None) -> None:
-        self.tip, self.draft = tip, draft         # the last committed token; the draft that was scored last
+        self.tip, self.draft = tip, draft
 
     def nodes(self, draft: Draft) -> list[Node]:
+        """Of each node of a draft its node in the text. What two drafts have in common is shared."""
         out = [self.tip.next(draft.token[0])]
         for p, x in zip(draft.parent[1:], draft.token[1:], strict=True):
             out.append(out[p].next(x))
         return out
 
     def commit(self, tokens: Sequence[int]) -> None:
+        """These tokens stand now. Branches that were not taken are forgotten."""
         for x in tokens:
             kid = self.tip.next(x)
-            self.tip.kids.clear()                 # the branches not taken
+            self.tip.kids.clear()
             if kid.states is not None and self.tip.depth % KEEP:
                 self.tip.states = None
             self.tip = kid

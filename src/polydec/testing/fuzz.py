@@ -252,7 +252,7 @@ def _trace() -> bytes:
 # Requests.
 
 METHODS = ("plain", "prompt-lookup", "token-recycling", "draft-model", "rsd-c", "rsd-s", "spectr", "suffix-automaton", "jacobi",
-           "draft-model-coupled", "draft-model-best-first", "lookahead", "auto")
+           "draft-model-coupled", "eagle-2-tree", "lookahead", "auto")
 
 
 def request(r: random.Random, where: Path) -> Case:
