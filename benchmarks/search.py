@@ -1,4 +1,4 @@
-"""Searches on a real model: seconds, peak memory and positions fed of plain decoding and beam search, each in a process of its own.
+"""Seconds, peak memory and positions fed of plain decoding and beam search on a real model, each in a process of its own.
 
     python benchmarks/search.py [model] [width] [tokens]
 
