@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from polydec.api import LM, Completion, Engine, Prompt, Ticket
+from polydec.families.ar.stats import DraftStats
 from polydec.shapers.sampling import Sampling
 
 
@@ -66,10 +67,11 @@ def summary(tickets: Sequence[Ticket], answers: Sequence[Completion], at: int, r
     ids = tuple(c.token_ids for a in answers for c in a.choices)
     generated = sum(map(len, ids))
     first = min(w.first or w.last for w in watches)
+    drafted = [s for s in stats if isinstance(s, DraftStats)]
     return Run(at, repeat, generated - sum(s.first for s in stats), ended - first, ended - begun,
                generated, sum(s.passes for s in stats),
                sum(m["positions_fed"] for a in answers for m in a.metrics["models"]),
-               sum(s.drafts for s in stats), sum(s.accepted for s in stats), ids,
+               sum(s.drafts for s in drafted), sum(s.accepted for s in drafted), ids,
                statistics.fmean(map(distinct_4grams, ids)))
 
 

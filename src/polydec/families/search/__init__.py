@@ -1,0 +1,1 @@
+"""Searches: many texts are tried, the best are answered."""

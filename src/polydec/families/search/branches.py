@@ -1,0 +1,62 @@
+"""Many texts in one session: what several of them begin with is computed and held once."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.types import Draft, Reads, Want
+
+
+class Branches:
+    """The texts that a search still follows, as branches of one tree. A text is named by the node of its last token; node 0
+    is the prompt's last token at first.
+
+    `score` gives the law behind every text; `grow` says which texts there are next. Branches that no text goes on from are
+    dropped at once, and what all texts have in common is committed, so the tree never holds more than is still in play.
+    """
+    __slots__ = ("_draft", "_session", "_want")
+
+    def __init__(self, session: Session, draft: Draft, want: Want) -> None:
+        self._session, self._draft, self._want = session, draft, want
+
+    @staticmethod
+    async def open(target: Target, prompt: Sequence[int], *, base: Reads = Reads.NOTHING) -> Branches:
+        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping."""
+        session = target.open(prompt)
+        try:
+            await session.prefill(Want(law=Reads.NOTHING))
+        except BaseException:
+            session.close()
+            raise
+        # a node's law is read once, its state is far smaller: a session that has the state does not keep the law
+        return Branches(session, Draft.chain(prompt[-1]), Want(base=base, hidden=target.layers > 0))
+
+    async def score(self) -> Scores:
+        """The law behind each text, at its node. One pass over the tokens that are new."""
+        return await self._session.score(self._draft, self._want)
+
+    def grow(self, texts: Sequence[tuple[int, int]]) -> list[int]:
+        """Go on with these texts and no others; each is the node of a text that was scored, and one more token. Returns the
+        node of each; equal texts have one node. Without any, the tree stays as it is."""
+        if not texts:
+            return []
+        draft = self._draft
+        paths = [{0, *draft.path_to(node)} for node in {node for node, _ in texts}]
+        kept, root = sorted(set.union(*paths)), max(set.intersection(*paths))
+        _, stay, _ = draft.below(root, kept)
+        left = self._session.keep(kept, root)
+        moved = {old: new for new, old in enumerate(stay)}
+        token, parent = list(left.token), list(left.parent)
+        found, nodes = dict[tuple[int, int], int](), list[int]()
+        for text in texts:
+            if text not in found:
+                found[text] = len(token)
+                token.append(text[1])
+                parent.append(moved[text[0]])
+            nodes.append(found[text])
+        self._draft = Draft.certain(token, parent)
+        return nodes
+
+    def close(self) -> None:
+        """Give the session back."""
+        self._session.close()

@@ -1,0 +1,20 @@
+"""Every search that the registry finds keeps the contract of searches."""
+import pytest
+
+from polydec import registry
+from polydec.testing.check_search import check_search, mean_logp
+from polydec.testing.kits import build
+
+SEARCHES = [name for name, m in registry.recipes().items() if m.CARD.kind == "search"]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_search(name):
+    known = {o.name for o in registry.options(name)}
+    plain = {"width": 6} | {k: v for k, v in {"groups": 3}.items() if k in known}
+    charged = "strength" in known                 # a search that charges says so by this option
+
+    def wide(target, width):
+        return build(name, target, None, {k: v for k, v in {"width": width, "groups": 1}.items() if k in known})[0]
+
+    check_search(lambda target: build(name, target, None, plain)[0], 6, wide=wide, score=None if charged else mean_logp)
