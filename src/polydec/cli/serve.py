@@ -86,8 +86,8 @@ def _loaders(models: list[str], load: Callable[[str], api.LM]) -> dict[str, Call
     return out
 
 
-def _load(source: str, *, draft: str, ngrams: str, dtype: str, quantize: str | None, device: str, threads: int | None, keep: int,
-          method: str) -> api.LM:
+def _load(source: str, *, draft: str, ngrams: str, dtype: str, quantize: str | None, device: str, threads: int | None,
+          keep: int, method: str) -> api.LM:
     lm = api.load(source, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, device=device, threads=threads)
     lm.check(method)
     lm.checkpoint.lm.keep = keep

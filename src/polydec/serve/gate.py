@@ -71,7 +71,8 @@ def _digest(key: str) -> bytes:
 
 def _host(host: str) -> str:
     """Without the port."""
-    return host if host.endswith("]") or host.count(":") > 1 and "]" not in host else host.rpartition(":")[0] or host
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() and (":" not in name or name.endswith("]")) else host
 
 
 def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -266,10 +267,8 @@ class Worker:
             self._send(out)
 
     def _send(self, out: list[tuple[Job, News | End]]) -> None:
-        try:
+        with suppress(RuntimeError):              # the loop has been closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._deliver, out)
-        except RuntimeError:                      # the loop has been closed: nobody waits any more
-            pass
 
     def _deliver(self, out: list[tuple[Job, News | End]]) -> None:
         """In the loop's thread."""
