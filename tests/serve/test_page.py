@@ -79,10 +79,10 @@ def test_side_by_side(page, picture):
     page.ask("document.querySelector('#tab-chat').focus()")
     page.press("ArrowRight", 39)
     page.until("!document.querySelector('#compare').hidden && document.querySelector('#chat').hidden")
-    page.ask("(s => { s.value = 'suffix-automaton'; s.dispatchEvent(new Event('change')); })"
+    page.ask("(s => { s.value = 'draft-model'; s.dispatchEvent(new Event('change')); })"
              "(document.querySelector('#right select'))")
     assert page.ask("document.querySelectorAll('#right [data-name]').length") == len(
-        polydec.registry.options("suffix-automaton"))
+        polydec.registry.options("draft-model"))
     page.ask("document.querySelector('#race').requestSubmit()")
     page.until("document.querySelector('#verdict').textContent.includes('texts')")
     assert "The texts are equal." in page.ask("document.querySelector('#verdict').textContent")
