@@ -2,7 +2,7 @@
 import json
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -177,10 +177,12 @@ def test_shapes_are_openais(server):
 
 
 WRONG = [
-    ({"prompt": "x", "temprature": 1}, "temprature", "temperature"), ({"prompt": "x", "temperature": 1e9}, "temperature", "1000000"),
+    ({"prompt": "x", "temprature": 1}, "temprature", "temperature"),
+    ({"prompt": "x", "temperature": 1e9}, "temperature", "1000000"),
     ({"prompt": ""}, "prompt", "empty"), ({}, "prompt", "missing"), ({"prompt": [1, "x"]}, "prompt", "token ids"),
     ({"prompt": [10 ** 9]}, "prompt", "ids lie in"), ({"prompt": "x", "max_tokens": 0}, "max_tokens", "at least 1"),
-    ({"prompt": "x", "max_tokens": 1023}, "max_tokens", "at most"), ({"prompt": "x", "max_tokens": 99999}, "max_tokens", "4096"),
+    ({"prompt": "x", "max_tokens": 1023}, "max_tokens", "at most"),
+    ({"prompt": "x", "max_tokens": 99999}, "max_tokens", "4096"),
     ({"prompt": "x", "n": 0}, "n", "1 to 1024"), ({"prompt": "x", "n": True}, "n", "whole number"),
     ({"prompt": "x", "method": "nope"}, "method", "unknown"), ({"prompt": "x", "method": 3}, "method", "text"),
     ({"prompt": "x", "method": "draft-model", "options": {"depth": 10 ** 6}}, None, "depth"),
@@ -401,8 +403,8 @@ def test_loading_is_told(lm):
                 except httpx.ConnectError:
                     time.sleep(0.01)
 
-        from concurrent.futures import Future
         url, original = Future(), house.listen
+
         def told(host, port):
             sock = original(host, port)
             url.set_result(f"http://127.0.0.1:{sock.getsockname()[1]}")
@@ -415,5 +417,6 @@ def test_loading_is_told(lm):
             with house.served({"tiny": slow}) as served, served.client() as client:
                 health, asked = seen.result()
                 assert health.status_code == 503 and health.json() == {"status": "loading", "models": {"tiny": "loading"}}
-                assert asked.status_code == 503 and asked.json()["error"]["code"] == "loading" and "retry-after" in asked.headers
+                assert asked.status_code == 503 and asked.json()["error"]["code"] == "loading"
+                assert "retry-after" in asked.headers
                 assert client.get("/health").json()["status"] == "ready"

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -90,7 +89,6 @@ class Models:
 
 def _ready(loader: Callable[[], LM]) -> LM:
     """A model with what the first request would otherwise wait for."""
-    sys.setswitchinterval(0.001)                  # an engine that computes in Python lets the event loop in sooner
     model = loader()
     _ = model.costs, model.checkpoint.text.pieces
     return model

@@ -69,6 +69,7 @@ def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
 def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     """Serve until a signal comes. Raises ValueError where a model cannot be loaded."""
     models: Models = app.state.models
+    sys.setswitchinterval(0.001)                  # an engine that computes in Python lets the event loop in sooner
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(drain) + 5,
                             server_header=False)
     host, port = sock.getsockname()[:2]
