@@ -95,7 +95,7 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids)
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
                       guard)
-    target, draft = _shaped(model, card, sampling, request, ask.order)
+    target, draft = _shaped(model, card, sampling, request, _text("order", ask.order))
     build = Build(card.name, options, target, draft, model.artefacts, memory(card.name))
     return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options)
 

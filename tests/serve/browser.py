@@ -8,8 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars",
-         "--remote-debugging-pipe")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+         "--hide-scrollbars", "--remote-debugging-pipe")
 
 
 def find() -> str | None:

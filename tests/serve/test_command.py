@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import httpx
-import micro
 
+import micro
 from polydec.cli import serve
 from polydec.cli.main import main
 from polydec.serve import gate, run

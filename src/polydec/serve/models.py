@@ -54,8 +54,8 @@ class Models:
             name = next(iter(self.loaders))
         if not isinstance(name, str) or name not in self.loaders:
             near = get_close_matches(str(name)[:100], self.loaders, 1, 0.0)
-            raise Refusal(f"model {shown(name)} is not served here: did you mean {next(iter(near), '')}?", status=404, param="model",
-                          code="model_not_found")
+            raise Refusal(f"model {shown(name)} is not served here: did you mean {next(iter(near), '')}?", status=404,
+                          param="model", code="model_not_found")
         if self.draining:
             raise Refusal("the server stops: it takes no more requests", status=503, code="stopping", retry=5)
         if name in self.failed:
