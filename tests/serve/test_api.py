@@ -3,6 +3,7 @@ import json
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 import polydec
 from polydec import registry
 from polydec.bench import profile
+from polydec.serve.body import IDLE, ONLY
 from polydec.serve.limits import Limits
 from polydec.shapers.sampling import fields
 
@@ -420,3 +422,13 @@ def test_loading_is_told(lm):
                 assert asked.status_code == 503 and asked.json()["error"]["code"] == "loading"
                 assert "retry-after" in asked.headers
                 assert client.get("/health").json()["status"] == "ready"
+
+
+def test_fields_that_do_nothing_are_listed_in_the_docs(http):
+    page = Path(__file__).parents[2] / "docs" / "serve.md"
+    if not page.exists():
+        pytest.skip("the docs are not here")
+    text = page.read_text("utf-8")
+    assert [name for name in (*IDLE, *ONLY) if f"`{name}`" not in text] == []
+    idle_fields = {name: "anything" for name in IDLE} | {name: legal[0] for name, legal in ONLY.items() if legal}
+    assert post(http, {"prompt": "x", "max_tokens": 1, **idle_fields})["choices"]

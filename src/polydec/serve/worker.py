@@ -119,7 +119,7 @@ class Worker:
         self._planner = ThreadPoolExecutor(1, f"plan-{name}")
         self._orders = SimpleQueue[Callable[[], None] | None]()
         self._jobs: list[Job] = []                # the engine thread's
-        self._took: deque[float] = deque(maxlen=32)
+        self._took: deque[float] = deque(maxlen=32)       # seconds of the last requests
         self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
 
@@ -188,7 +188,6 @@ class Worker:
         if job in self.live:
             self.live.remove(job)
             self.answers -= job.ask.n
-            self._took.append(time.perf_counter() - job.arrived)
 
     def cancel(self, jobs: Sequence[Job], why: str) -> None:
         """End these; those that have ended stay so."""
@@ -275,6 +274,7 @@ class Worker:
         for job, news in out:
             if isinstance(news, End):
                 self._gone(job)
+                self._took.append(time.perf_counter() - job.arrived)
             job.told(news)
 
     def _news(self, job: Job, ticket: Ticket) -> list[News]:
