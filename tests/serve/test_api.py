@@ -430,5 +430,5 @@ def test_fields_that_do_nothing_are_listed_in_the_docs(http):
         pytest.skip("the docs are not here")
     text = page.read_text("utf-8")
     assert [name for name in (*IDLE, *ONLY) if f"`{name}`" not in text] == []
-    idle_fields = {name: "anything" for name in IDLE} | {name: legal[0] for name, legal in ONLY.items() if legal}
+    idle_fields = dict.fromkeys(IDLE, "anything") | {name: legal[0] for name, legal in ONLY.items() if legal}
     assert post(http, {"prompt": "x", "max_tokens": 1, **idle_fields})["choices"]

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import house
 import httpx
-import micro
 from test_api import idle, post
 
+import micro
 import polydec
 from polydec.bench import profile
 from polydec.serve.limits import Limits
@@ -81,7 +81,8 @@ def test_clients_that_come_and_go(server):
 def mutated(rng):
     """A request with something wrong, or nothing, with it."""
     data = {**body(rng.randrange(24)), "max_tokens": 2}
-    values = [None, True, -1, 0, 1, 3.5, 1e308, 10 ** 40, "", "x", "\u0000", "9" * 200, [], [None], [[]], {}, {"a": {}}, [1, 2], [-1]]
+    values = [None, True, -1, 0, 1, 3.5, 1e308, 10 ** 40, "", "x", "\u0000", "9" * 200, [], [None], [[]], {}, {"a": {}}, [1, 2],
+              [-1]]
     for _ in range(rng.randrange(3)):
         data[rng.choice([*data, "stream_options", "logprobs", "options", "logit_bias", "top_p", "echo", "nonsense", "order",
                          "stop_token_ids", "min_tokens", "polydec", "model", "tools", "suffix"])] = rng.choice(values)
