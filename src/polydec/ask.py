@@ -95,7 +95,7 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids)
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
                       guard)
-    target, draft = _shaped(model, card, sampling, request, ask.order)
+    target, draft = _shaped(model, card, sampling, request, _text("order", ask.order))
     build = Build(card.name, options, target, draft, model.artefacts, memory(card.name))
     return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options)
 
@@ -139,20 +139,25 @@ def _shaped(model: LM, card: Card, sampling: Sampling, request: Request, order: 
     return target, Shaped(draft, *shapers) if shapers else draft
 
 
-def _length(model: LM, card: Card, ids: Sequence[int], asked: int | None) -> int:
-    """Tokens of an answer at most. Raises ValueError where the context has no room for them."""
+def room(model: LM, method: str, ids: Sequence[int]) -> tuple[int, str]:
+    """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises ValueError
+    where there is none."""
     contexts = {model.name: model.checkpoint.lm.network.context}
     draft = model.draft
-    if draft is not None and DRAFT in card.needs:
+    if draft is not None and DRAFT in registry.get(method).CARD.needs:
         contexts[draft.name] = draft.lm.network.context
     who, context = min(contexts.items(), key=lambda kv: kv[1])
-    room = context - len(ids)
-    if room < 1:
+    if context - len(ids) < 1:
         raise ValueError(f"prompt has {len(ids)} tokens: the context of {who} holds {context}, the answer included")
-    if asked is not None and asked > room:
-        raise ValueError(f"max_tokens is {asked}: the prompt has {len(ids)} tokens and the context of {who} "
-                         f"holds {context}, so it can be at most {room}")
-    return min(LENGTH, room) if asked is None else asked
+    return context - len(ids), f"the context of {who} holds {context}"
+
+
+def _length(model: LM, card: Card, ids: Sequence[int], asked: int | None) -> int:
+    """Tokens of an answer at most. Raises ValueError where the context has no room for them."""
+    most, why = room(model, card.name, ids)
+    if asked is not None and asked > most:
+        raise ValueError(f"max_tokens is {asked}: the prompt has {len(ids)} tokens and {why}, so it can be at most {most}")
+    return min(LENGTH, most) if asked is None else asked
 
 
 def _text(name: str, value: Any) -> str:

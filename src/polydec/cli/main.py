@@ -7,7 +7,7 @@ import warnings
 
 import typer
 
-from polydec.cli import bench, chat, demo, doctor, generate, methods, trace, train, tune, verify, zoo
+from polydec.cli import bench, chat, demo, doctor, generate, methods, serve, trace, train, tune, verify, zoo
 from polydec.edge import sentence
 
 Misuse = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -17,6 +17,7 @@ app = typer.Typer(name="polydec", help="Decode language models by any published 
                   add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command()(generate.generate)
 app.command()(chat.chat)
+app.command()(serve.serve)
 app.command()(methods.methods)
 app.command()(verify.verify)
 app.command()(bench.bench)

@@ -1,0 +1,96 @@
+"""polydec serve: OpenAI's API over HTTP, and a page."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from polydec import api, registry
+from polydec.edge import check_threads, whole
+
+MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
+KEY = "POLYDEC_API_KEY"
+NEEDS = ("fastapi", "uvicorn", "prometheus_client")
+
+
+def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGUF file or zoo:NAME; NAME=MODEL serves it under "
+                                                         "that name (repeatable; default: zoo:smollm2)",
+                                                    rich_help_panel=MODEL)] = None,
+          draft: Annotated[str, Option(help="draft model: a name like --model's, `default` or `none`",
+                                       rich_help_panel=MODEL)] = "default",
+          ngrams: Annotated[str, Option(help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
+                                        rich_help_panel=MODEL)] = "default",
+          method: Annotated[str, Option(help="of requests that name none", rich_help_panel=MODEL)] = "auto",
+          dtype: Annotated[str, Option(help="auto, native, torch, float32, float16, bfloat16",
+                                       rich_help_panel=MODEL)] = "auto",
+          quantize: Annotated[str | None, Option(help="q8_0: quantise a float checkpoint when loading it (approximate)",
+                                                 rich_help_panel=MODEL)] = None,
+          device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu",
+          threads: Annotated[int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)] = None,
+          keep: Annotated[int, Option(help="texts whose computed prefixes are kept for later requests",
+                                      rich_help_panel=MODEL)] = 4,
+          host: Annotated[str, Option(help="address to listen on", rich_help_panel=SERVER)] = "127.0.0.1",
+          port: Annotated[int, Option(help="0: any that is free", rich_help_panel=SERVER)] = 8000,
+          api_key_file: Annotated[Path | None, Option(help=f"keys, one a line; {KEY} in the environment is one as well",
+                                                      rich_help_panel=SERVER)] = None,
+          without_key: Annotated[bool, Option("--without-key", help="anybody who reaches the address may use it",
+                                              rich_help_panel=SERVER)] = False,
+          drain: Annotated[float, Option(help="seconds that requests under way have when the server stops",
+                                         rich_help_panel=SERVER)] = 30.0,
+          max_running: Annotated[int, Option(help="answers written at the same time", rich_help_panel=LIMITS)] = 64,
+          max_waiting: Annotated[int, Option(help="answers that wait; more are refused (429)", rich_help_panel=LIMITS)] = 256,
+          max_body: Annotated[int, Option(help="bytes of a request", rich_help_panel=LIMITS)] = 4 << 20,
+          max_prompt: Annotated[int, Option(help="tokens of a prompt", rich_help_panel=LIMITS)] = 1 << 17,
+          max_output: Annotated[int, Option(help="tokens of an answer", rich_help_panel=LIMITS)] = 4096,
+          max_seconds: Annotated[float, Option(help="of a request, waiting included", rich_help_panel=LIMITS)] = 600.0,
+          max_positions: Annotated[int, Option(help="of one pass of the model", rich_help_panel=LIMITS)] = 4096) -> None:
+    """Serve models over HTTP: OpenAI's API under /v1, a page at /. SIGTERM lets requests under way end."""
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
+    from polydec.serve.app import create_app
+    from polydec.serve.gate import read_keys
+    from polydec.serve.limits import Limits
+    from polydec.serve.run import check_address, listen
+    from polydec.serve.run import serve as run
+
+    check_threads(threads)
+    registry.get(method)
+    whole("port", port, 0, 65535)
+    whole("keep", keep, 0, 1024)
+    if not 0 <= drain <= 3600:
+        raise ValueError(f"drain is {drain:g}: it must lie in 0 to 3600 seconds")
+    limits = Limits(max_running, max_waiting, max_body, max_prompt, max_output, max_seconds, max_positions)
+    keys = read_keys(api_key_file, os.environ.get(KEY))
+    check_address(host, keys, without_key)
+    load = partial(_load, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, device=device, threads=threads, keep=keep,
+                   method=method)
+    app = create_app(_loaders(model or ["zoo:smollm2"], load), limits=limits, keys=keys, method=method, local=not without_key)
+    run(app, listen(host, port), drain=drain)
+
+
+def _loaders(models: list[str], load: Callable[[str], api.LM]) -> dict[str, Callable[[], api.LM]]:
+    """How each model is loaded, by the name under which it is served."""
+    out: dict[str, Callable[[], api.LM]] = {}
+    for given in models:
+        name, _, source = ("", "", given) if Path(given).exists() else given.rpartition("=")
+        name = name or source
+        if name in out:
+            raise ValueError(f"model {name!r} is given twice: NAME=MODEL gives one of them another name")
+        out[name] = partial(load, source)
+    return out
+
+
+def _load(source: str, *, draft: str, ngrams: str, dtype: str, quantize: str | None, device: str, threads: int | None,
+          keep: int, method: str) -> api.LM:
+    lm = api.load(source, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, device=device, threads=threads)
+    lm.check(method)
+    lm.checkpoint.lm.keep = keep
+    if lm.draft is not None:
+        lm.draft.lm.keep = keep
+    return lm

@@ -1,0 +1,253 @@
+"""The routes."""
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from polydec import registry
+from polydec.api import LM
+from polydec.edge import parse_object
+from polydec.options import shown
+from polydec.serve.body import Body, Wanted
+from polydec.serve.errors import Refusal, refused
+from polydec.serve.gate import Gate, answer
+from polydec.serve.limits import Limits
+from polydec.serve.metrics import Metrics
+from polydec.serve.models import Models
+from polydec.serve.reply import Reply
+from polydec.serve.shapes import Chat, Completions, Shape, read_messages
+from polydec.serve.worker import LEFT, Answers, Worker
+from polydec.shapers.sampling import fields as sampling_fields
+
+log = logging.getLogger("polydec.serve")
+
+PATIENCE = 30.0
+"""Seconds that a client has to send its body."""
+
+PAGE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                                   "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
+        "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+
+
+def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None = None, keys: tuple[str, ...] = (),
+               method: str = "auto", local: bool = True) -> FastAPI:
+    """The application. loaders: models by the names under which they are served; method: of requests that name none; local:
+    without keys, answer only to this machine's names. `app.state.models` is what it works with."""
+    registry.get(method)
+    limits, metrics = limits or Limits(), Metrics()
+    models = Models(loaders, limits, metrics)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.create_task(models.load())
+        yield
+        loading.cancel()
+        await models.close()
+
+    app = FastAPI(title="polydec", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.models = models
+    app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys)
+
+    @app.exception_handler(Refusal)
+    async def refuse(request: Request, error: Refusal) -> JSONResponse:
+        return answer(error, metrics)
+
+    @app.exception_handler(HTTPException)
+    async def missing(request: Request, error: HTTPException) -> JSONResponse:
+        said = {404: f"there is no {shown(request.url.path)} here", 405: f"{request.method} is not for {request.url.path}"}
+        return answer(Refusal(said.get(error.status_code, error.detail), status=error.status_code), metrics)
+
+    @app.exception_handler(Exception)
+    async def broke(request: Request, error: Exception) -> JSONResponse:
+        log.error("a request failed", exc_info=error)
+        return answer(Refusal("the request failed inside the server", status=500, code="internal"), metrics)
+
+    async def body(request: Request) -> Body:
+        return Body(parse_object(await _read(request, limits.body), "the body"))
+
+    async def complete(request: Request, shape: Shape) -> Response:
+        sent = frozenset[str]()
+        try:
+            given = await body(request)
+            sent = given.fields
+            worker = models.find(given.take("model"))
+            wanted = shape.read(given, worker.model, method, secrets.randbelow(1 << 31))
+            answers = await worker.start(wanted.asks)
+        except ValueError as error:
+            raise refused(error, sent) from None
+        return await _respond(request, shape, wanted, worker, answers)
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        return await complete(request, Chat())
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        return await complete(request, Completions())
+
+    def card(name: str) -> dict[str, Any]:
+        known = models.workers.get(name)
+        about = {} if known is None else {"max_model_len": known.model.network.context}
+        return {"id": name, "object": "model", "created": models.began, "owned_by": "polydec", **about}
+
+    @app.get("/v1/models")
+    async def listed() -> dict[str, Any]:
+        return {"object": "list", "data": [card(name) for name in models.loaders]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one(name: str) -> dict[str, Any]:
+        if name not in models.loaders:
+            models.find(name)                     # raises
+        return card(name)
+
+    @app.post("/tokenize")
+    async def tokenize(request: Request) -> dict[str, Any]:
+        try:
+            given = await body(request)
+            model = models.find(given.take("model")).model
+            special = given.take("add_special_tokens", True) if "prompt" in given.fields else True
+            prompt, messages = given.take("prompt"), given.take("messages")
+            given.end()
+            if (prompt is None) == (messages is None):
+                raise Refusal("give one of prompt and messages", param="prompt")
+            if prompt is not None and not isinstance(prompt, str):
+                raise Refusal(f"prompt is {shown(prompt)}: it must be a text", param="prompt")
+            if prompt is not None:
+                ids = await asyncio.to_thread(model.checkpoint.text.encode, prompt, bool(special))
+            else:
+                ids = await asyncio.to_thread(model.ids, read_messages(messages))
+        except ValueError as error:
+            raise refused(error, ("prompt", "messages")) from None
+        return {"count": len(ids), "max_model_len": model.network.context, "tokens": list(ids)}
+
+    @app.post("/detokenize")
+    async def detokenize(request: Request) -> dict[str, Any]:
+        try:
+            given = await body(request)
+            model = models.find(given.take("model")).model
+            tokens = given.take("tokens")
+            given.end()
+            if not isinstance(tokens, list):
+                raise Refusal(f"tokens is {shown(tokens)}: it must be a list of token ids", param="tokens")
+            ids = model.ids(tokens) if tokens else ()
+        except ValueError as error:
+            raise Refusal(str(error).replace("prompt", "tokens", 1), param="tokens") from None
+        return {"prompt": model.checkpoint.text.decode(ids)}
+
+    @app.get("/methods")
+    async def methods(model: str | None = None) -> dict[str, Any]:
+        kit = models.find(model).model.kit()
+        return {"object": "list", "default": method, "data": [_described(n, kit) for n in sorted(registry.recipes())]}
+
+    @app.get("/sampling")
+    async def sampling(model: str | None = None) -> dict[str, Any]:
+        own = models.find(model).model.sampling()
+        return {**_schema({name: {**o.schema(), "default": getattr(own, name)} for name, o in sampling_fields().items()})}
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        states = models.states
+        state = "stopping" if models.draining else next((s for s in ("failed", "loading") if s in states.values()), "ready")
+        return JSONResponse({"status": state, "models": states}, 200 if state == "ready" else 503)
+
+    @app.get("/metrics")
+    async def measured() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(files("polydec.serve").joinpath("page.html").read_text("utf-8"), headers=PAGE)
+
+    return app
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """The body. Raises Refusal where it is too large, or does not come."""
+    parts, size = list[bytes](), 0
+    declared = request.headers.get("content-length", "0")
+    try:
+        async with asyncio.timeout(PATIENCE):
+            if declared.isdigit() and int(declared) > most:
+                size = int(declared)
+            else:
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        break
+                    parts.append(part)
+    except TimeoutError:
+        raise Refusal(f"the body did not come within {PATIENCE:g} seconds", status=408) from None
+    if size > most:
+        raise Refusal(f"the body has more than {most} bytes, which is what this server takes", status=413)
+    return b"".join(parts)
+
+
+async def _respond(request: Request, shape: Shape, wanted: Wanted, worker: Worker, answers: Answers) -> Response:
+    """The answer, whole or as a stream. A client that leaves ends its request."""
+    reply = Reply(shape, wanted, worker, f"{shape.prefix}-{secrets.token_hex(12)}", int(time.time()))
+    leaving = asyncio.create_task(_left(request, answers))
+    if wanted.stream:
+        return StreamingResponse(_events(reply, answers, leaving), media_type="text/event-stream",
+                                 headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    try:
+        async for news in answers.news():
+            reply.take(news)
+        return JSONResponse(reply.whole(answers.completions))
+    finally:
+        leaving.cancel()
+        answers.cancel(LEFT)
+
+
+async def _events(reply: Reply, answers: Answers, leaving: asyncio.Task[None]) -> AsyncIterator[str]:
+    """Server-sent events, `[DONE]` last. What fails under way is told as an event with an error."""
+    try:
+        for chunk in reply.opening():
+            yield _event(chunk)
+        async for news in answers.news():
+            for chunk in reply.chunks(news):
+                yield _event(chunk)
+        for chunk in reply.closing(answers.completions):
+            yield _event(chunk)
+        yield "data: [DONE]\n\n"
+    except Refusal as refusal:
+        yield _event(refusal.to_json())
+    finally:
+        leaving.cancel()
+        answers.cancel(LEFT)
+
+
+async def _left(request: Request, answers: Answers) -> None:
+    """Cancel the request when its client goes away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    answers.cancel(LEFT)
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, separators=(',', ':'), allow_nan=False)}\n\n"
+
+
+def _described(name: str, kit: Any) -> dict[str, Any]:
+    """A method: its card, the JSON schema of its options, and why this model cannot be decoded by it (none: it can)."""
+    about = registry.describe(name)
+    try:
+        registry.check(name, kit)
+        why = None
+    except ValueError as error:
+        why = str(error)
+    return {**about, "schema": _schema({k: o["schema"] for k, o in about["options"].items()}), "unavailable": why}
+
+
+def _schema(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}

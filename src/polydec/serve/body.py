@@ -1,0 +1,136 @@
+"""The fields of a request. Each is taken by somebody; what nobody takes is refused, so that nothing is dropped in silence."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from polydec.api import LM, Ask
+from polydec.ask import limits as ask_limits
+from polydec.options import shown
+from polydec.serve.errors import Refusal
+from polydec.shapers.sampling import fields as sampling_fields
+
+IDLE = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id", "service_tier", "parallel_tool_calls")
+"""Fields that clients send and that change nothing here, whatever they hold."""
+
+ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType({
+    "store": (False,), "best_of": (1,), "use_beam_search": (False,), "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,), "detokenize": (True,), "add_generation_prompt": (True,),
+    "continue_final_message": (False,), "chat_template_kwargs": ({},), "tools": ([],),
+    "functions": ([],), "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "modalities": (["text"],),
+    "response_format": ({"type": "text"},), "suffix": ("",), "length_penalty": (1, 1.0), "priority": (0,),
+    "truncate_prompt_tokens": (), "prompt_logprobs": (), "reasoning_effort": ("none",), "logit_processors": ([],),
+    "bad_words": ([],), "guided_json": (), "guided_regex": (), "structured_outputs": (),
+})
+"""Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
+
+
+class Body:
+    """What a client sent. null means that a field was not given, as clients write it."""
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._left = {k: v for k, v in data.items() if v is not None}
+        self.fields = frozenset(data)
+        self._known = set(IDLE) | set(ONLY)
+        for name in IDLE:
+            self._left.pop(name, None)
+        for name, legal in ONLY.items():
+            if name in self._left and not any(_same(self._left[name], x) for x in legal):
+                allowed = " or ".join(map(shown, legal)) or "none"
+                raise Refusal(f"{name} is {shown(self._left[name])}: this server takes only {allowed}", param=name)
+            self._left.pop(name, None)
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """A field as it stands."""
+        self._known.add(name)
+        return self._left.pop(name, default)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.take(name, default)
+        if type(value) is not bool:
+            raise Refusal(f"{name} is {shown(value)}: it must be true or false", param=name)
+        return value
+
+    def whole(self, name: str, low: int, high: int) -> int | None:
+        """A whole number, or None where it is not given."""
+        value = self.take(name)
+        if value is not None and (type(value) is not int or not low <= value <= high):
+            raise Refusal(f"{name} is {shown(value)}: it must be a whole number in {low} to {high}", param=name)
+        return value
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        value = self.take(name, {})
+        if not isinstance(value, Mapping):
+            raise Refusal(f"{name} is {shown(value)}: it must hold values by name", param=name)
+        return value
+
+    def end(self) -> None:
+        """Refuse what nobody took."""
+        for name in self._left:
+            near = get_close_matches(name[:100], self._known, 3, 0.6)
+            raise Refusal(f"field {shown(name)} is unknown" + (f": did you mean {' or '.join(near)}?" if near else
+                          ": this server takes no field of that name"), param=name[:100], code="unknown_field")
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and a == b          # true is not 1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request asks of the server beside its prompts.
+
+    stream: send what is written at once; usage: with the counts at the end of a stream; details: with the field `polydec`
+    (tokens, drafted or not, metrics); echo: begin each answer with its prompt.
+    """
+    asks: tuple[Ask, ...]
+    stream: bool
+    usage: bool
+    details: bool
+    echo: bool = False
+
+    @property
+    def echoes(self) -> list[str]:
+        """What stands before each answer."""
+        return [str(ask.prompt) if self.echo else "" for ask in self.asks for _ in range(ask.n)]
+
+
+def streaming(body: Body) -> tuple[bool, bool, bool]:
+    """stream, usage and details of `Wanted`."""
+    stream, options = body.flag("stream"), body.mapping("stream_options")
+    if options and not stream:
+        raise Refusal("stream_options is given without stream: it is legal only where stream is true", param="stream_options")
+    for name, value in options.items():
+        if name not in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
+            raise Refusal(f"stream_options has {shown(name)}: it holds include_usage only", param="stream_options")
+        if type(value) is not bool or (value and name != "include_usage"):
+            raise Refusal(f"stream_options.{name} is {shown(value)}: it must be "
+                          + ("true or false" if name == "include_usage" else "false"), param="stream_options")
+    return stream, bool(options.get("include_usage", False)), body.flag("polydec")
+
+
+def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
+    """The fields of an Ask that every endpoint shares, as keyword arguments; method, seed: where none is given.
+    Raises ValueError for a value out of its range."""
+    plain = {o.name: o for o in ask_limits()}
+    sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
+    return {
+        "method": body.take("method", method), "options": body.mapping("options"), "sampling": model.sampling(**sampling),
+        "n": plain["n"].convert(body.take("n", 1)), "seed": plain["seed"].convert(body.take("seed", seed)),
+        "stop": body.take("stop", ()), "stop_token_ids": body.take("stop_token_ids", ()),
+        "ignore_eos": body.flag("ignore_eos"), "include_stop": body.flag("include_stop_str_in_output"),
+        "order": body.take("order", "vllm"),
+    }
+
+
+def length(body: Body, *names: str, default: int | None = None) -> int | None:
+    """max_tokens by any of its names. Raises Refusal where two of them differ."""
+    given = {name: value for name in names if (value := body.take(name)) is not None}
+    for name, value in given.items():
+        if type(value) is not int or value < 1:
+            raise Refusal(f"{name} is {shown(value)}: it must be a whole number of at least 1", param=name)
+    if len(set(given.values())) > 1:
+        raise Refusal(f"{' and '.join(given)} are both given and differ: give one of them", param=next(iter(given)))
+    return next(iter(given.values()), default)

@@ -1,0 +1,44 @@
+"""What the server refuses, in OpenAI's error form."""
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from polydec.edge import sentence
+
+KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""The `type` of an error by its status; others below 500 are invalid requests."""
+
+CALLED = {"message": "messages", "option": "options"}
+"""Sentences that begin with another word than the field's name."""
+
+
+class Refusal(Exception):
+    """A request that is not answered.
+
+    status: of HTTP; param: the field that is to blame; code: a word for programs; retry: seconds after which it may be worth
+    asking again.
+    """
+    def __init__(self, message: object, *, status: int = 400, param: str | None = None, code: str | None = None,
+                 retry: int | None = None) -> None:
+        super().__init__(sentence(message))
+        self.status, self.param, self.code, self.retry = status, param, code, retry
+
+    def to_json(self) -> dict[str, Any]:
+        kind = KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        out = {"Retry-After": str(self.retry)} if self.retry is not None else {}
+        return {**out, "WWW-Authenticate": "Bearer"} if self.status == 401 else out
+
+
+def refused(error: ValueError, fields: Collection[str]) -> Refusal:
+    """A sentence of the library as a 400. Its first word names the field."""
+    first = re.match(r"\w+", str(error))
+    word = "" if first is None else CALLED.get(first[0], first[0])
+    if word == "prompt" and "messages" in fields:
+        word = "messages"
+    return Refusal(error, param=word if word in fields else None)

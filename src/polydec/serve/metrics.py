@@ -1,0 +1,75 @@
+"""What Prometheus reads: the names that vLLM's dashboards know, and ours by method."""
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from polydec.engine import Ticket
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Upper edges of the buckets of times."""
+
+
+class Metrics:
+    """Counters of one server; each model's carry its name."""
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+
+        def gauge(name: str, what: str) -> Gauge:
+            return Gauge(name, what, ["model_name"], registry=registry)
+
+        def counter(name: str, what: str, *labels: str) -> Counter:
+            return Counter(name, what, ["model_name", *labels], registry=registry)
+
+        def times(name: str, what: str) -> Histogram:
+            return Histogram(name, what, ["model_name"], buckets=SECONDS, registry=registry)
+
+        self.running = gauge("vllm:num_requests_running", "Requests that are being written")
+        self.waiting = gauge("vllm:num_requests_waiting", "Requests that wait for their turn")
+        self.prompt_tokens = counter("vllm:prompt_tokens", "Tokens of prompts")
+        self.generation_tokens = counter("vllm:generation_tokens", "Tokens written")
+        self.success = counter("vllm:request_success", "Answers that ended", "finished_reason")
+        self.first = times("vllm:time_to_first_token_seconds", "From a request's arrival to its first token")
+        self.between = times("vllm:inter_token_latency_seconds", "Between two writings of one request")
+        self.whole = times("vllm:e2e_request_latency_seconds", "From a request's arrival to its end")
+        self.queue = times("vllm:request_queue_time_seconds", "Waiting for the turn")
+        self.decode = times("vllm:request_decode_time_seconds", "From the first token to the last")
+        self.drafts = counter("vllm:spec_decode_num_drafts", "Passes with a draft")
+        self.drafted = counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted")
+        self.accepted = counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted")
+        self.accepted_at = counter("vllm:spec_decode_num_accepted_tokens_per_pos", "Drafts accepted at a position or beyond",
+                                   "position")
+        self.passes = counter("polydec:target_passes", "Passes that a method's answers took part in", "method")
+        self.tokens = counter("polydec:generation_tokens", "Tokens written by a method", "method")
+        self.drafted_by = counter("polydec:draft_tokens", "Tokens drafted by a method", "method")
+        self.accepted_by = counter("polydec:accepted_draft_tokens", "Drafted tokens of a method that were accepted", "method")
+        self.refused = counter("polydec:requests_refused", "Requests that were not answered", "status")
+        self.cut = counter("polydec:requests_cut", "Requests that ended before their answer did", "reason")
+
+    def ended(self, model: str, ticket: Ticket) -> None:
+        """Count a request that has ended, as far as it came."""
+        answer, method = ticket.completion(), ticket.plan.card.name
+        self.prompt_tokens.labels(model).inc(answer.usage["prompt_tokens"])
+        self.generation_tokens.labels(model).inc(answer.usage["completion_tokens"])
+        self.tokens.labels(model, method).inc(answer.usage["completion_tokens"])
+        for choice in answer.choices:
+            self.success.labels(model, choice.finish_reason).inc()
+        for result in ticket.results:
+            self._drafts(model, method, result.stats)
+
+    def _drafts(self, model: str, method: str, stats: Any) -> None:
+        """Families that draft count these; of the others only the passes are known."""
+        self.passes.labels(model, method).inc(stats.passes)
+        drafted, accepted = getattr(stats, "drafted", 0), getattr(stats, "accepted", 0)
+        self.drafts.labels(model).inc(getattr(stats, "drafts", 0))
+        self.drafted.labels(model).inc(drafted)
+        self.accepted.labels(model).inc(accepted)
+        self.drafted_by.labels(model, method).inc(drafted)
+        self.accepted_by.labels(model, method).inc(accepted)
+        for position, count in enumerate(getattr(stats, "accepted_at", ())):
+            self.accepted_at.labels(model, str(position)).inc(count)
+
+    def text(self) -> bytes:
+        """All of them as Prometheus takes it."""
+        return generate_latest(self.registry)

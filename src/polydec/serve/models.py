@@ -1,0 +1,94 @@
+"""The models of a server under their names: loaded in the background, each with a worker of its own."""
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+
+from polydec.api import LM
+from polydec.options import shown
+from polydec.serve.errors import Refusal
+from polydec.serve.limits import Limits
+from polydec.serve.metrics import Metrics
+from polydec.serve.worker import STOPPED, Worker
+
+log = logging.getLogger("polydec.serve")
+
+
+class Models:
+    """loaders: how each is loaded, by its name; the first is the one that requests mean which name none. `failed` holds why a
+    model could not be loaded; `draining`: no new requests are taken."""
+    def __init__(self, loaders: Mapping[str, Callable[[], LM]], limits: Limits, metrics: Metrics) -> None:
+        if not loaders:
+            raise ValueError("a server needs a model")
+        self.loaders, self.limits, self.metrics = dict(loaders), limits, metrics
+        self.workers: dict[str, Worker] = {}
+        self.failed: dict[str, str] = {}
+        self.draining = False
+        self.began = int(time.time())
+        self.cut = 0                              # requests that the end of the server ended
+
+    async def load(self) -> None:
+        """Load all, one after the other."""
+        for name, loader in self.loaders.items():
+            try:
+                model = await asyncio.to_thread(_ready, loader)
+            except Exception as error:
+                self.failed[name] = str(error)
+                if not isinstance(error, (ValueError, OSError)):
+                    log.exception("model %s cannot be loaded", name)
+            else:
+                self.workers[name] = Worker(name, model, self.limits, self.metrics)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Of each model: ready, loading or failed."""
+        return {name: "ready" if name in self.workers else "failed" if name in self.failed else "loading"
+                for name in self.loaders}
+
+    def find(self, name: object = None) -> Worker:
+        """The worker of a model; None: of the first. Raises Refusal where there is none, or it is not ready."""
+        if name is None:
+            name = next(iter(self.loaders))
+        if not isinstance(name, str) or name not in self.loaders:
+            near = get_close_matches(str(name)[:100], self.loaders, 1, 0.0)
+            raise Refusal(f"model {shown(name)} is not served here: did you mean {next(iter(near), '')}?", status=404,
+                          param="model", code="model_not_found")
+        if self.draining:
+            raise Refusal("the server stops: it takes no more requests", status=503, code="stopping", retry=5)
+        if name in self.failed:
+            raise Refusal(f"model {name} could not be loaded: {self.failed[name]}", status=503, code="failed")
+        if name not in self.workers:
+            raise Refusal(f"model {name} is being loaded", status=503, code="loading", retry=5)
+        return self.workers[name]
+
+    @property
+    def live(self) -> int:
+        """Requests under way."""
+        return sum(len(w.live) for w in self.workers.values())
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more requests, wait for those under way, and end what is left after so many seconds."""
+        self.draining = True
+        end = time.monotonic() + seconds
+        while self.live and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        self.cut = self.live
+        for worker in self.workers.values():
+            worker.cancel(list(worker.live), STOPPED)
+
+    async def close(self) -> None:
+        """End the workers."""
+        for worker in self.workers.values():
+            worker.close()
+        for worker in self.workers.values():
+            await worker.closed()
+
+
+def _ready(loader: Callable[[], LM]) -> LM:
+    """A model with what the first request would otherwise wait for."""
+    model = loader()
+    _ = model.costs, model.checkpoint.text.pieces
+    return model

@@ -1,0 +1,93 @@
+"""An answer on its way out: what came so far, as chunks of a stream or as one response."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from polydec.api import Completion, Piece
+from polydec.core.request import TokenLogprob
+from polydec.serve.body import Wanted
+from polydec.serve.shapes import Shape
+from polydec.serve.worker import News, Worker
+
+
+class Reply:
+    """One response in the form of its endpoint."""
+    def __init__(self, shape: Shape, wanted: Wanted, worker: Worker, name: str, created: int) -> None:
+        self.shape, self.wanted, self.worker = shape, wanted, worker
+        self.name, self.created, self.echoes = name, created, wanted.echoes
+        self._pieces: dict[int, list[Piece]] = {}
+        self._offsets = [len(echo) for echo in self.echoes]
+
+    # ---- as a stream ----
+
+    def opening(self) -> Iterator[dict[str, Any]]:
+        """What comes before anything is written."""
+        for index, echo in enumerate(self.echoes):
+            choice = self.shape.opening(index, echo)
+            if choice is not None:
+                yield self._chunk([choice])
+
+    def chunks(self, news: News) -> Iterator[dict[str, Any]]:
+        """One tick's text of one choice, and its end."""
+        text = "".join(p.text for p in news.pieces)
+        logprobs = self._logprobs(news.notes, self._offsets[news.index]) if news.notes else None
+        self._offsets[news.index] += len(text)
+        if text or logprobs is not None or self.wanted.details:
+            yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], {"pieces": _pieces(news.pieces)})
+        if news.finish_reason is not None:
+            yield self._chunk([self.shape.delta(news.index, "", None, news.finish_reason)])
+
+    def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
+        """What comes after everything is written."""
+        if self.wanted.usage or self.wanted.details:
+            out = self._chunk([], {"requests": [_about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]})
+            yield {**out, "usage": _usage(done)} if self.wanted.usage else out
+
+    def _chunk(self, choices: list[dict[str, Any]], details: dict[str, Any] | None = None) -> dict[str, Any]:
+        out = {**self._head(self.shape.chunk), "choices": choices}
+        if self.wanted.usage:
+            out["usage"] = None
+        if self.wanted.details and details is not None:
+            out["polydec"] = details
+        return out
+
+    # ---- as one response ----
+
+    def take(self, news: News) -> None:
+        """Keep what the response will need beside the completions."""
+        if self.wanted.details:
+            self._pieces.setdefault(news.index, []).extend(news.pieces)
+
+    def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
+        """The response."""
+        choices = [c for completion in done for c in completion.choices]
+        out = {**self._head(self.shape.whole), "choices": [
+            self.shape.choice(i, echo + c.text, None if c.logprobs is None else self._logprobs(c.logprobs, len(echo)),
+                              c.finish_reason) for i, (echo, c) in enumerate(zip(self.echoes, choices, strict=True))],
+            "usage": _usage(done)}
+        if self.wanted.details:
+            out["polydec"] = {"pieces": [_pieces(self._pieces.get(i, [])) for i in range(len(choices))],
+                              "requests": [_about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]}
+        return out
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.name, "object": kind, "created": self.created, "model": self.worker.name}
+
+    def _logprobs(self, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+        return self.shape.logprobs(self.worker.model.checkpoint.text, notes, offset)
+
+
+def _usage(done: Sequence[Completion]) -> dict[str, int]:
+    prompt = sum(c.usage["prompt_tokens"] for c in done)
+    written = sum(c.usage["completion_tokens"] for c in done)
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+
+
+def _pieces(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    return [{"text": p.text, "token": p.token, "drafted": p.drafted} for p in pieces]
+
+
+def _about(done: Completion, seed: int) -> dict[str, Any]:
+    """What ran, and its figures."""
+    return {"method": done.method, "seed": seed, "metrics": done.metrics}

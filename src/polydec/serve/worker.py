@@ -1,0 +1,306 @@
+"""One model at work: a thread that owns `Engine.step`, a thread that checks requests, and the event loop that waits for both.
+
+The event loop never waits for a pass. Requests are checked (tokenizer, chat template, drafters) in the planner's thread; the
+engine's thread runs the passes and hands what they wrote to the loop, once a tick.
+"""
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+from polydec.api import LM, Ask, Completion, Engine, Piece, Ticket
+from polydec.ask import room
+from polydec.core.request import TokenLogprob
+from polydec.serve.errors import Refusal
+from polydec.serve.limits import Limits
+from polydec.serve.metrics import Metrics
+
+log = logging.getLogger("polydec.serve")
+
+LATE, LEFT, STOPPED = "late", "left", "stopped"
+"""Why a request was cut: it took too long, its client left, the server stops."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for."""
+    index: int
+    pieces: tuple[Piece, ...]
+    notes: tuple[TokenLogprob, ...]
+    finish_reason: str | None
+
+
+@dataclass(frozen=True)
+class End:
+    """A request has ended: with its completion, or for an error. at: its number among those of the response."""
+    at: int
+    completion: Completion | None
+    error: Exception | None = None
+
+
+@dataclass(eq=False)
+class Job:
+    """One prompt of a response. `cut` is set in the loop's thread, everything else below it in the engine's."""
+    at: int
+    first: int                                    # the number of its first answer in the response
+    ask: Ask
+    told: Callable[[News | End], None]            # called in the loop's thread
+    arrived: float
+    deadline: float
+    cut: str = ""
+    ticket: Ticket | None = None
+    written: dict[int, int] = field(default_factory=dict[int, int])       # tokens told, by choice
+    finished: set[int] = field(default_factory=set[int])
+    last: float | None = None                     # when something was told
+
+
+class Answers:
+    """What becomes of the prompts of one response, in the order in which it happens."""
+    def __init__(self, worker: Worker, asks: Sequence[Ask]) -> None:
+        self._worker, self._news = worker, asyncio.Queue[News | End]()
+        self.ends: list[End | None] = [None] * len(asks)
+        now, first = time.perf_counter(), 0
+        self.jobs = list[Job]()
+        for at, ask in enumerate(asks):
+            self.jobs.append(Job(at, first, ask, self.tell, now, now + worker.limits.seconds))
+            first += ask.n
+
+    def tell(self, news: News | End) -> None:
+        self._news.put_nowait(news)
+
+    async def news(self) -> AsyncIterator[News]:
+        """Until all prompts have ended. Raises Refusal where one of them did not end well; the others are cancelled then."""
+        while None in self.ends:
+            news = await self._news.get()
+            if isinstance(news, News):
+                yield news
+                continue
+            self.ends[news.at] = news
+            if news.completion is None:
+                self.cancel(LEFT)
+                raise _failure(self.jobs[news.at], news.error, self._worker.limits)
+
+    @property
+    def completions(self) -> list[Completion]:
+        """Of all prompts, once they have ended."""
+        return [end.completion for end in self.ends if end is not None and end.completion is not None]
+
+    def cancel(self, why: str) -> None:
+        """End what has not ended."""
+        self._worker.cancel(self.jobs, why)
+
+
+def _failure(job: Job, error: Exception | None, limits: Limits) -> Refusal:
+    if job.cut == LATE:
+        return Refusal(f"the request took longer than {limits.seconds:g} seconds", status=504, code="timeout")
+    if job.cut == STOPPED:
+        return Refusal("the server stops", status=503, code="stopping", retry=5)
+    if isinstance(error, ValueError):             # such as sampling rules that leave no token
+        return Refusal(error)
+    return Refusal("the request failed inside the server", status=500, code="internal")
+
+
+class Worker:
+    """One model. `start` and `cancel` are called in the event loop's thread."""
+    def __init__(self, name: str, model: LM, limits: Limits, metrics: Metrics) -> None:
+        self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
+        self.engine = Engine(model, max_running=limits.running, max_positions=limits.positions)
+        self.answers = 0                          # under way: waiting, running, or being checked
+        self.live: set[Job] = set()
+        self._loop = asyncio.get_running_loop()
+        self._planner = ThreadPoolExecutor(1, f"plan-{name}")
+        self._orders = SimpleQueue[Callable[[], None] | None]()
+        self._jobs: list[Job] = []                # the engine thread's
+        self._took: deque[float] = deque(maxlen=32)       # seconds of the last requests
+        self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
+        self._thread.start()
+
+    async def start(self, asks: Sequence[Ask]) -> Answers:
+        """Check requests and let them run. max_tokens None: as much as there is room for. Raises Refusal where there is no
+        room for them in the queue, ValueError where one cannot be honoured."""
+        count = sum(ask.n for ask in asks)
+        self._admit(count)
+        answers = Answers(self, asks)
+        self.answers += count
+        self.live.update(answers.jobs)
+        planned = asyncio.ensure_future(self._loop.run_in_executor(self._planner, self._plan, answers.jobs))
+        planned.add_done_callback(lambda _: self._forget_unplanned(answers))
+        try:
+            await asyncio.shield(planned)
+        except asyncio.CancelledError:
+            answers.cancel(LEFT)
+            raise
+        return answers
+
+    def _admit(self, count: int) -> None:
+        most = self.limits.running + self.limits.waiting
+        if count > most:
+            raise ValueError(f"n is {count} over all prompts: this server takes at most {most} answers at a time")
+        if self.answers + count > most:
+            wait = max(1, min(60, round(sum(self._took) / len(self._took)))) if self._took else 1
+            raise Refusal(f"{self.answers} answers are under way: this server takes {self.limits.running} at a time and lets "
+                          f"{self.limits.waiting} wait", status=429, code="rate_limit_exceeded", retry=wait)
+
+    def _plan(self, jobs: list[Job]) -> None:
+        """In the planner's thread. The jobs go to the engine together, or none of them does."""
+        try:
+            for job in jobs:
+                if not job.cut:
+                    job.ticket = self.engine.submit(self._fitted(job.ask))
+        except BaseException:
+            for job in jobs:
+                if job.ticket is not None:
+                    self.engine.cancel(job.ticket)
+                    job.ticket = None
+            raise
+        for job in jobs:
+            if job.ticket is not None:
+                self._orders.put(lambda job=job: self._jobs.append(job))
+
+    def _fitted(self, ask: Ask) -> Ask:
+        """The request within the server's limits."""
+        limits = self.limits
+        ids = self.model.ids(ask.prompt, raw=ask.raw)
+        if len(ids) > limits.prompt:
+            raise ValueError(f"prompt has {len(ids)} tokens: this server takes at most {limits.prompt}")
+        if ask.max_tokens is None:
+            return replace(ask, max_tokens=min(limits.output, room(self.model, ask.method, ids)[0]))
+        if ask.max_tokens > limits.output:
+            raise ValueError(f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}")
+        return ask
+
+    def _forget_unplanned(self, answers: Answers) -> None:
+        """Those that were refused, or cancelled before they came to the engine."""
+        for job in answers.jobs:
+            if job.ticket is None:
+                self._gone(job)
+                answers.tell(End(job.at, None))
+
+    def _gone(self, job: Job) -> None:
+        if job in self.live:
+            self.live.remove(job)
+            self.answers -= job.ask.n
+
+    def cancel(self, jobs: Sequence[Job], why: str) -> None:
+        """End these; those that have ended stay so."""
+        for job in jobs:
+            if job in self.live and not job.cut:
+                job.cut = why
+                self.metrics.cut.labels(self.name, why).inc()
+                self._orders.put(lambda job=job: self._end_ticket(job))
+
+    def close(self) -> None:
+        """End the threads; what is under way is dropped."""
+        self._planner.shutdown(wait=False, cancel_futures=True)
+        self._orders.put(None)
+
+    async def closed(self, seconds: float = 10.0) -> None:
+        """After `close`: until the engine's thread has ended its pass."""
+        await self._loop.run_in_executor(None, self._thread.join, seconds)
+
+    # ---- the engine's thread ----
+
+    def _run(self) -> None:
+        while self._obey():
+            try:
+                self.engine.step()
+            except Exception as error:            # no request's own: those are kept with their tickets
+                log.exception("a tick failed")
+                self._fail(error)
+            self._tell()
+
+    def _obey(self) -> bool:
+        """Take the orders there are; wait for one where nothing is under way. False: end."""
+        try:
+            while True:
+                order = self._orders.get(block=not self._jobs)
+                if order is None:
+                    return False
+                order()
+        except Empty:
+            return True
+
+    def _end_ticket(self, job: Job) -> None:
+        if job.ticket is not None:                # else it is being checked: `_tell` ends it when it comes
+            self.engine.cancel(job.ticket)
+
+    def _fail(self, error: Exception) -> None:
+        for job in self._jobs:
+            assert job.ticket is not None
+            self.engine.cancel(job.ticket)
+            self._send([(job, End(job.at, None, error))])
+        self._jobs = []
+
+    def _tell(self) -> None:
+        now, out, waiting = time.perf_counter(), list[tuple[Job, News | End]](), 0
+        for job in self._jobs:
+            ticket = job.ticket
+            assert ticket is not None
+            if now > job.deadline and not ticket.done and not job.cut:
+                job.cut = LATE
+                self.metrics.cut.labels(self.name, LATE).inc()
+                self.engine.cancel(ticket)
+            if job.cut and not ticket.done:       # it was cut before its ticket was there
+                self.engine.cancel(ticket)
+            news = self._news(job, ticket)
+            if news:
+                (self.metrics.first if job.last is None else self.metrics.between).labels(self.name).observe(
+                    now - (job.arrived if job.last is None else job.last))
+                job.last = now
+            out += [(job, n) for n in news]
+            if ticket.done:
+                out.append((job, self._end(job, ticket, now)))
+            waiting += ticket.task is None and not ticket.done
+        self._jobs = [job for job in self._jobs if job.ticket is not None and not job.ticket.done]
+        self.metrics.waiting.labels(self.name).set(waiting)
+        self.metrics.running.labels(self.name).set(len(self._jobs) - waiting)
+        if out:
+            self._send(out)
+
+    def _send(self, out: list[tuple[Job, News | End]]) -> None:
+        with suppress(RuntimeError):              # the loop has been closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._deliver, out)
+
+    def _deliver(self, out: list[tuple[Job, News | End]]) -> None:
+        """In the loop's thread."""
+        for job, news in out:
+            if isinstance(news, End):
+                self._gone(job)
+                self._took.append(time.perf_counter() - job.arrived)
+            job.told(news)
+
+    def _news(self, job: Job, ticket: Ticket) -> list[News]:
+        by_choice: dict[int, list[Piece]] = {}
+        for piece in ticket.watch.pieces():
+            by_choice.setdefault(piece.choice, []).append(piece)
+        out = list[News]()
+        for choice, pieces in by_choice.items():
+            text = ticket.transcript.texts[choice]
+            start = job.written.get(choice, 0)
+            stop = job.written[choice] = start + len(pieces)
+            reason = text.finish_reason if stop == len(text.tokens) else None
+            out.append(News(job.first + choice, tuple(pieces), tuple(text.notes[start:stop]), reason))
+        return out
+
+    def _end(self, job: Job, ticket: Ticket, now: float) -> End:
+        watch = ticket.watch
+        self.metrics.whole.labels(self.name).observe(now - job.arrived)
+        if watch.opened:
+            self.metrics.queue.labels(self.name).observe(watch.opened - job.arrived)
+        if watch.first is not None:
+            self.metrics.decode.labels(self.name).observe(watch.last - watch.first)
+        try:
+            self.metrics.ended(self.name, ticket)
+            return End(job.at, None if job.cut else ticket.completion())
+        except Exception as error:
+            if not isinstance(error, ValueError):
+                log.exception("a request failed")
+            return End(job.at, None, error)

@@ -1,0 +1,41 @@
+"""A server in a thread of the test's process, on a free port of the loopback."""
+import threading
+import time
+from contextlib import contextmanager
+
+import httpx
+import uvicorn
+
+from polydec.serve.app import create_app
+from polydec.serve.run import Server, listen
+
+
+class House:
+    def __init__(self, url, app, server):
+        self.url, self.app, self.server = url, app, server
+        self.models = app.state.models
+
+    def client(self, **given):
+        return httpx.Client(base_url=self.url, timeout=60, **given)
+
+    @property
+    def worker(self):
+        return next(iter(self.models.workers.values()))
+
+
+@contextmanager
+def served(loaders, drain=0.2, **given):
+    app, sock = create_app(loaders, **given), listen("127.0.0.1", 0)
+    server = Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5), app.state.models, drain)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    house = House(f"http://127.0.0.1:{sock.getsockname()[1]}", app, server)
+    try:
+        end = time.monotonic() + 60
+        while set(house.models.states.values()) != {"ready"} and time.monotonic() < end:
+            time.sleep(0.02)
+        yield house
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the server does not end"

@@ -1,0 +1,434 @@
+"""The server's answers: equal to the library's, whole or as a stream, in the forms that OpenAI documents."""
+import json
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+import house
+import httpx
+import openai
+from openai.types import Completion, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+import polydec
+from polydec import registry
+from polydec.bench import profile
+from polydec.serve.body import IDLE, ONLY
+from polydec.serve.limits import Limits
+from polydec.shapers.sampling import fields
+
+CHAT = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "Tell me of a fox."}]
+LONG = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(profile, "QUICK", 0.05)
+        yield polydec.load("zoo:tiny")
+
+
+@pytest.fixture(scope="module")
+def server(lm):
+    with house.served({"tiny": lambda: lm}) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def http(server):
+    with server.client() as client:
+        yield client
+
+
+def post(http, body, path="/v1/completions"):
+    answer = http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def stream(http, body, path="/v1/completions"):
+    """The events of a stream, without [DONE], which must be the last."""
+    with http.stream("POST", path, json={**body, "stream": True}) as answer:
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in answer.iter_lines() if line]
+    assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
+    return [json.loads(line[6:]) for line in lines[:-1]]
+
+
+def idle(server, seconds=20.0):
+    """Nothing is under way, soon."""
+    end = time.monotonic() + seconds
+    while (server.worker.live or server.worker.answers or server.worker._jobs) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not server.worker.live and not server.worker.answers and not server.worker._jobs
+
+
+ASKED = [
+    {"temperature": 0.0}, {"temperature": 0.9, "seed": 3, "n": 3}, {"temperature": 0.8, "top_p": 0.9, "top_k": 20, "seed": 1},
+    {"method": "draft-model", "options": {"depth": 3}}, {"method": "prompt-lookup", "repetition_penalty": 1.3},
+    {"stop": [" the", "."], "include_stop_str_in_output": True}, {"logit_bias": {"279": -100}, "min_tokens": 4},
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda a: "-".join(a))
+def test_texts_equal_those_of_the_library(lm, http, asked):
+    sampling = {k: v for k, v in asked.items() if k in fields()}
+    rest = {k: v for k, v in asked.items() if k not in fields()}
+    given = {"include_stop" if k == "include_stop_str_in_output" else k: v for k, v in rest.items()}
+    given = {"method": "auto", "seed": 0, **given, "sampling": lm.sampling(**sampling), "max_tokens": 24}
+    body = {"seed": 0, **asked, "max_tokens": 24}
+    for path, prompt, mine in (
+            ("/v1/completions", {"prompt": "The old river"}, polydec.generate(lm, "The old river", raw=True, **given)),
+            ("/v1/chat/completions", {"messages": CHAT}, polydec.generate(lm, CHAT, **given))):
+        theirs = post(http, {**body, **prompt}, path)
+        texts = [c["text"] if "text" in c else c["message"]["content"] for c in theirs["choices"]]
+        assert texts == [c.text for c in mine.choices]
+        assert [c["finish_reason"] for c in theirs["choices"]] == [c.finish_reason for c in mine.choices]
+        assert theirs["usage"]["completion_tokens"] == mine.usage["completion_tokens"]
+        assert theirs["usage"]["prompt_tokens"] == mine.usage["prompt_tokens"]
+        parts = [""] * len(texts)
+        for event in stream(http, {**body, **prompt}, path):
+            for c in event["choices"]:
+                parts[c["index"]] += c["text"] if "text" in c else c["delta"].get("content", "")
+        assert parts == texts
+
+
+def test_several_prompts_are_answered_in_order(lm, http):
+    prompts = ["The fox", "A boat", "Two rivers and"]
+    out = post(http, {"prompt": prompts, "n": 2, "temperature": 0.7, "seed": 5, "max_tokens": 8})
+    assert [c["index"] for c in out["choices"]] == list(range(6))
+    want = [c.text for p in prompts for c in polydec.generate(
+        lm, p, raw=True, n=2, seed=5, sampling=lm.sampling(temperature=0.7), max_tokens=8).choices]
+    assert [c["text"] for c in out["choices"]] == want
+    ids = [list(lm.ids(p, raw=True)) for p in prompts]
+    again = post(http, {"prompt": ids, "n": 2, "temperature": 0.7, "seed": 5, "max_tokens": 8})
+    assert [c["text"] for c in again["choices"]] == want
+    echoed = post(http, {"prompt": prompts, "echo": True, "temperature": 0, "max_tokens": 4})
+    assert all(c["text"].startswith(p) for c, p in zip(echoed["choices"], prompts))
+
+
+def test_log_probabilities(lm, http):
+    mine = polydec.generate(lm, CHAT, logprobs=3, max_tokens=10, sampling=lm.sampling(temperature=0.0))
+    body = {"messages": CHAT, "logprobs": True, "top_logprobs": 3, "max_tokens": 10, "temperature": 0}
+    whole = post(http, body, "/v1/chat/completions")["choices"][0]["logprobs"]["content"]
+    assert [t["logprob"] for t in whole] == pytest.approx([t.model_logp for t in mine.choices[0].logprobs])
+    assert all(len(t["top_logprobs"]) == 3 and t["top_logprobs"][0]["logprob"] >= t["logprob"] for t in whole)
+    assert b"".join(bytes(t["bytes"] or ()) for t in whole).decode() == mine.text
+    parts = [t for e in stream(http, body, "/v1/chat/completions") for c in e["choices"] if c["logprobs"]
+             for t in c["logprobs"]["content"]]
+    assert parts == whole
+    old = post(http, {"prompt": "The", "logprobs": 2, "max_tokens": 6})["choices"][0]
+    marks = old["logprobs"]
+    assert {len(v) for v in marks.values()} == {6}
+    assert all(old["text"][at:].startswith(t) for at, t in zip(marks["text_offset"], marks["tokens"]) if t[:1] != "<")
+
+
+def test_a_stream_can_end_with_its_usage(http):
+    body = {"messages": CHAT, "max_tokens": 5, "ignore_eos": True}
+    assert all("usage" not in e for e in stream(http, body, "/v1/chat/completions"))
+    events = stream(http, {**body, "stream_options": {"include_usage": True}}, "/v1/chat/completions")
+    assert [e["usage"] for e in events[:-1]] == [None] * (len(events) - 1)
+    assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == 5
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert len({e["id"] for e in events}) == 1
+
+
+def test_the_field_polydec_tells_what_was_drafted(lm, http):
+    body = {"prompt": "The fox and the fox and the", "max_tokens": 20, "method": "draft-model", "polydec": True,
+            "temperature": 0}
+    whole = post(http, body)
+    pieces = whole["polydec"]["pieces"][0]
+    assert "".join(p["text"] for p in pieces) == whole["choices"][0]["text"]
+    assert len(pieces) == whole["usage"]["completion_tokens"] and any(p["drafted"] for p in pieces)
+    about = whole["polydec"]["requests"][0]
+    assert about["method"]["name"] == "draft-model" and about["metrics"]["target_passes"] > 0
+    parts = [p for e in stream(http, body) for p in e.get("polydec", {}).get("pieces", ())]
+    assert parts == pieces
+    assert "polydec" not in post(http, {k: v for k, v in body.items() if k != "polydec"})
+
+
+def test_shapes_are_openais(server):
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
+    chat = client.chat.completions.create(model="tiny", messages=CHAT, max_completion_tokens=6, n=2, logprobs=True, user="me")
+    ChatCompletion.model_validate(chat.model_dump(), strict=True)
+    assert len(chat.choices) == 2 and chat.model == "tiny"
+    chunks = list(client.chat.completions.create(model="tiny", messages=CHAT, max_tokens=6, stream=True,
+                                                 stream_options={"include_usage": True}))
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate(chunk.model_dump(), strict=True)
+    assert chunks[-1].usage.total_tokens == chunks[-1].usage.prompt_tokens + chunks[-1].usage.completion_tokens
+    old = client.completions.create(model="tiny", prompt="A", max_tokens=3, logprobs=1, extra_body={"min_p": 0.1})
+    Completion.model_validate(old.model_dump(), strict=True)
+    models = list(client.models.list())
+    assert [m.id for m in models] == ["tiny"] and isinstance(client.models.retrieve("tiny"), Model)
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.chat.completions.create(model="tiny", messages=CHAT, temperature=-1)
+    assert bad.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError) as gone:
+        client.chat.completions.create(model="gpt-5", messages=CHAT)
+    assert gone.value.code == "model_not_found"
+    # what a client sends back is what it got, null fields included
+    again = client.chat.completions.create(model="tiny", max_tokens=3, messages=[
+        *CHAT, chat.choices[0].message, {"role": "user", "content": [{"type": "text", "text": "And then?"}]}])
+    assert again.choices[0].finish_reason in ("stop", "length")
+
+
+WRONG = [
+    ({"prompt": "x", "temprature": 1}, "temprature", "temperature"),
+    ({"prompt": "x", "temperature": 1e9}, "temperature", "1000000"),
+    ({"prompt": ""}, "prompt", "empty"), ({}, "prompt", "missing"), ({"prompt": [1, "x"]}, "prompt", "token ids"),
+    ({"prompt": [10 ** 9]}, "prompt", "ids lie in"), ({"prompt": "x", "max_tokens": 0}, "max_tokens", "at least 1"),
+    ({"prompt": "x", "max_tokens": 1023}, "max_tokens", "at most"),
+    ({"prompt": "x", "max_tokens": 99999}, "max_tokens", "4096"),
+    ({"prompt": "x", "n": 0}, "n", "1 to 1024"), ({"prompt": "x", "n": True}, "n", "whole number"),
+    ({"prompt": "x", "method": "nope"}, "method", "unknown"), ({"prompt": "x", "method": 3}, "method", "text"),
+    ({"prompt": "x", "method": "draft-model", "options": {"depth": 10 ** 6}}, None, "depth"),
+    ({"prompt": "x", "options": {"zzz": 1}}, "options", "zzz"), ({"prompt": "x", "options": 3}, "options", "by name"),
+    ({"prompt": "x", "stop": ["", "a"]}, "stop", "1 to 4096"), ({"prompt": "x", "logprobs": 99}, "logprobs", "64"),
+    ({"prompt": "x", "echo": True, "logprobs": 1}, "echo", "logprobs"), ({"prompt": "x", "best_of": 4}, "best_of", "only 1"),
+    ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options", "stream"),
+    ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format", "text"),
+    ({"prompt": "x", "skip_special_tokens": False}, "skip_special_tokens", "True"),
+    ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias", "token id"), ({"prompt": "x", "seed": "a"}, "seed", "whole number"),
+    ({"prompt": "x", "allowed_token_ids": [5], "bad_token_ids": [5]}, "bad_token_ids", "left"),
+    ({"prompt": "x", "order": "random"}, "order", "vllm"), ({"prompt": "\ud800"}, "prompt", "half a character"),
+]
+
+
+@pytest.mark.parametrize("body, param, says", WRONG, ids=lambda x: json.dumps(x)[:60] if isinstance(x, dict) else "")
+def test_what_cannot_be_honoured_is_a_400(server, http, body, param, says):
+    answer = http.post("/v1/completions", content=json.dumps(body), headers={"content-type": "application/json"})
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and set(error) == {"message", "type", "param", "code"}, answer.text
+    assert error["type"] == "invalid_request_error" and says in error["message"] and len(error["message"]) <= 300
+    assert param is None or error["param"] == param
+    assert idle(server)
+
+
+WRONG_CHAT = [{"messages": []}, {"messages": "hi"}, {"messages": [{"role": "tool", "content": "x"}]}, {"messages": [3]},
+              {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": "x", "name": "Ann"}]},
+              {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+              {"messages": CHAT, "tools": [{"type": "function"}]}, {"messages": CHAT, "top_logprobs": 2},
+              {"messages": CHAT, "max_tokens": 3, "max_completion_tokens": 4}, {"messages": CHAT, "stream": "yes"},
+              {"messages": CHAT, "echo": True}, {"messages": CHAT, "chat_template_kwargs": {"a": 1}}]
+
+
+@pytest.mark.parametrize("body", WRONG_CHAT, ids=lambda b: json.dumps(b)[:70])
+def test_chats_that_cannot_be_honoured(http, body):
+    answer = http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] in {*body, "max_completion_tokens"}, answer.text
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff", b'{"a":' * 3000, b"null", b'{"prompt": NaN}'])
+def test_bodies_that_are_no_object(http, content):
+    answer = http.post("/v1/completions", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 400 and answer.json()["error"]["message"]
+
+
+def test_other_refusals(http):
+    for answer, status in ((http.get("/nope"), 404), (http.get("/v1/completions"), 405), (http.get("/v1/models/nope"), 404),
+                           (http.post("/v1/completions", content="{}"), 415),
+                           (http.get("/health", headers={"host": "evil.example"}), 403)):
+        assert answer.status_code == status and answer.json()["error"]["message"]
+
+
+def test_tokens_and_back(lm, http):
+    tokens = post(http, {"prompt": "The old river"}, "/tokenize")
+    assert tokens["tokens"] == list(lm.ids("The old river", raw=True)) and tokens["count"] == len(tokens["tokens"])
+    assert post(http, {"tokens": tokens["tokens"]}, "/detokenize")["prompt"] == "The old river"
+    assert post(http, {"messages": CHAT}, "/tokenize")["tokens"] == list(lm.ids(CHAT))
+    assert http.post("/detokenize", json={"tokens": [10 ** 9]}).json()["error"]["param"] == "tokens"
+
+
+def test_methods_are_told_with_a_schema(http):
+    listed = {m["name"]: m for m in http.get("/methods").json()["data"]}
+    assert set(listed) == set(registry.recipes())
+    for name, about in listed.items():
+        assert set(about["schema"]["properties"]) == {o.name for o in registry.options(name)}
+    assert listed["plain"]["unavailable"] is None and "stop" in listed["specdec-plus-plus"]["unavailable"]
+    assert set(http.get("/sampling").json()["properties"]) == set(fields())
+
+
+def test_metrics_count(http):
+    def value(name):
+        lines = [x for x in http.get("/metrics").text.splitlines() if x.startswith(name) and 'model_name="tiny"' in x]
+        return sum(float(x.split()[-1]) for x in lines)
+
+    names = ("vllm:generation_tokens_total", "vllm:request_success_total", "vllm:spec_decode_num_draft_tokens_total",
+             "vllm:time_to_first_token_seconds_count", "polydec:target_passes_total")
+    before = {n: value(n) for n in names}
+    post(http, {"prompt": "The", "max_tokens": 12, "ignore_eos": True, "method": "draft-model"})
+    after = {n: value(n) - before[n] for n in names}
+    assert after["vllm:generation_tokens_total"] == 12 and after["vllm:request_success_total"] == 1
+    assert after["vllm:spec_decode_num_draft_tokens_total"] > 0 and after["vllm:time_to_first_token_seconds_count"] == 1
+    assert 0 < after["polydec:target_passes_total"] <= 12
+    assert value("vllm:num_requests_running") == 0
+
+
+def test_many_at_once_get_the_texts_that_they_get_alone(server, http):
+    bodies = [{"prompt": f"The {w} and the", "max_tokens": 16, "temperature": 0.8, "seed": i, "n": 1 + i % 2,
+               "method": ("plain", "draft-model", "prompt-lookup", "auto")[i % 4]}
+              for i, w in enumerate(("fox", "boat", "river", "baker", "train", "house", "king", "tree"))]
+    alone = [[c["text"] for c in post(http, body)["choices"]] for body in bodies]
+
+    def client(at):
+        with server.client() as mine:
+            out = []
+            for turn in range(3):
+                i = (at + turn) % len(bodies)
+                parts = [""] * bodies[i]["n"]
+                for event in stream(mine, bodies[i]):
+                    for c in event["choices"]:
+                        parts[c["index"]] += c["text"]
+                out.append((i, parts))
+            return out
+
+    with ThreadPoolExecutor(8) as pool:
+        for got in pool.map(client, range(8)):
+            for i, parts in got:
+                assert parts == alone[i]
+    assert idle(server)
+
+
+def test_a_client_that_leaves_ends_its_request(server):
+    for streams in (True, False):
+        with server.client() as client:
+            try:
+                with client.stream("POST", "/v1/completions", json={**LONG, "stream": streams, "n": 4}, timeout=0.5) as answer:
+                    next(answer.iter_lines())
+                    assert server.worker.live
+            except httpx.ReadTimeout:
+                assert not streams and server.worker.live
+        assert idle(server, 5)
+
+
+def test_limits(lm):
+    limits = Limits(running=2, waiting=1, body=2048, prompt=64, output=1000, seconds=30.0)
+    with house.served({"tiny": lambda: lm}, limits=limits) as served, served.client() as client:
+        for body, status, param in (({"prompt": "a" * 3000}, 413, None), ({"prompt": "a b " * 64}, 400, "prompt"),
+                                    ({"prompt": "x", "max_tokens": 1001}, 400, "max_tokens"),
+                                    ({"prompt": "x", "n": 4}, 400, "n")):
+            answer = client.post("/v1/completions", json=body)
+            assert answer.status_code == status and answer.json()["error"]["param"] == param, answer.text
+        with ThreadPoolExecutor(8) as pool:
+            codes = list(pool.map(lambda _: client.post("/v1/completions", json={**LONG, "max_tokens": 300}), range(8)))
+        assert {c.status_code for c in codes} == {200, 429} and sum(c.status_code == 200 for c in codes) >= 3
+        late = next(c for c in codes if c.status_code == 429)
+        assert int(late.headers["retry-after"]) >= 1 and late.json()["error"]["type"] == "rate_limit_error"
+        assert idle(served)
+
+
+def test_a_request_that_takes_too_long_is_ended(lm):
+    with house.served({"tiny": lambda: lm}, limits=Limits(seconds=0.05)) as served, served.client() as client:
+        answer = client.post("/v1/completions", json=LONG)
+        assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
+        with client.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as streamed:
+            last = [x for x in streamed.iter_lines() if x][-1]
+        assert json.loads(last[6:])["error"]["code"] == "timeout"
+        assert idle(served)
+
+
+def test_keys(lm):
+    with house.served({"tiny": lambda: lm}, keys=("first-key-1", "second-key-2")) as served, served.client() as client:
+        for path in ("/v1/models", "/metrics", "/methods"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, headers={"authorization": "Bearer first-key-"}).status_code == 401
+            assert client.get(path, headers={"authorization": "Basic first-key-1"}).status_code == 401
+            for key in ("first-key-1", "second-key-2"):
+                assert client.get(path, headers={"authorization": f"Bearer {key}"}).status_code == 200
+        assert client.post("/v1/completions", json={"prompt": "x"}).json()["error"]["code"] == "invalid_api_key"
+        assert client.get("/health").status_code == 200 and client.get("/").status_code == 200
+
+
+def test_the_event_loop_does_not_wait_for_a_pass(lm, monkeypatch):
+    with house.served({"tiny": lambda: lm}) as served, served.client() as client:
+        go, step = threading.Event(), served.worker.engine.step
+        monkeypatch.setattr(served.worker.engine, "step", lambda: (go.wait(30), step())[1])
+        with ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(post, client, {"prompt": "x", "max_tokens": 4})
+            while not served.worker._jobs:
+                time.sleep(0.01)
+            with served.client() as other:
+                assert other.get("/health", timeout=5).status_code == 200
+                assert other.post("/tokenize", json={"prompt": "x"}, timeout=5).status_code == 200
+            assert not slow.done()
+            go.set()
+            slow.result()
+
+
+def test_a_tick_that_fails_ends_its_requests_and_not_the_server(lm, monkeypatch):
+    with house.served({"tiny": lambda: lm}) as served, served.client() as client:
+        def broken():
+            raise RuntimeError("a bug")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(served.worker.engine, "step", broken)
+            answer = client.post("/v1/completions", json={"prompt": "x"})
+            assert answer.status_code == 500 and "a bug" not in answer.text
+        assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+        assert idle(served)
+
+
+def test_draining_finishes_what_it_can_and_cuts_the_rest(lm, capfd):
+    with house.served({"tiny": lambda: lm}, drain=1.5) as served, served.client() as client, ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(client.post, "/v1/completions", json={**LONG, "n": 32})
+        while not served.worker._jobs:
+            time.sleep(0.01)
+        short = pool.submit(client.post, "/v1/completions", json={"prompt": "x", "max_tokens": 2})
+        while served.worker.answers < 33 and not short.done():
+            time.sleep(0.01)
+        served.server.should_exit = True
+        assert short.result().status_code == 200
+        cut = slow.result()
+        assert cut.status_code == 503 and cut.json()["error"]["code"] == "stopping"
+    assert "1 were cut" in capfd.readouterr().err
+
+
+def test_loading_is_told(lm):
+    ready = threading.Event()
+
+    def slow():
+        assert ready.wait(30)
+        return lm
+
+    with ThreadPoolExecutor(1) as pool:
+        def look():
+            for _ in range(500):
+                try:
+                    with httpx.Client(base_url=url.result(30), timeout=10) as client:
+                        return client.get("/health"), client.post("/v1/completions", json={"prompt": "x"})
+                except httpx.ConnectError:
+                    time.sleep(0.01)
+
+        url, original = Future(), house.listen
+
+        def told(host, port):
+            sock = original(host, port)
+            url.set_result(f"http://127.0.0.1:{sock.getsockname()[1]}")
+            return sock
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(house, "listen", told)
+            seen = pool.submit(look)
+            seen.add_done_callback(lambda _: ready.set())
+            with house.served({"tiny": slow}) as served, served.client() as client:
+                health, asked = seen.result()
+                assert health.status_code == 503 and health.json() == {"status": "loading", "models": {"tiny": "loading"}}
+                assert asked.status_code == 503 and asked.json()["error"]["code"] == "loading"
+                assert "retry-after" in asked.headers
+                assert client.get("/health").json()["status"] == "ready"
+
+
+def test_fields_that_do_nothing_are_listed_in_the_docs(http):
+    page = Path(__file__).parents[2] / "docs" / "serve.md"
+    if not page.exists():
+        pytest.skip("the docs are not here")
+    text = page.read_text("utf-8")
+    assert [name for name in (*IDLE, *ONLY) if f"`{name}`" not in text] == []
+    idle_fields = dict.fromkeys(IDLE, "anything") | {name: legal[0] for name, legal in ONLY.items() if legal}
+    assert post(http, {"prompt": "x", "max_tokens": 1, **idle_fields})["choices"]

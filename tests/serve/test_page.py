@@ -1,0 +1,92 @@
+"""The page in a browser: a chat of two turns, two methods side by side, a phone. Set PICTURES to keep the screenshots."""
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+import browser
+import house
+
+import polydec
+from polydec.bench import profile
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    if browser.find() is None:
+        pytest.skip("there is no Chromium here")
+    directory = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
+        patch.setattr(profile, "QUICK", 0.05)
+        model = os.environ.get("PICTURES_MODEL", "zoo:tiny")
+        with house.served({model: lambda: polydec.load(model)}) as served:
+            b = browser.Browser(directory / "profile")
+            try:
+                b.size(1200, 860)
+                b.open(served.url + "/")
+                b.until("document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'")
+                yield b
+            finally:
+                b.close()
+
+
+@pytest.fixture
+def picture(page, tmp_path):
+    folder = Path(os.environ.get("PICTURES", tmp_path))
+    return lambda name: page.picture(folder / f"{name}.png")
+
+
+def field(page, name, value, box="#sampling"):
+    page.ask(f"document.querySelector('{box} [data-name={name}]').value = {value!r}")
+
+
+def test_a_chat_by_keyboard(page, picture):
+    field(page, "max_tokens", "48")
+    field(page, "seed", "3")
+    for turn, said in enumerate(("Once upon a time there was a fox. The fox", "And then the fox"), 1):
+        page.ask("document.querySelector('#said').focus()")
+        page.type(said)
+        page.press("Enter", 13)
+        page.until(f"document.querySelectorAll('.reply').length === {turn} && !document.querySelector('#send').disabled")
+    assert page.ask("document.querySelectorAll('.turn.user').length") == 2
+    assert page.ask("[...document.querySelectorAll('.reply .turn')].every(t => t.textContent.length > 0)")
+    assert "tokens a pass" in page.ask("document.querySelector('.reply .figures').textContent")
+    assert page.ask("messages.length") == 4
+    picture("chat")
+    page.size(1200, 860, dark=True)
+    picture("chat-dark")
+    page.size(390, 800)
+    assert page.ask("document.documentElement.scrollWidth") <= 390, "the page is wider than a phone"
+    picture("phone")
+    page.size(1200, 860)
+    assert page.log == []
+
+
+def test_a_refused_field_is_told(page):
+    field(page, "temperature", "-1")
+    page.ask("document.querySelector('#said').focus()")
+    page.type("hello")
+    page.press("Enter", 13)
+    page.until("document.querySelector('.bad')")
+    assert "temperature" in page.ask("document.querySelector('.bad').textContent")
+    field(page, "temperature", "")
+    page.log.clear()                              # the browser notes a 400 as an error
+
+
+def test_side_by_side(page, picture):
+    page.ask("document.querySelector('#tab-chat').focus()")
+    page.press("ArrowRight", 39)
+    page.until("!document.querySelector('#compare').hidden && document.querySelector('#chat').hidden")
+    page.ask("(s => { s.value = 'draft-model'; s.dispatchEvent(new Event('change')); })"
+             "(document.querySelector('#right select'))")
+    assert page.ask("document.querySelectorAll('#right [data-name]').length") == len(
+        polydec.registry.options("draft-model"))
+    page.ask("document.querySelector('#race').requestSubmit()")
+    page.until("document.querySelector('#verdict').textContent.includes('texts')")
+    assert "The texts are equal." in page.ask("document.querySelector('#verdict').textContent")
+    assert page.ask("document.querySelectorAll('#left .draft').length") == 0
+    assert page.ask("document.querySelectorAll('#right .draft').length") > 0, "no draft was accepted: choose another prompt"
+    picture("sides")
+    assert page.log == []
