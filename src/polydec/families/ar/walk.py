@@ -56,7 +56,7 @@ class Walk:
     def __init__(self, method: Method, session: Session, guess: Guess, root: int, position: int, base: Reads) -> None:
         self._method, self._session, self._guess = method, session, guess
         self._state = method.policy.start()
-        self._want = replace(guess.want, law=Reads.ROW, prompt=False, base=max(guess.want.base, base))
+        self._want = replace(guess.want, law=Reads.ROW, prompt=False, last=False, base=max(guess.want.base, base))
         self.root, self.position, self._open = root, position, True
 
     @staticmethod
@@ -70,7 +70,7 @@ class Walk:
         guess: Guess | None = None
         try:
             guess = method.drafter.open(text, session)
-            await _prefill(session, guess, text)
+            await prefill(session, guess, text)
         except BaseException:
             if guess is not None:
                 guess.close()
@@ -122,9 +122,10 @@ class Walk:
             self._session.close()
 
 
-async def _prefill(session: Session, guess: Guess, prompt: Sequence[int]) -> None:
-    """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole."""
+async def prefill(session: Session, guess: Guess, prompt: Sequence[int]) -> None:
+    """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole, and where
+    it wants the last one, as from a chain of that token alone."""
     scores = await session.prefill(replace(guess.want, law=guess.want.base))
-    if guess.want.prompt and len(prompt) > 1:
-        whole = Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1], prompt=True)
-        guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, whole)
+    if (guess.want.prompt or guess.want.last) and len(prompt) > 1:
+        shown = prompt[:-1] if guess.want.prompt else prompt[-2:-1]
+        guess.learn(Draft.chain(shown[0], shown[1:]), scores, Verdict(tuple(range(1, len(shown))), prompt[-1], prompt=True))
