@@ -6,7 +6,7 @@ from pathlib import Path
 import polydec
 
 ROOT = Path(polydec.__file__).parent
-NAMES = {"LM", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
+NAMES = {"LM", "Ask", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
          "Shaped", "Speculative", "Ticket", "build_shapers", "generate", "load", "registry", "replay", "stream"}
 """What users may rely on: another name here is a promise more, one less breaks somebody's program (say so in CHANGELOG.md)."""
 

@@ -123,6 +123,7 @@ class Ticket:
         self.engine, self.plan, self.watch = engine, made, Watch(on)
         self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
         self.task: Task | None = None             # None while it waits for its turn
+        self.gave_back = 0                        # bytes of cache that it had when it was last put on hold
         self.cancelled = False
 
     @property
@@ -185,13 +186,19 @@ class Engine:
     whoever waits for an answer drives the others' along (`run`, `step`).
 
     max_running: answers that are written at the same time, at least 1; other requests wait their turn, first come first
-    served. max_positions: of one pass, at least 1; what is over waits for the next. Neither changes a text.
+    served. max_positions: of one pass, at least 1; what is over waits for the next. max_cache_bytes: of the caches of all
+    requests together, at least 1, None for no limit: while there is more, the youngest request is put on hold and gives its
+    caches back, and its text is fed anew when there is room. One request may always go on. None of these changes a text.
     """
-    def __init__(self, model: LM, *, max_running: int = 256, max_positions: int = 4096) -> None:
-        for name, value in (("max_running", max_running), ("max_positions", max_positions)):
+    def __init__(self, model: LM, *, max_running: int = 256, max_positions: int = 4096,
+                 max_cache_bytes: int | None = None) -> None:
+        limits = {"max_running": max_running, "max_positions": max_positions,
+                  "max_cache_bytes": 1 if max_cache_bytes is None else max_cache_bytes}
+        for name, value in limits.items():
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
-        self.model, self.max_running = model, max_running
+        self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
+        self.preempted = 0                        # how often a request was put on hold
         self.names: dict[Any, str] = {model.network: model.name}
         if model.draft is not None:
             self.names[model.draft.lm.network] = model.draft.name
@@ -199,6 +206,7 @@ class Engine:
         self._memory: dict[str, dict[str, Any]] = {}          # by method, what it keeps between requests
         self._waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
+        self._held: list[Ticket] = []             # on hold, the oldest first
         self._lock = RLock()                      # whoever holds it drives the scheduler
 
     def submit(self, prompt: Prompt | Ask, *, on: Observer = ignore, **fields: Any) -> Ticket:
@@ -227,10 +235,19 @@ class Engine:
             self._admit()
             more = self._scheduler.step()
             self._running = [t for t in self._running if not t.done]
-            return more or bool(self._waiting)
+            self._held = [t for t in self._held if not t.done]
+            self._make_room()
+            return more or bool(self._waiting or self._held)
 
     def _admit(self) -> None:
-        """Start the requests whose turn it is."""
+        """Let requests go on that were on hold, then start those whose turn it is."""
+        while self._held and (not self._running or self._has_room(self._held[0].gave_back)):
+            ticket = self._held.pop(0)
+            assert ticket.task is not None, "a request that never began was on hold"
+            self._scheduler.resume(ticket.task)
+            self._running.append(ticket)
+        if self._held:
+            return
         answers = sum(t.plan.request.n for t in self._running)
         while self._waiting:
             ticket = self._waiting[0]
@@ -243,6 +260,32 @@ class Engine:
                 self._running.append(ticket)
                 run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
                 ticket.task = self._scheduler.submit(run)
+
+    def _cached(self) -> int:
+        """Bytes of the caches of all requests."""
+        draft = self.model.draft
+        return self.model.checkpoint.lm.nbytes + (0 if draft is None else draft.lm.nbytes)
+
+    def _has_room(self, more: int) -> bool:
+        return self.max_cache_bytes is None or self._cached() + more <= self.max_cache_bytes
+
+    def _make_room(self) -> None:
+        """While the caches are over the limit, ask the youngest request to stop; those that have stopped give their caches
+        back."""
+        for ticket in [t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)]:
+            before = self._cached()
+            for model in (self.model.checkpoint, self.model.draft):
+                for session in [] if model is None else list(model.lm.live):
+                    if session.owner is ticket.task:
+                        session.evict()
+            ticket.gave_back = before - self._cached()
+            self.preempted += 1
+            self._running.remove(ticket)
+            self._held.insert(0, ticket)
+        going = [t for t in self._running if t.task is not None and t.task.held is None]
+        if not self._has_room(0) and len(going) > 1 and len(going) == len(self._running):
+            assert going[-1].task is not None
+            self._scheduler.hold(going[-1].task)
 
     def cancel(self, ticket: Ticket) -> None:
         """End a request; its completion then holds what there was, with finish_reason "abort". One that is done stays so."""
@@ -263,7 +306,8 @@ class Engine:
             self._own(ticket)
         for ticket in tickets:
             while not ticket.done:
-                self.step()
+                if not self.step() and not ticket.done:
+                    raise RuntimeError("nothing is left to run, and the request is not done")
         return [t.completion() for t in tickets]
 
 

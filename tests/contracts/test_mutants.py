@@ -8,6 +8,7 @@ import pytest
 from polydec.core.decoder import answer_one
 from polydec.core.law import probs, residual, without
 from polydec.core.rng import Rng
+from polydec.core.transcript import Transcript
 from polydec.core.types import Draft, Draw, Exactness, Want
 from polydec.drafters.lookup import Lookup, LookupGuess
 from polydec.drafters.model import FromModel
@@ -97,7 +98,8 @@ class Noisy:
     exactness: ClassVar = Exactness.LAW
 
     def verify(self, draft, scores, rng, position):
-        return follow(draft, lambda node, depth: rng.at("token", position).noise(len(scores.row(node))).argmax(scores.row(node)))
+        noise = rng.at("token", position)
+        return follow(draft, lambda node, depth: noise.noise(len(scores.row(node))).argmax(scores.row(node)))
 
 
 def test_noise_of_another_position():
@@ -261,20 +263,25 @@ class Broken:
     def run(self, request, rng=None, on=lambda e: None):
         return answer_one(self.inner, request, rng, on)
 
+    @property
+    def vocab(self):
+        return self.inner.vocab
+
 
 class EosLeak(Broken):
     """Takes an accepted run whole, although an end stands inside it."""
-    async def run(self, request, rng=None, on=lambda e: None):
-        ends = request.stop_ids | (frozenset() if request.ignore_eos else self.inner.target.vocab.eos)
-        out = await answer_one(self.inner, replace(request, ignore_eos=True, stop_ids=frozenset()), rng, on)
+    async def run(self, request, rng, into):
+        ends = request.stop_ids | (frozenset() if request.ignore_eos else self.inner.vocab.eos)
+        free = replace(request, ignore_eos=True, stop_ids=frozenset())
+        out = (await self.inner.run(free, rng, Transcript(free, frozenset(), into.on)))[0]
         stop = next((i for i, x in enumerate(out.token_ids) if x in ends), None)
-        return out if stop is None else replace(out, token_ids=out.token_ids[:stop + 2], finish_reason="stop")
+        return [out if stop is None else replace(out, token_ids=out.token_ids[:stop + 2], finish_reason="stop")]
 
 
 class OneStream(Broken):
     """All choices and seeds draw from one stream."""
-    def run(self, request, rng=None, on=lambda e: None):
-        return answer_one(self.inner, request, rng or Rng.of(0), on)
+    def run(self, request, rng, into):
+        return self.inner.run(request, lambda choice: Rng.of(0), into)
 
 
 COUNT = defaultdict(int)
@@ -282,19 +289,22 @@ COUNT = defaultdict(int)
 
 class TakesTurns(Broken):
     """The stream depends on how many requests came before: neighbours share randomness."""
-    def run(self, request, rng=None, on=lambda e: None):
+    def run(self, request, rng, into):
         COUNT["requests"] += 1
-        return answer_one(self.inner, request, rng or Rng.of(COUNT["requests"]), on)
+        stream = Rng.of(COUNT["requests"])
+        return self.inner.run(request, lambda choice: stream, into)
 
 
 class Mislabelled(Broken):
     """Reports its edits one position off."""
-    def run(self, request, rng=None, on=lambda e: None):
+    def run(self, request, rng, into):
         def shifted(event):
             if type(event).__name__ == "Edited":
                 event = replace(event, edit=replace(event.edit, write=tuple((max(3, at - 1), x) for at, x in event.edit.write)))
             on(event)
-        return answer_one(self.inner, request, rng, shifted)
+
+        on, into.on = into.on, shifted
+        return self.inner.run(request, rng, into)
 
 
 @pytest.mark.parametrize("fault, check", [(EosLeak, check_ends), (OneStream, check_choices), (TakesTurns, check_batch),

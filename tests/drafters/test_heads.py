@@ -48,8 +48,9 @@ class Oracle:
         for _, inputs_NI in queries:
             token_NT = [[int((self.marks - row).abs().sum(-1).argmin()) for row in rows.split(4)] for rows in inputs_NI]
             before = [t[1:-1] or None for t in token_NT]
-            first = [round(float(rows[0] / rows[2] * 7)) for rows in inputs_NI]       # a toy's state is (token, one before, 7, 0)
-            out.append(torch.tensor([[t[-1], b[-1] if b else x, 7, 0] for t, b, x in zip(token_NT, before, first, strict=True)]))
+            first = [round(float(rows[0] / rows[2] * 7)) for rows in inputs_NI]
+            out.append(torch.tensor([[t[-1], b[-1] if b else x, 7, 0]
+                                     for t, b, x in zip(token_NT, before, first, strict=True)]))
         return out
 
 

@@ -107,9 +107,9 @@ def test_saved_and_read(tmp_path):
 
 @pytest.mark.parametrize("change, words", [
     (lambda d: (d / "ngrams.safetensors").unlink(), "no ngrams.safetensors beside a config.json there"),
-    (lambda d: (d / "ngrams.safetensors").write_bytes(b"{}"), "what lies there cannot be read"),
-    (lambda d: (d / "config.json").write_text("[]"), "what lies there cannot be read"),
-    (lambda d: (d / "config.json").write_text('{"order": 9, "vocab_size": 12, "tokenizer": ""}'), "do not belong together"),
+    (lambda d: (d / "ngrams.safetensors").write_bytes(b"{}"), "it is damaged: "),
+    (lambda d: (d / "config.json").write_text("[]"), "it is damaged: "),
+    (lambda d: (d / "config.json").write_text('{"order": 9, "vocab_size": 12, "tokenizer": ""}'), "order is 9"),
     (lambda d: (d / "config.json").write_text('{"order": 3, "vocab_size": 5, "tokenizer": ""}'), "the vocabulary 5 tokens"),
 ])
 def test_damaged_tables_are_refused(tmp_path, change, words):

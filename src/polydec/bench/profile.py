@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import torch
 from pydantic import Field, model_validator
@@ -18,8 +18,16 @@ from polydec.core.types import Reads
 from polydec.models.costs import Costs
 from polydec.models.linear import cpu_name, profile_path
 
-if TYPE_CHECKING:
-    from polydec.api import LM
+
+class LM(Protocol):
+    """A loaded model, as far as a profile looks at it: its checkpoint and that of its draft."""
+    @property
+    def checkpoint(self) -> Any: ...
+    @property
+    def draft(self) -> Any: ...
+    @property
+    def network(self) -> Any: ...
+
 
 QUICK = 8.0
 """Seconds of a measurement that nobody asked for."""

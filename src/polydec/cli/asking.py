@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polydec import api
+from polydec.ask import plan
+from polydec.models.costs import Costs
 
 
 def check(lm: api.LM, prompts: Iterable[tuple[api.Prompt, bool]], methods: Iterable[tuple[str, Mapping[str, Any]]],
@@ -14,8 +16,6 @@ def check(lm: api.LM, prompts: Iterable[tuple[api.Prompt, bool]], methods: Itera
     prompts, methods = list(prompts), list(methods)
     for method, options in methods:
         lm.check(method, options)
-    engine = api.Engine(lm)
     for method, options in methods:
         for prompt, raw in prompts:
-            ticket = engine.submit(prompt, method=method, options=options, raw=raw, **request)
-            engine.cancel(ticket)
+            plan(lm, api.Ask(prompt, method=method, options=options, raw=raw, **request), measure=Costs)

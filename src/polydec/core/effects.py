@@ -31,6 +31,14 @@ class Join:
         return (yield self)
 
 
+@dataclass(frozen=True, eq=False)
+class Pause:
+    """A place where a request may be put on hold: nothing of the coroutine that awaits this is under way in a model."""
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self)
+
+
 async def gather(*coros: Coro) -> list[Any]:
     """All results, in order. The first that fails closes the others and raises here."""
     return await Join(coros, False) if coros else []

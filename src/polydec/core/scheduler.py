@@ -5,10 +5,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from polydec.core.effects import Coro, Forward, Join
+from polydec.core.effects import Coro, Forward, Join, Pause
 from polydec.core.protocols import Model
 
 
@@ -24,7 +25,8 @@ class Usage:
 
 class Task:
     """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed."""
-    __slots__ = ("coro", "done", "error", "join", "kids", "left", "parent", "result", "running", "slot", "usage")
+    __slots__ = ("__weakref__", "coro", "done", "error", "held", "join", "kids", "left", "parent", "result", "running", "slot",
+                 "usage")
 
     def __init__(self, coro: Coro, parent: Task | None = None, slot: int = 0) -> None:
         self.coro, self.parent, self.slot = coro, parent, slot
@@ -32,6 +34,7 @@ class Task:
         self.kids: list[Task] = []
         self.left = 0
         self.done = self.running = False
+        self.held: list[Task] | None = None       # of a task that is asked to stop: who below it has done so
         self.result: Any = None
         self.error: BaseException | None = None
         self.usage: dict[Model, Usage] = {} if parent is None else parent.usage
@@ -46,9 +49,22 @@ class Task:
                 self.coro.close()
 
     @property
+    def root(self) -> Task:
+        """The submitted task that this one is, or is below of."""
+        return self if self.parent is None else self.parent.root
+
+    @property
     def busy(self) -> bool:
         """Whether this task or one below it is running just now."""
         return self.running or any(kid.busy for kid in self.kids)
+
+
+_current: ContextVar[Task | None] = ContextVar("current", default=None)
+
+
+def current_task() -> Task | None:
+    """The submitted task whose coroutine, or one below it, is running just now: what is opened meanwhile belongs to it."""
+    return _current.get()
 
 
 Group = list[tuple[Task, Forward]]
@@ -94,6 +110,25 @@ class Scheduler:
     def cancel(self, task: Task) -> None:
         """Close a submitted task: it ends without result or error."""
         task.close()
+
+    def hold(self, task: Task) -> None:
+        """Ask a submitted task to stop at its next pause, until `resume`."""
+        if task.held is None:
+            task.held = []
+
+    def stopped(self, task: Task) -> bool:
+        """Whether a task that was asked to has stopped, with everything below it."""
+        if task.held is None or task.done:
+            return False
+        waits = any(t.root is task for group in self._waiting.values() for t, _ in group if not t.done)
+        runs = any(t.root is task for _, group in self._running.values() for t, _ in group)
+        return not waits and not runs and not any(item[0].root is task for item in self._ready)
+
+    def resume(self, task: Task) -> None:
+        """Let a task that was asked to stop go on."""
+        if task.held is not None:
+            self._ready.extend((t, None, None) for t in task.held)
+            task.held = None
 
     def step(self) -> bool:
         """Advance every coroutine to its next pass and run the passes that are due; False when nothing is left."""
@@ -162,6 +197,7 @@ class Scheduler:
         if task.done:
             return
         task.running = True
+        token = _current.set(task.root)
         try:
             effect = task.coro.send(value) if error is None else task.coro.throw(error)
         except StopIteration as stop:
@@ -175,6 +211,12 @@ class Scheduler:
             task.running = False
             if task.done:
                 pass                              # it was cancelled while it ran
+            elif isinstance(effect, Pause):
+                held = task.root.held
+                if held is None:
+                    self._ready.append((task, None, None))
+                else:
+                    held.append(task)
             elif isinstance(effect, Forward):
                 self._waiting.setdefault(effect.model, []).append((task, effect))
             else:
@@ -182,6 +224,8 @@ class Scheduler:
                 task.join, task.kids = join, [Task(c, task, i) for i, c in enumerate(join.coros)]
                 task.left = len(task.kids)
                 self._ready.extend((k, None, None) for k in task.kids)
+        finally:
+            _current.reset(token)
         above: Task | None = task
         while above is not None and above.done:   # whoever was cancelled while this task ran
             above.coro.close()

@@ -89,7 +89,7 @@ class CopyNGramMixtureGuess:
         self.copier.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> CopyNGramMixtureGuess:
-        return CopyNGramMixtureGuess(self.config, self.copier.fork())
+        return CopyNGramMixtureGuess(self.config, self.copier.fork(session, choice))
 
     def close(self) -> None:
         self.copier.close()

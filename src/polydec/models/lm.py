@@ -9,8 +9,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from polydec.core.effects import Forward
+from polydec.core.effects import Forward, Pause
 from polydec.core.protocols import Scores
+from polydec.core.scheduler import current_task
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models.cache import nbytes
 from polydec.models.parts import PartSession, SkipSession
@@ -116,6 +117,7 @@ class LMSession:
     verb finds everything as it was before (`_settle`).
     """
     def __init__(self, lm: LM, cache: Any, text: Sequence[int]) -> None:
+        self.owner = current_task()               # the request that it belongs to, for an engine that has to make room
         self._lm, self._cache = lm, cache
         self._text, self._through = list(text), Entry(-1, lm.network.layers)      # what a whole pass leaves of any token
         self._tree: Draft | None = None           # the draft that was scored last
@@ -174,6 +176,12 @@ class LMSession:
         return LogitScores(answers, exits_of(answers, self._lm.network.head) if want.exits else None)
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
+        scores = await self._score(draft, want)
+        if self.owner is not None and self.owner.held is not None:
+            await Pause()                         # the engine wants the memory of this request back
+        return scores
+
+    async def _score(self, draft: Draft, want: Want) -> LogitScores:
         self._settle()
         net, cache, n = self._lm.network, self._cache, len(draft.token)
         if not net.tree:

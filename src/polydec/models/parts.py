@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -12,14 +12,11 @@ from polydec.core.types import Draft, Want
 from polydec.models.query import Run
 from polydec.models.scores import LogitScores
 
-if TYPE_CHECKING:
-    from polydec.models.lm import LMSession
-
 
 @dataclass(frozen=True)
 class _Within:
     """Whatever is rewound here is so in the whole session, and closing is left to it; but a fork has a whole of its own."""
-    whole: LMSession
+    whole: Any                                    # an LMSession: its module imports this one
     alone: bool = field(default=False, kw_only=True)
 
     @property

@@ -40,6 +40,9 @@ RANKS = 8
 NODES = (3, 8, 16)
 """Sizes of the trees that are measured."""
 
+MEASURED = 32
+"""Held-out prompts that they are measured on, at most."""
+
 
 @dataclass(frozen=True)
 class HeadsSpec:
@@ -138,7 +141,7 @@ def train_heads(spec: HeadsSpec) -> dict[str, Any]:
     trained.save(out, heads, {"target": spec.target})
     result = {"parameters": sum(p.numel() for p in student.parameters()), "positions": len(lessons.token_N),
               "loss": curve[-1][1], "seconds": round(time.perf_counter() - began, 1), "held_out": rates(student, held, point.lm),
-              "tokens_per_pass": tokens_per_pass(point.lm, unseen, spec.max_tokens, heads.rates,
+              "tokens_per_pass": tokens_per_pass(point.lm, unseen[:MEASURED], spec.max_tokens, heads.rates,
                                                  lambda tree: FromHeads(heads, tree))}
     replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
     return result

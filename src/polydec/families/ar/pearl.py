@@ -59,7 +59,7 @@ class Pearl:
         held = [self.target.open(request.prompt)]
         try:
             held.append(self.draft.open(request.prompt))
-            await gather(*(s.prefill(Want(law=Reads.NOTHING)) for s in held))
+            await gather(*(s.prefill(Want(law=Reads.NOTHING, last=request.n > 1)) for s in held))
             pairs = [(held[0], held[1])]
             for choice in request.choices[1:]:
                 pairs.append((held[0].fork(choice), held[1].fork(choice)))

@@ -38,7 +38,8 @@ class Speculative:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request: the prompt is fed once, and each choice goes on from a fork of the session."""
         texts = [into.open(choice) for choice in request.choices]
-        walk = await Walk.open(self, request.prompt, base=Reads.NOTHING if request.logprobs is None else Reads.ROW)
+        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+        walk = await Walk.open(self, request.prompt, base=base, whole=request.n > 1)
         walks = [walk]
         try:
             walks += [walk.fork(choice) for choice in request.choices[1:]]

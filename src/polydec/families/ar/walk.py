@@ -60,17 +60,19 @@ class Walk:
         self.root, self.position, self._open = root, position, True
 
     @staticmethod
-    async def open(method: Method, prompt: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
-        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping."""
-        return await Walk.behind(method, method.target.open(prompt), prompt, base=base)
+    async def open(method: Method, prompt: Sequence[int], *, base: Reads = Reads.NOTHING, whole: bool = False) -> Walk:
+        """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping; whole: all of
+        the prompt, for a walk that will be forked (else the end of it may ride with the first round)."""
+        return await Walk.behind(method, method.target.open(prompt), prompt, base=base, whole=whole)
 
     @staticmethod
-    async def behind(method: Method, session: Session, text: Sequence[int], *, base: Reads = Reads.NOTHING) -> Walk:
+    async def behind(method: Method, session: Session, text: Sequence[int], *, base: Reads = Reads.NOTHING,
+                     whole: bool = False) -> Walk:
         """Go on in a session that stands behind `text`, whose last token is the pending root. The walk owns the session."""
         guess: Guess | None = None
         try:
             guess = method.drafter.open(text, session)
-            await prefill(session, guess, text)
+            await prefill(session, guess, text, whole)
         except BaseException:
             if guess is not None:
                 guess.close()
@@ -122,10 +124,11 @@ class Walk:
             self._session.close()
 
 
-async def prefill(session: Session, guess: Guess, prompt: Sequence[int]) -> None:
+async def prefill(session: Session, guess: Guess, prompt: Sequence[int], whole: bool = False) -> None:
     """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole, and where
-    it wants the last one, as from a chain of that token alone."""
-    scores = await session.prefill(replace(guess.want, law=guess.want.base))
-    if (guess.want.prompt or guess.want.last) and len(prompt) > 1:
-        shown = prompt[:-1] if guess.want.prompt else prompt[-2:-1]
+    it wants the last one, as from a chain of that token alone. whole: no part of it is left to ride with the first pass."""
+    want = replace(guess.want, law=guess.want.base)
+    scores = await session.prefill(replace(want, last=True) if whole and not want.prompt else want)
+    if (want.prompt or want.last) and len(prompt) > 1:
+        shown = prompt[:-1] if want.prompt else prompt[-2:-1]
         guess.learn(Draft.chain(shown[0], shown[1:]), scores, Verdict(tuple(range(1, len(shown))), prompt[-1], prompt=True))
