@@ -24,7 +24,6 @@ from polydec.testing.check_drafter import check_drafter
 from polydec.testing.check_informed import check_informed
 from polydec.testing.toy import toy
 from polydec.trees.best_first import BestFirst
-from polydec.trees.chain import Chain
 from polydec.trees.ranked import Ranked
 from polydec.trees.static import Static
 from polydec.verifiers.exact import Exact
@@ -68,16 +67,15 @@ def some(vocab, reads):
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["medusa", "hydra"])
-@pytest.mark.parametrize("tree", [Chain(), BestFirst(2), Static((2, 1))], ids=lambda t: type(t).__name__)
-def test_every_tree_grows_on_heads(tree, reads):
-    check_drafter(FromHeads(some(Vocab(3, frozenset()), reads), tree))
+def test_a_dynamic_tree_grows_on_heads(reads):
+    check_drafter(FromHeads(some(Vocab(3, frozenset()), reads), BestFirst(2)))
 
 
 @pytest.mark.parametrize("verifier, tree", [(Match(), Ranked()), (Exact(), Ranked()), (Exact(), Static((2, 1)))],
                          ids=["match", "exact", "drawn"])
 def test_the_law_stays(verifier, tree):
     check_law(lambda target, draft: Speculative(target, FromHeads(some(target.vocab, True), tree), verifier, Fixed(2, 4)),
-              laws=3, length=2)
+              laws=2, length=2)
 
 
 def test_the_last_state_of_the_prompt_is_asked_for_and_no_more():
