@@ -4,18 +4,21 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from polydec import registry
+import micro
+from polydec import load, registry
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab
+from polydec.drafters.eagle import FromEagle
 from polydec.drafters.heads import FromHeads, HeadLaws
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
 from polydec.kit import Kit
-from polydec.models import artefacts, heads
+from polydec.models import artefacts, eagle, heads
 from polydec.models.heads import Heads
+from polydec.models.query import Answer
 from polydec.policies.fixed import Fixed
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
@@ -23,6 +26,7 @@ from polydec.testing.check_decoder import check_law
 from polydec.testing.check_drafter import check_drafter
 from polydec.testing.check_informed import check_informed
 from polydec.testing.toy import toy
+from polydec.train.own_text import states
 from polydec.trees.best_first import BestFirst
 from polydec.trees.ranked import Ranked
 from polydec.trees.static import Static
@@ -60,6 +64,69 @@ def oracle(law):
 @pytest.mark.parametrize("tree", [CHAIN, BestFirst(1)], ids=lambda t: type(t).__name__)
 def test_who_knows_the_model_is_never_wrong(tree):
     check_informed(lambda law: FromHeads(oracle(law), tree))
+
+
+class Cached:
+    """In place of EAGLE's weights: the toy's own network, fed with tokens alone. What it says hangs on its cache."""
+    def __init__(self, law):
+        self.network = law.network
+
+    def enter(self, embed_NH, state_NH):
+        return embed_NH
+
+
+class Fed:
+    """The same, by the states that are handed over: of (token, the one before, 7, 0) and the next token the next state. The
+    cache holds what it is fed with, which must be a text."""
+    width = 4
+
+    def __init__(self, law):
+        self.network = self
+        self.new_cache, self.cost = law.network.new_cache, 0.1
+
+    def enter(self, embed_NH, state_NH):
+        token, before = embed_NH[:, 0], state_NH[:, 0].double()
+        return torch.stack([token, before, torch.full_like(token, 7), torch.zeros_like(token)], 1)
+
+    def forward(self, queries):
+        return [Answer(None, q.embed[list(q.rows)]) for q in queries]
+
+
+@pytest.mark.parametrize("prompt", [True, False], ids=["prompt", "last"])
+@pytest.mark.parametrize("kind", [Cached, Fed])
+def test_a_cache_of_its_own_holds_the_text(kind, prompt):
+    if kind is Cached and not prompt:
+        pytest.skip("a toy's network tells the first token of a text from others")
+    check_informed(lambda law: FromEagle(kind(law), CHAIN, prompt))
+
+
+def test_an_eagle_keeps_the_law():
+    check_law(lambda target, draft: Speculative(target, FromEagle(eagle.examples(target.vocab, 4, 4)[0], BestFirst(2), False),
+                                                Match(), Fixed(2, 4)), laws=2, length=2)
+
+
+def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(tmp_path):
+    """On a network: the state behind all rounds equals the one from an empty cache, over true states alone."""
+    lm = load(str(micro.write(tmp_path)), draft=None, dtype="float32").checkpoint.lm
+    own, tips = eagle.examples(lm.vocab, 32, 32)[0], []
+
+    class Spy:
+        def open(self, prompt, session):
+            tips.append(FromEagle(own, BestFirst(3)).open(prompt, session))
+            tips[-1].close = lambda: None         # so that the cache can be looked at
+            return tips[-1]
+    out = run([answer_one(Speculative(lm, Spy(), Match(), Fixed(3, 8)), Request((5, 6, 7, 8), 30, ignore_eos=True))])[0]
+    kept = tips[0].cache.length
+    text = ((5, 6, 7, 8) + out.token_ids)[:kept + 1]
+    assert kept > 20
+    state_NH = states(lm, text)
+
+    async def anew():
+        guess = FromEagle(own, BestFirst(3)).open(text, lm.open(text))
+        guess.pending = list(zip(text[1:], state_NH, strict=True))
+        await guess.propose(text[-1], len(text), Budget(1, 1), Rng.of(0))
+        return guess.state_H
+    assert run([anew()])[0].allclose(tips[0].state_H, atol=1e-4)
 
 
 def some(vocab, reads):

@@ -140,7 +140,8 @@ def train_heads(spec: HeadsSpec) -> dict[str, Any]:
     heads = student.model(point.lm, rates(student, aside, point.lm))
     trained.save(out, heads, {"target": spec.target})
     result = {"parameters": sum(p.numel() for p in student.parameters()), "positions": len(lessons.token_N),
-              "loss": curve[-1][1], "seconds": round(time.perf_counter() - began, 1), "held_out": rates(student, held, point.lm),
+              "loss": curve[-1][1], "seconds": round(time.perf_counter() - began, 1),
+              "held_out": rates(student, held, point.lm),
               "tokens_per_pass": tokens_per_pass(point.lm, unseen[:MEASURED], spec.max_tokens, heads.rates,
                                                  lambda tree: FromHeads(heads, tree))}
     replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
