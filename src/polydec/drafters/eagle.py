@@ -65,7 +65,7 @@ class EagleGuess:
             self.cache.commit(range(len(tokens)))
             self.state_H = (await laws.feed(first, tokens, torch.stack(states), (len(tokens) - 1,)))[0]
         laws.put([0], self.state_H[None])                        # pyright: ignore[reportOptionalSubscript]
-        draft = await self.config.tree.grow(laws, root, position, budget, rng)
+        draft = await self.config.tree.grow(laws, root, position, budget, rng)  # pyright: ignore[reportArgumentType]
         self.cache.truncate(self.cache.length)    # what was drafted is forgotten
         return draft
 

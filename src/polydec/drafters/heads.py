@@ -51,7 +51,8 @@ class HeadsGuess:
         if self.state_H is None or depth < 1:
             return Draft.chain(root)
         laws = HeadLaws(self.config.heads, self.state_H, self.session)
-        return await self.config.tree.grow(laws, root, position, replace(budget, depth=depth), rng)
+        budget = replace(budget, depth=depth)
+        return await self.config.tree.grow(laws, root, position, budget, rng)  # pyright: ignore[reportArgumentType]
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.state_H = state_after(scores, verdict.path[-1] if verdict.path else 0)

@@ -47,7 +47,7 @@ class Ranked:
 
     async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         tree, fed = TreeBuilder(root), Draft.chain(root)
-        tips = {(): (0, 0)}                       # of each path that goes on its node in the tree, and among those that are fed
+        tips: dict[Path, tuple[int, int]] = {(): (0, 0)}      # of each path that goes on its node in the tree, and in `fed`
         inner = {path[:-1] for path in self.paths}
         for depth in range(1, budget.depth + 1):
             level = [p for p in self.paths if len(p) == depth and p[:-1] in tips][:budget.nodes + 1 - len(tree)]
