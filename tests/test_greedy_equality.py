@@ -12,7 +12,7 @@ from polydec import Engine, load, registry
 from polydec.bench.certify import compare
 from polydec.core.types import Exactness
 from polydec.models import zoo
-from polydec.testing.examples import head
+from polydec.testing.examples import artefacts
 from polydec.train.ngrams import NGramSpec, count
 from polydec.train.selfplay import Sample
 
@@ -31,6 +31,12 @@ def prompts(n: int) -> list[str]:
     return sorted(rows, key=len)[:n]
 
 
+def small(lm) -> tuple:
+    """A small artefact of each kind."""
+    target, draft = lm.checkpoint.lm, lm.draft.lm
+    return artefacts(target.vocab, target.network.config.width, draft.network.config.width)
+
+
 def check(name: str, n: int, tokens: int, dtype: str = "float32") -> dict[str, list]:
     """Of each method the prompts whose text differs from plain decoding's."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
@@ -42,7 +48,7 @@ def check(name: str, n: int, tokens: int, dtype: str = "float32") -> dict[str, l
     plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
     told = [Sample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
     table = count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)
-    engine = Engine(replace(lm, artefacts=(table, head(lm.draft.lm.network.config.width))))
+    engine = Engine(replace(lm, artefacts=(table, *small(lm))))
     wrong: dict[str, list] = {}
     for method in METHODS:
         ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])]
@@ -66,7 +72,7 @@ def test_smollm2():
     if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
         pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
     lm = load("zoo:smollm2")
-    greedy, lm = lm.sampling(temperature=0.0), replace(lm, artefacts=(*lm.artefacts, head(lm.draft.lm.network.config.width)))
+    greedy, lm = lm.sampling(temperature=0.0), replace(lm, artefacts=(*lm.artefacts, *small(lm)))
     for method, texts in check("zoo:smollm2", 20, 128, dtype="auto").items():
         found = [compare(lm, p, method, {}, sampling=greedy, max_tokens=128).verdict for p in texts]
         assert found.count("fault") == 0 and len(found) <= 2, (method, texts)

@@ -28,6 +28,11 @@ class Artefact(Protocol):
 A = TypeVar("A", bound=Artefact)
 
 
+def any_one(artefact: Artefact) -> bool:
+    """Every artefact of its type will do."""
+    return True
+
+
 @dataclass(frozen=True)
 class Kit:
     """target: the law to decode, shaped as the request asks; draft: the small model's, or None; artefacts: all that goes with
@@ -62,11 +67,11 @@ class Kit:
                 return one
         return None
 
-    def need(self, kind: type[A]) -> A:
-        """The artefact of this type. Raises ValueError where there is none, or none that fits."""
+    def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
+        """The artefact of this type for which `which` holds. Raises ValueError where there is none, or none that fits."""
         wrong: ValueError | None = None
         for one in self.artefacts:
-            if isinstance(one, kind):
+            if isinstance(one, kind) and which(one):
                 try:
                     one.fit(self.target, self.draft)
                 except ValueError as error:
@@ -123,18 +128,21 @@ class Layers:
 
 @dataclass(frozen=True)
 class Trained:
-    """An artefact of a type."""
+    """An artefact of a type. called: what a user must have, None: what the type says; which: of several of the type, those
+    that will do."""
     kind: type[Artefact]
+    called: str | None = None
+    which: Callable[[Any], bool] = any_one
 
     @property
     def name(self) -> str:
         return self.kind.kind
 
     def check(self, kit: Kit, method: str) -> None:
-        if not any(isinstance(x, self.kind) for x in kit.artefacts):
-            raise ValueError(f"method {method} needs {self.kind.called}: name one (--with DIR); "
+        if not any(isinstance(x, self.kind) and self.which(x) for x in kit.artefacts):
+            raise ValueError(f"method {method} needs {self.called or self.kind.called}: name one (--with DIR); "
                              f"`{self.kind.made_by}` makes one")
-        kit.need(self.kind)
+        kit.need(self.kind, self.which)
 
 
 DRAFT, ANY_DRAFT = Draft(), Draft(same_tokenizer=False)

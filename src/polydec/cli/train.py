@@ -117,6 +117,42 @@ def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.j
     print(json.dumps(train_stop_head(spec)))
 
 
+@app.command()
+def heads(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+          target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
+          reads: Annotated[bool, typer.Option(help="heads read the tokens drafted before (Hydra), else the state")] = False,
+          data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+          text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
+          each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
+          max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+          count: Annotated[int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16")] = 3,
+          steps: Annotated[int, typer.Option(help="optimiser steps")] = 600,
+          rate: Annotated[float, typer.Option(help="highest learning rate")] = 1e-3,
+          seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train draft heads for medusa, or with --reads for hydra; prints what was measured as one JSON object."""
+    from polydec.train.heads import HeadsSpec, train_heads
+    print(json.dumps(train_heads(HeadsSpec(out=str(out), target=target, reads=reads, data=None if data is None else str(data),
+                                           text=None if text is None else str(text), each=each, max_tokens=max_tokens,
+                                           heads=count, steps=steps, rate=rate, seed=seed))))
+
+
+@app.command()
+def eagle(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+          target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
+          data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+          text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
+          each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
+          max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+          steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
+          rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
+          seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train the layer that drafts for eagle; prints what was measured as one JSON object."""
+    from polydec.train.eagle import EagleSpec, train_eagle
+    print(json.dumps(train_eagle(EagleSpec(out=str(out), target=target, data=None if data is None else str(data),
+                                           text=None if text is None else str(text), each=each, max_tokens=max_tokens,
+                                           steps=steps, rate=rate, seed=seed))))
+
+
 @app.command("sorted")
 def nested(out: Annotated[Path, typer.Option(help="directory to write")],
            target: Annotated[str, typer.Option(help="directory or zoo:NAME that the draft begins with")] = "zoo:tiny",

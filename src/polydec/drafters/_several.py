@@ -13,7 +13,7 @@ def wanted(guesses: Sequence[Guess]) -> Want:
     """What some of them want; at least one is needed."""
     wants = [g.want for g in guesses]
     return Want(max(w.law for w in wants), max(w.base for w in wants), any(w.hidden for w in wants),
-                any(w.prompt for w in wants), tuple(sorted({e for w in wants for e in w.exits})))
+                any(w.prompt for w in wants), tuple(sorted({e for w in wants for e in w.exits})), any(w.last for w in wants))
 
 
 def price(guesses: Sequence[Guess]) -> float:
@@ -24,5 +24,10 @@ def price(guesses: Sequence[Guess]) -> float:
 def tell(guesses: Sequence[Guess], draft: Draft, scores: Scores, verdict: Verdict) -> None:
     """All learn from a pass; from the prompt those that want its rows."""
     for guess in guesses:
-        if not verdict.prompt or guess.want.prompt:
+        if not verdict.prompt or reads_prompt(guess):
             guess.learn(draft, scores, verdict)
+
+
+def reads_prompt(guess: Guess) -> bool:
+    """Whether it learns from the prompt. One that wants its last row alone may be shown all of them."""
+    return guess.want.prompt or guess.want.last

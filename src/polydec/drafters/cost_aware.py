@@ -9,7 +9,7 @@ from typing import cast
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
-from polydec.drafters._several import price, wanted
+from polydec.drafters._several import price, reads_prompt, wanted
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.calibration import Calibration, bin_of
@@ -285,9 +285,9 @@ class CostAwareGuess:
         now, ledger = self.round, self.ledger
         if now.silent and self.blind:
             now.missed.append((draft, verdict))
-        elif not verdict.prompt or self.free.want.prompt:
+        elif not verdict.prompt or reads_prompt(self.free):
             self.free.learn(draft, scores, verdict)
-        if self.paid is not None and (not verdict.prompt or self.paid.want.prompt):
+        if self.paid is not None and (not verdict.prompt or reads_prompt(self.paid)):
             self.paid.learn(draft, scores, verdict)
         if verdict.prompt:
             return

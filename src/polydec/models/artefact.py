@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from polydec.core.protocols import Target
 from polydec.files import replace
 from polydec.models import edge
 
@@ -54,6 +55,17 @@ def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor
 def damaged(path: str | Path, kind: Kind) -> Any:
     """Around what looks into an artefact: whatever goes wrong is said of it."""
     return edge.reading(f"{kind.field} is {str(path)!r}: it is damaged")
+
+
+def require_width(target: Target, width: int, who: str) -> None:
+    """Raise ValueError where what was trained for states of this width cannot read the target's."""
+    session = target.open((0,))
+    try:
+        have = session.embed((0,)).shape[-1]
+    finally:
+        session.close()
+    if have != width:
+        raise ValueError(f"{who} were trained for states of width {width}: this target's have {have}")
 
 
 def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[int, ...]) -> Tensor:

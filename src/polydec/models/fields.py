@@ -139,6 +139,28 @@ class StopHeadFields(Strict):
     tied: bool
 
 
+class HeadsFields(Strict):
+    """config.json of draft heads."""
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    reads: bool
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    rates: Annotated[list[Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]],
+                     Field(min_length=1, max_length=16)]
+
+
+class EagleFields(Strict):
+    """config.json of an EAGLE drafter."""
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 20)]
+    theta: Annotated[float, Field(gt=0, le=1e12)]
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    rates: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+
+
 def check_skeleton(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """A config of the Llama skeleton and its weights must fit each other: told by names and shapes, before anything is read or
     made room for. Raises ValueError of one sentence."""

@@ -76,6 +76,18 @@ class NGrams:
         return [(chance[i] / 255.0, follower[i]) for i in range(found, end) if follower[i] != LAST]
 
 
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[NGrams, ...]:
+    """Small ones for tests: what follows each of a few tokens, and each pair of these of which the first is even."""
+    size, keys = min(vocab.size, 64), dict[int, int]()
+    for b in range(size):
+        keys[one := longer(0, b)] = b
+        keys |= {longer(one, a): a + b for a in range(0, size, 2)}
+    key_M = np.array(sorted(keys), np.uint64)
+    follower_MK = np.array([[(keys[k] + 1) % size, (2 * keys[k]) % size] for k in sorted(keys)])
+    follower_MK[follower_MK[:, 0] == follower_MK[:, 1], 1] = LAST
+    return (NGrams(2, vocab, key_M, follower_MK, np.broadcast_to([140, 80], follower_MK.shape)),)
+
+
 def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
     """Write ngrams.safetensors and config.json into the directory `path`; about: what else the config says."""
     arrays = {"key": table.key_M.astype(np.uint64), "follower": table.follower_MK.astype(np.uint16),

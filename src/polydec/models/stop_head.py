@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear, pad, silu
 
 from polydec.core.protocols import Target
+from polydec.core.types import Vocab
 from polydec.models import artefact, edge
 from polydec.models.fields import StopHeadFields
 
@@ -59,6 +60,12 @@ def fresh(width: int, depth: int, tied: bool, seed: int) -> StopHead:
     draw = lambda: (torch.randn(width, width, generator=g) * 0.5 / width ** 0.5, torch.zeros(width))       # noqa: E731
     blocks = (draw(),) * depth if tied else tuple(draw() for _ in range(depth))
     return StopHead(blocks, (torch.zeros(2, width), torch.zeros(2)))
+
+
+def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[StopHead, ...]:
+    """Random ones for tests: for a draft whose states are at least 4 wide."""
+    out = torch.tensor([[0.5, -1.0, 0.2, 0.0], [-0.5, 1.0, 0.1, 0.0]])
+    return (StopHead(fresh(draft_width, 2, False, 3).blocks, (pad(out, (0, draft_width - 4)), torch.tensor([-0.5, 0.5]))),)
 
 
 def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:

@@ -8,15 +8,15 @@ from math import inf
 from typing import Any
 
 from polydec.core.decoder import answer_one
-from polydec.core.protocols import Session
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.core.types import Draft, Draw, Reads
 from polydec.drafters.nothing import Nothing
-from polydec.families.ar.protocols import Drafter, Guess, Policy
+from polydec.families.ar.protocols import Drafter, Policy
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
+from polydec.families.ar.walk import prefill
 from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.strict import StrictRng
@@ -56,7 +56,7 @@ async def _rounds(drafter: Drafter, size: int) -> None:
     sessions = [target.open(TEXT) for _ in range(3)]
     guesses = [drafter.open(TEXT, s) for s in sessions]
     for g, s in zip(guesses, sessions, strict=True):
-        await _prefill(g, s)
+        await prefill(s, g, TEXT)
     assert 0.0 <= guesses[0].price < inf, f"price is {guesses[0].price}: it must be milliseconds, 0 or more"
     root, position, other = TEXT[-1], len(TEXT), sessions[0].fork()
     twin = guesses[0].fork(other)
@@ -80,7 +80,7 @@ async def _rounds(drafter: Drafter, size: int) -> None:
         sessions[2] = sessions[0].fork()
         guesses[2] = guesses[0].fork(sessions[2])
     fresh, session = drafter.open(TEXT, target.open(TEXT)), target.open(TEXT)
-    await _prefill(fresh, session)
+    await prefill(session, fresh, TEXT)
     late = [await g.propose(TEXT[-1], len(TEXT), Budget(3, 6), Rng.of(len(TEXT))) for g in (twin, fresh)]     # in one company
     assert _same(*late), "what one guess learned changed its fork"
     for thing in (*guesses, twin, fresh, *sessions, other):
@@ -90,14 +90,6 @@ async def _rounds(drafter: Drafter, size: int) -> None:
 def _last(draft: Draft) -> int:
     """The last node that may be accepted."""
     return max((c for below in draft.children for c in below), default=0)
-
-
-async def _prefill(guess: Guess, session: Session) -> None:
-    if guess.want.prompt:
-        scores = await session.prefill(replace(guess.want, law=guess.want.base))
-        guess.learn(Draft.chain(TEXT[0], TEXT[1:-1]), scores, Verdict(tuple(range(1, len(TEXT) - 1)), TEXT[-1], prompt=True))
-    else:
-        await session.prefill(Want(law=Reads.NOTHING))
 
 
 def _same(a: Draft, b: Draft) -> bool:

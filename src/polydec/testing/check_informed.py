@@ -10,7 +10,8 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.protocols import Drafter, Guess
-from polydec.families.ar.types import Budget, Verdict
+from polydec.families.ar.types import Budget
+from polydec.families.ar.walk import prefill
 from polydec.models.lm import LM
 from polydec.models.tree_builder import TreeBuilder
 from polydec.shapers.greedy import Greedy
@@ -58,13 +59,7 @@ async def _answer(law: LM, drafter: Drafter, prompt: tuple[int, ...], offset: in
     session = Shaped(law, Greedy()).open(prompt)
     guess = drafter.open(prompt, session)
     line = Line(guess, session, prompt[-1], len(prompt), False)
-    if guess.want.prompt:
-        scores = await session.prefill(replace(guess.want, law=guess.want.base))
-        if len(prompt) > 1:
-            whole = Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1], prompt=True)
-            guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, whole)
-    else:
-        await session.prefill(Want(law=Reads.NOTHING))
+    await prefill(session, guess, prompt)
     kinds = list(FEEDS)
     for i in range(10):
         twin = line.fork()
@@ -87,7 +82,7 @@ async def _round(line: Line, kind: str, budget: Budget) -> None:
     assert not draft.children[node], f"{where}: {[draft.token[c] for c in draft.children[node]]} were drafted for {text[held]}"
     assert held or not line.told, f"{where}: nothing was drafted"
     fed = FEEDS[kind](draft, text)
-    scores = await line.session.score(fed, replace(line.guess.want, law=Reads.ROW, prompt=False))
+    scores = await line.session.score(fed, replace(line.guess.want, law=Reads.ROW, prompt=False, last=False))
     verdict = Match().verify(fed, scores, rng, line.position)
     line.session.commit(verdict.committed(fed))
     line.guess.learn(fed, scores, verdict)

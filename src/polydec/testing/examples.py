@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
 
-import numpy as np
-import torch
-
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.rng import Rng
@@ -19,10 +16,13 @@ from polydec.drafters.suffix import Suffix
 from polydec.families.ar.protocols import Drafter, Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
 from polydec.kit import Artefact
+from polydec.models import ngrams as ngram_tables
+from polydec.models import stop_head
+from polydec.models.artefacts import MODULES
 from polydec.models.costs import Costs
 from polydec.models.lm import LM
-from polydec.models.ngrams import LAST, NGrams, longer
-from polydec.models.stop_head import StopHead, fresh
+from polydec.models.ngrams import NGrams
+from polydec.models.stop_head import StopHead
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition
@@ -56,25 +56,18 @@ def bend(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
 
 def head(width: int = 4) -> StopHead:
     """A random stop head for states of this width, at least 4, which is a toy's."""
-    out = torch.tensor([[0.5, -1.0, 0.2, 0.0], [-0.5, 1.0, 0.1, 0.0]])
-    return StopHead(fresh(width, 2, False, 3).blocks, (torch.nn.functional.pad(out, (0, width - 4)), torch.tensor([-0.5, 0.5])))
+    return stop_head.examples(toy(1).vocab, width, width)[0]
 
 
 def ngrams(vocab: Vocab) -> NGrams:
-    """A table over a few tokens: what follows each, and what each pair of which the first is even."""
-    size, keys = vocab.size, dict[int, int]()
-    for b in range(size):
-        keys[one := longer(0, b)] = b
-        keys |= {longer(one, a): a + b for a in range(0, size, 2)}
-    key_M = np.array(sorted(keys), np.uint64)
-    follower_MK = np.array([[(keys[k] + 1) % size, (2 * keys[k]) % size] for k in sorted(keys)])
-    follower_MK[follower_MK[:, 0] == follower_MK[:, 1], 1] = LAST
-    return NGrams(2, vocab, key_M, follower_MK, np.broadcast_to([140, 80], follower_MK.shape))
+    """A table over a few tokens."""
+    return ngram_tables.examples(vocab, 4, 4)[0]
 
 
-def artefacts(vocab: Vocab, width: int = 4) -> tuple[Artefact, ...]:
-    """One of each kind, for a target of this vocabulary and a draft of this width."""
-    return ngrams(vocab), head(width)
+def artefacts(vocab: Vocab, width: int = 4, draft_width: int | None = None) -> tuple[Artefact, ...]:
+    """Some of each kind, for a target of this vocabulary and states of this width, and a draft's (None: the same)."""
+    wide = width if draft_width is None else draft_width
+    return tuple(one for module in MODULES.values() for one in module.examples(vocab, width, wide))
 
 
 def decoder(name: str, target: Target, draft: Target | None = None) -> Decoder:
@@ -84,11 +77,12 @@ def decoder(name: str, target: Target, draft: Target | None = None) -> Decoder:
 
 def example(kind: type) -> Any:
     """An instance of a mechanism: its defaults, and a toy, a chain or simple drafters where it asks for such."""
-    hints, fill = get_type_hints(kind), {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
-                                         Drafter: lambda: Recycling(2, 6), Verifier: Match, StopHead: head,
-                                         NGrams: lambda: ngrams(toy(1).vocab), Costs: Costs,
+    hints = get_type_hints(kind)
+    fill: dict[Any, Any] = {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
+                                         Drafter: lambda: Recycling(2, 6), Verifier: Match, Costs: Costs,
                                          Suffix: Suffix, Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
+    fill |= {type(one): lambda one=one: one for one in artefacts(toy(1).vocab)}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
                    if f.default is MISSING and f.default_factory is MISSING})
 

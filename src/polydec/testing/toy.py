@@ -168,10 +168,10 @@ class Table:
         return self._tensor([(x, self.size, 0, 0) for x in tokens])
 
     def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
-        """Logits of states."""
+        """Logits of states, also of those that somebody made up."""
         rows = list[torch.Tensor]()
         for x, prev, ran, wrong in hidden_RH.tolist():
-            whole = self.weight[int(prev), int(x)]
+            whole = self.weight[int(prev) % (self.size + 1), int(x) % (self.size + 1)]
             odd = int(31 * ((1 << self.layers) - 1 - ran) + wrong) % 97
             rows.append(whole + self.other[odd] if ran != (1 << self.layers) - 1 or wrong else whole)
         return torch.stack(rows) if rows else torch.empty(0, self.size, dtype=torch.float64)

@@ -17,12 +17,11 @@ from polydec.files import replace
 from polydec.models import checkpoint, stop_head, zoo
 from polydec.models.lm import LM
 from polydec.models.stop_head import StopHead
-from polydec.models.text import Text
 from polydec.train import selfplay
-from polydec.train.data import data_root
 from polydec.train.loop import Schedule, fit
+from polydec.train.own_text import gather
 from polydec.train.progress import shown
-from polydec.train.selfplay import Mode, Sample
+from polydec.train.selfplay import Sample
 
 
 @dataclass(frozen=True)
@@ -131,25 +130,6 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
               "held_out": judge(head, held, spec.weight)}
     replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
     return result
-
-
-def gather(spec: StopHeadSpec, lm: LM, text: Text, held: bool) -> list[Sample]:
-    """The target's answers at the temperature, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many)."""
-    path = Path(spec.text) if spec.text and not held else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
-    if not path.exists():
-        asked: list[tuple[str, tuple[int, ...], Mode]] = []
-        for kind, user in selfplay.prompts(data_root(spec.data), max(1, spec.each // 3) if held else spec.each, held=held,
-                                           seed=spec.seed, longest=800):
-            ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
-            if len(ids) + spec.max_tokens <= lm.network.context:
-                asked.append((kind, ids, Mode(spec.temperature, 1.0)))
-        part = path.with_name(f"{path.stem}.part.jsonl")          # what an interrupted run has collected counts
-        selfplay.collect(part, lm, asked, max_tokens=spec.max_tokens, seed=spec.seed, live=8)
-        part.rename(path)
-    samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
-    if not samples:
-        raise ValueError(f"text is {str(path)!r}: no sample in it")
-    return samples
 
 
 def learn(target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, seed: int) -> Lessons:

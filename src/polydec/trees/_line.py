@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import exp
 
-from polydec.core.protocols import Session
+from polydec.core.protocols import Scores, Session
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.draws import Pick, drawn
 from polydec.families.ar.types import Budget
@@ -12,6 +13,19 @@ from polydec.families.ar.types import Budget
 def wanted(budget: Budget) -> Want:
     """What a tree must see of the draft's scores."""
     return Want(base=Reads.ROW if budget.graded else Reads.NOTHING)
+
+
+def likeliest(scores: Scores, at: int, k: int, budget: Budget) -> list[tuple[int, float, float]]:
+    """The k likeliest tokens of a row, best first: (token, probability, what to ask the budget's go_on with). A greedy law's
+    own token stands first, the others by the model before shaping, whose probabilities count."""
+    only = scores.certain(at)
+    if only is None:
+        tokens, logp = scores.topk(at, k)
+    else:
+        tokens = (only, *[x for x in scores.base.topk(at, k)[0] if x != only])[:k]
+        logp = scores.base.logp(at, tokens)
+    chances = [exp(one) for one in logp]
+    return [(x, q, q if only is None or budget.graded else 1.0) for x, q in zip(tokens, chances, strict=True)]
 
 
 async def line(session: Session, root: int, budget: Budget, pick: Callable[[int], Pick]) -> Draft:

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.families.ar.types import Budget
 from polydec.models.tree_builder import TreeBuilder
+from polydec.trees._line import likeliest
 from polydec.trees.greedy_growth import check_width
 
 Node = tuple[float, tuple[int, ...], float]
@@ -51,19 +51,8 @@ class BestFirst:
 
     def _below(self, scores: Scores, at: int, above: Node, depth: int, budget: Budget) -> list[tuple[Node, bool]]:
         """A node's candidates, and whether to go on below each."""
-        only = scores.certain(at)
-        if only is None:
-            tokens, logp = scores.topk(at, self.width)
-        else:
-            tokens = (only, *[x for x in scores.base.topk(at, self.width)[0] if x != only])[:self.width]
-            logp = scores.base.logp(at, tokens)
-        out: list[tuple[Node, bool]] = []
-        for x, one in zip(tokens, logp, strict=True):
-            q = exp(one)
-            if q > 0.0:
-                out.append(((above[0] * q, (*above[1], x), q),
-                            budget.go_on(depth, q if only is None or budget.graded else 1.0)))
-        return out
+        return [((above[0] * q, (*above[1], x), q), budget.go_on(depth, graded))
+                for x, q, graded in likeliest(scores, at, self.width, budget) if q > 0.0]
 
 
 def _tree(root: int, nodes: list[Node]) -> Draft:

@@ -17,7 +17,8 @@ class Guess(Protocol):
     @property
     def want(self) -> Want:
         """What it needs to see of each score; `law` is ignored. With want.prompt, `learn` is called once before the
-        first proposal with the prompt as an accepted chain."""
+        first proposal with the prompt as an accepted chain; with want.last, with its last token before the root alone (or
+        with all of them, where somebody else wants these), and a cached prefix is not computed again."""
         ...
 
     @property

@@ -56,7 +56,7 @@ class Walk:
     def __init__(self, method: Method, session: Session, guess: Guess, root: int, position: int, base: Reads) -> None:
         self._method, self._session, self._guess = method, session, guess
         self._state = method.policy.start()
-        self._want = replace(guess.want, law=Reads.ROW, prompt=False, base=max(guess.want.base, base))
+        self._want = replace(guess.want, law=Reads.ROW, prompt=False, last=False, base=max(guess.want.base, base))
         self.root, self.position, self._open = root, position, True
 
     @staticmethod
@@ -72,7 +72,7 @@ class Walk:
         guess: Guess | None = None
         try:
             guess = method.drafter.open(text, session)
-            await _prefill(session, guess, text, whole)
+            await prefill(session, guess, text, whole)
         except BaseException:
             if guess is not None:
                 guess.close()
@@ -124,10 +124,11 @@ class Walk:
             self._session.close()
 
 
-async def _prefill(session: Session, guess: Guess, prompt: Sequence[int], whole: bool) -> None:
-    """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole."""
+async def prefill(session: Session, guess: Guess, prompt: Sequence[int], whole: bool = False) -> None:
+    """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole, and where
+    it wants the last one, as from a chain of that token alone. whole: no part of it is left to ride with the first pass."""
     want = replace(guess.want, law=guess.want.base)
     scores = await session.prefill(replace(want, last=True) if whole and not want.prompt else want)
-    if guess.want.prompt and len(prompt) > 1:
-        verdict = Verdict(tuple(range(1, len(prompt) - 1)), prompt[-1], prompt=True)
-        guess.learn(Draft.chain(prompt[0], prompt[1:-1]), scores, verdict)
+    if (want.prompt or want.last) and len(prompt) > 1:
+        shown = prompt[:-1] if want.prompt else prompt[-2:-1]
+        guess.learn(Draft.chain(shown[0], shown[1:]), scores, Verdict(tuple(range(1, len(shown))), prompt[-1], prompt=True))

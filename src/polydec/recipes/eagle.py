@@ -1,0 +1,35 @@
+"""EAGLE: a one-layer network drafts the target's states, and the target's own head their tokens."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.drafters.eagle import FromEagle
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit, Trained
+from polydec.models.eagle import Eagle
+from polydec.options import Within
+from polydec.policies.fixed import Fixed
+from polydec.trees.ranked import Ranked
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="eagle", title="EAGLE", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    summary="One layer, with a cache of its own, makes the next state of the target's state and the token behind it.",
+    source="Li et al., EAGLE: speculative sampling requires rethinking feature uncertainty, 2024",
+    reduces_to="plain at depth 0",
+    parent="hydra", home="a target that is used long enough to train the layer for it",
+    needs=(Trained(Eagle),), needs_training=True, aliases=("eagle-1",), arxiv="2401.15077",
+)
+
+
+def build(
+    kit: Kit, *,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, Within(1, 16), "levels"] = 4,
+    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
+) -> Speculative:
+    eagle = kit.need(Eagle)
+    drafter = FromEagle(eagle, Ranked.of([eagle.rates] * depth, nodes), prompt)
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

@@ -1,0 +1,222 @@
+"""Drafters over the target's states: heads and feature drafters know the right state, keep the law, and come back from disk."""
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+import micro
+from polydec import load, registry
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Vocab
+from polydec.drafters.eagle import FromEagle
+from polydec.drafters.heads import FromHeads, HeadLaws
+from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.types import Budget
+from polydec.kit import Kit
+from polydec.models import artefacts, eagle, heads
+from polydec.models.heads import Heads
+from polydec.models.query import Answer
+from polydec.policies.fixed import Fixed
+from polydec.shapers.temperature import Temperature
+from polydec.targets.shaped import Shaped
+from polydec.testing.check_decoder import check_law
+from polydec.testing.check_drafter import check_drafter
+from polydec.testing.check_informed import check_informed
+from polydec.testing.toy import toy
+from polydec.train.own_text import states
+from polydec.trees.best_first import BestFirst
+from polydec.trees.ranked import Ranked
+from polydec.trees.static import Static
+from polydec.verifiers.exact import Exact
+from polydec.verifiers.match import Match
+
+CHAIN = Ranked(((0,), (0, 0), (0, 0, 0)))
+ROOT = Draft.chain(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Oracle:
+    """In place of Hydra's weights: the state that a toy leaves after the tokens of the path."""
+    reads, cost = True, 0.1
+    marks: torch.Tensor                           # of each token what `even` makes of its embedding
+
+    def __len__(self):
+        return 3
+
+    def forward(self, queries):
+        out = []
+        for _, inputs_NI in queries:
+            token_NT = [[int((self.marks - row).abs().sum(-1).argmin()) for row in rows.split(4)] for rows in inputs_NI]
+            before = [t[1:-1] or None for t in token_NT]
+            first = [round(float(rows[0] / rows[2] * 7)) for rows in inputs_NI]
+            out.append(torch.tensor([[t[-1], b[-1] if b else x, 7, 0]
+                                     for t, b, x in zip(token_NT, before, first, strict=True)]))
+        return out
+
+
+def oracle(law):
+    return Oracle(heads.even(law.open((0,)).embed(range(law.vocab.size))))
+
+
+@pytest.mark.parametrize("tree", [CHAIN, BestFirst(1)], ids=lambda t: type(t).__name__)
+def test_who_knows_the_model_is_never_wrong(tree):
+    check_informed(lambda law: FromHeads(oracle(law), tree))
+
+
+class Fed:
+    """In place of EAGLE's weights: of a toy's state (token, the one before, 7, 0) and the next token the next state. The cache
+    holds the tokens, each of which must stand behind the one that its state says."""
+    width = 4
+
+    def __init__(self, law):
+        self.network = self
+        self.new_cache, self.cost = law.network.new_cache, 0.1
+
+    def enter(self, embed_NH, state_NH):
+        token, before = embed_NH[:, 0], state_NH[:, 0].double()
+        return torch.stack([token, before, torch.full_like(token, 7), torch.zeros_like(token)], 1)
+
+    def forward(self, queries):
+        for q in queries:
+            cache = q.cache
+            for slot, (token, before, *_) in enumerate(q.embed.tolist(), q.first):
+                staged = slot - cache.length
+                above = cache.length + cache.parent[staged] if staged >= 0 else slot - 1
+                cache.text[slot] = int(token)
+                assert above < 0 or cache.text[above] == int(before), "an entry stands behind another token than its state's"
+        return [Answer(None, q.embed[list(q.rows)]) for q in queries]
+
+
+@pytest.mark.parametrize("prompt", [True, False], ids=["prompt", "last"])
+@pytest.mark.parametrize("tree", [CHAIN, BestFirst(1)], ids=lambda t: type(t).__name__)
+def test_a_cache_of_its_own_holds_the_text(tree, prompt):
+    check_informed(lambda law: FromEagle(Fed(law), tree, prompt))
+
+
+def test_an_eagle_keeps_the_law():
+    check_law(lambda target, draft: Speculative(target, FromEagle(eagle.examples(target.vocab, 4, 4)[0], BestFirst(2), False),
+                                                Match(), Fixed(2, 4)), laws=2, length=2)
+
+
+def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(tmp_path):
+    """On a network: the state behind all rounds equals the one from an empty cache, over true states alone."""
+    lm = load(str(micro.write(tmp_path)), draft=None, dtype="float32").checkpoint.lm
+    own, tips = eagle.examples(lm.vocab, 32, 32)[0], []
+
+    class Spy:
+        def open(self, prompt, session):
+            tips.append(FromEagle(own, BestFirst(3)).open(prompt, session))
+            tips[-1].close = lambda: None         # so that the cache can be looked at
+            return tips[-1]
+    out = run([answer_one(Speculative(lm, Spy(), Match(), Fixed(3, 8)), Request((5, 6, 7, 8), 30, ignore_eos=True))])[0]
+    kept = tips[0].cache.length
+    text = (5, 6, 7, 8, *out.token_ids)[:kept + 1]
+    assert kept > 20
+    state_NH = states(lm, text)
+
+    async def anew():
+        guess = FromEagle(own, BestFirst(3)).open(text, lm.open(text))
+        guess.pending = list(zip(text[1:], state_NH, strict=True))
+        await guess.propose(text[-1], len(text), Budget(1, 1), Rng.of(0))
+        return guess.state_H
+    assert run([anew()])[0].allclose(tips[0].state_H, atol=1e-4)
+
+
+def some(vocab, reads):
+    return next(h for h in heads.examples(vocab, 4, 4) if h.reads == reads)
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["medusa", "hydra"])
+def test_a_dynamic_tree_grows_on_heads(reads):
+    check_drafter(FromHeads(some(Vocab(3, frozenset()), reads), BestFirst(2)))
+
+
+@pytest.mark.parametrize("verifier, tree", [(Match(), Ranked()), (Exact(), Ranked()), (Exact(), Static((2, 1)))],
+                         ids=["match", "exact", "drawn"])
+def test_the_law_stays(verifier, tree):
+    check_law(lambda target, draft: Speculative(target, FromHeads(some(target.vocab, True), tree), verifier, Fixed(2, 4)),
+              laws=2, length=2)
+
+
+def test_the_last_state_of_the_prompt_is_asked_for_and_no_more():
+    """The first round has a draft, and a prompt that is in the cache stays there."""
+    law = toy(2, 5, eos=-1)
+    law.keep = 2
+    decoder = Speculative(law, FromHeads(some(law.vocab, True), CHAIN), Match(), Fixed(3))
+    first = run([answer_one(decoder, Request((0, 1, 2, 3, 4, 0, 1, 2), 1, seed=1))])[0]
+    before = law.network.runs
+    again = run([answer_one(decoder, Request((0, 1, 2, 3, 4, 0, 1, 2), 8, seed=1))])[0]
+    rows = again.stats.drafted + again.stats.passes
+    assert again.token_ids[:1] == first.token_ids and again.stats.drafted >= 3
+    assert law.network.runs - before <= law.layers * (rows + 2)          # not the prompt of eight a second time
+
+
+def test_untrained_heads_say_what_the_state_says():
+    """Heads that pass the state on give the model's own law: the state is the right one, before the norm."""
+    law = toy(3, 5)
+    same = Heads(heads.fresh(4, 2, False, 0), False, law.vocab, ((1.0,),) * 2)
+    session, state_H = law.open((0, 1)), torch.tensor([2.0, 1.0, 7.0, 0.0])
+    for shaped in (session, Shaped(law, Temperature(0.5)).open((0, 1))):
+        got = run([HeadLaws(same, state_H, shaped).score(ROOT, None)])[0]
+        assert got.row(0).isfinite().all()
+    network = torch.nn.functional.normalize(state_H, dim=0) * 2                       # rms 1 at width 4
+    assert heads.even(state_H[None])[0].allclose(network, atol=1e-5)
+
+
+def test_hydra_that_reads_nothing_is_medusa():
+    vocab = Vocab(3, frozenset())
+    small = some(vocab, False)
+    wide = [tuple(torch.nn.functional.pad(t, (0, 4 * (k + 1))) if t.ndim == 2 else t for t in head)
+            for k, head in enumerate(small.heads)]
+    blind = Heads(wide, True, vocab, small.rates)
+    for k in range(3):
+        x = torch.randn(2, 4)
+        assert blind.after(k, torch.cat([x, torch.randn(2, 4 * (k + 1))], 1)).allclose(small.after(k, x), atol=1e-6)
+
+
+def test_queries_together_are_queries_alone():
+    own = some(Vocab(3, frozenset()), True)
+    queries = [(k, torch.randn(n, 4 * (k + 2))) for k, n in ((0, 1), (2, 3), (0, 2), (1, 1))]
+    for query, got in zip(queries, own.forward(queries), strict=True):
+        assert got.allclose(own.forward([query])[0], atol=1e-6)
+
+
+def test_a_tree_by_rates():
+    assert Ranked.of(((0.5, 0.3), (0.4, 0.3)), 4).paths == ((0,), (1,), (0, 0), (0, 1))
+    assert len(Ranked.of(((0.5, 0.3), (0.4, 0.3)), 64).paths) == 6
+    law = toy(4, 5)
+
+    async def grown():
+        return await Ranked.of(((0.5, 0.3), (0.4, 0.3)), 4).grow(law.open((0, 1)), 1, 2, Budget(3, 8), Rng.of(0))
+    draft, weight = run([grown()])[0], law.network.weight
+    first = weight[0, 1].topk(2).indices.tolist()
+    second = weight[1, first[0]].topk(2).indices.tolist()
+    assert draft.token == (1, *first, *second) and draft.parent == (-1, 0, 0, 1, 1)
+    with pytest.raises(ValueError, match="every beginning of each path"):
+        Ranked(((0, 0),))
+
+
+@pytest.mark.parametrize("one", [a for m in artefacts.MODULES.values() for a in m.examples(Vocab(5, frozenset()), 4, 4)],
+                         ids=lambda a: a.kind)
+def test_artefacts_come_back_as_they_were(one, tmp_path):
+    """Every kind: what is read is what was written, and written again it is the same file."""
+    module = artefacts.MODULES[one.kind]
+    module.save(tmp_path / "a", one, {})
+    module.save(tmp_path / "b", artefacts.read(str(tmp_path / "a")), {})
+    for name in (module.KIND.weights, "config.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_wrong_heads_are_told_in_one_sentence():
+    medusa, hydra = heads.examples(Vocab(3, frozenset()), 4, 4)
+    build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))         # noqa: E731
+    build("hydra", medusa, hydra)
+    with pytest.raises(ValueError, match="hydra needs draft heads that read tokens: name one"):
+        build("hydra", medusa)
+    with pytest.raises(ValueError, match="vocabulary of 7 tokens"):
+        build("medusa", replace(medusa, vocab=Vocab(7, frozenset())))
+    with pytest.raises(ValueError, match="trained for states of width 8: this target's have 4"):
+        build("medusa", heads.examples(Vocab(3, frozenset()), 8, 8)[0])
