@@ -18,6 +18,7 @@ from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.protocols import Drafter, Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
+from polydec.families.diffusion.protocols import Unmasker
 from polydec.kit import Artefact
 from polydec.models.costs import Costs
 from polydec.models.lm import LM
@@ -32,6 +33,7 @@ from polydec.targets.shaped import Shaped
 from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.trees.chain import Chain
+from polydec.unmaskers.confidence import Confidence
 from polydec.verifiers.match import Match
 
 SHAPERS: dict[str, tuple[Shaper[Any], ...]] = {
@@ -88,6 +90,7 @@ def example(kind: type) -> Any:
                                          Drafter: lambda: Recycling(2, 6), Verifier: Match, StopHead: head,
                                          NGrams: lambda: ngrams(toy(1).vocab), Costs: Costs,
                                          Suffix: Suffix, Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
+                                         Unmasker[Any]: Confidence,
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
                    if f.default is MISSING and f.default_factory is MISSING})
