@@ -123,7 +123,7 @@ def test_logits_are_those_of_a_plain_reference(tmp_path, layout, dtype):
     got = scored(model)
     assert bool((got[:, MASK] == float("-inf")).all())
     others = [x for x in range(V) if x != MASK]
-    assert float((got - want)[:, others].abs().max()) < 2e-4
+    assert float((got - want)[:, others].abs().max()) < (2e-4 if dtype == "float32" else 1e-2)
 
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
