@@ -143,12 +143,13 @@ def _shaped(model: LM, card: Card, sampling: Sampling, request: Request, order: 
     return target, Shaped(draft, *shapers) if shapers else draft, ()
 
 
-def _beside(model: LM, card: Card, sampling: Sampling, request: Request, order: str) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
+def _beside(model: LM, card: Card, sampling: Sampling, request: Request,
+            order: str) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
     """A masked-diffusion model, no draft, and the shapers that bend each gap's law by itself. Raises ValueError for a rule that
     looks at the text before a token."""
     if rule := next(iter(sequential(sampling)), None):
-        raise ValueError(f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in any "
-                         "order: leave it out")
+        raise ValueError(f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
+                         "any order: leave it out")
     return model.checkpoint.lm, None, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 

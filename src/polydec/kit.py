@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from polydec.core.protocols import Shaper, Target
 from polydec.families.diffusion.protocols import Denoiser
@@ -36,10 +36,11 @@ A = TypeVar("A", bound=Artefact)
 
 @dataclass(frozen=True)
 class Kit:
-    """target: the law to decode, shaped as the request asks (or a masked-diffusion model, see `denoiser`); draft: the small model's, or None; artefacts: all that goes with
+    """target: the law to decode, shaped as the request asks, or a masked-diffusion model, which recipes of that family ask for
+    as `denoiser`; draft: the small model's, or None; artefacts: all that goes with
     the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
     its later requests in the same engine; shapers: of a masked-diffusion model, which shapes each gap's law by itself."""
-    target: Target | Denoiser
+    target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
     measure: Callable[[], Costs] = Costs
@@ -54,7 +55,7 @@ class Kit:
     @property
     def denoiser(self) -> Denoiser:
         """The model, where it is a masked-diffusion one (a recipe of that family is built for no other)."""
-        return self.target                        # type: ignore[return-value]
+        return cast(Any, self.target)
 
     @cached_property
     def costs(self) -> Costs:

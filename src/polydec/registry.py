@@ -141,10 +141,10 @@ def check_family(name: str, family: str) -> None:
 
 
 _OTHER_FAMILY = {
-    "diffusion": "method {} decodes autoregressive models and this is a masked-diffusion one: take llada, fast-dllm or another of "
-                 "the family \"diffusion\" (`polydec methods`)",
-    "ar": "method {} decodes masked-diffusion models and this is an autoregressive one: take plain, auto or another of the family "
-          "\"ar\" (`polydec methods`)"}
+    "diffusion": "method {} decodes autoregressive models and this is a masked-diffusion one: take llada, fast-dllm or another "
+                 "of the family 'diffusion' (`polydec methods`)",
+    "ar": "method {} decodes masked-diffusion models and this is an autoregressive one: take plain, auto or another of the "
+          "family 'ar' (`polydec methods`)"}
 """What is said, by the model's family, of a method of the other one."""
 
 

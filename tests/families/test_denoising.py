@@ -1,5 +1,6 @@
 """The denoising loop: its reductions, its statistics, its batches, and what its contract catches."""
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 import pytest
@@ -50,14 +51,16 @@ def same(a, b, **how):
 @pytest.mark.parametrize("a, b", [
     (Threshold(1.1), Confidence()), (Factor(0.0), Confidence()), (Credit(0.7, alpha=0.0), Threshold(0.7)),
     (Local(0.7, 0.4, 0), Threshold(0.7)), (Local(0.7, 0.7, 9), Threshold(0.7)), (Threshold(0.0), Confidence(1)),
-    (EarlyCommit(Confidence(), *[float("inf")] * 3), Confidence()), (EarlyCommit(Threshold(0.8), *[float("inf")] * 3), Threshold(0.8)),
+    (EarlyCommit(Confidence(), *[float("inf")] * 3), Confidence()),
+    (EarlyCommit(Threshold(0.8), *[float("inf")] * 3), Threshold(0.8)),
     (Local(0.7, 0.0, 99), Local(0.7, -1.0, 4)),
 ], ids=str)
 def test_limits(a, b):
     assert same(a, b)
 
 
-@pytest.mark.parametrize("unmasker", [Confidence(), Margin(), Entropy(), AtRandom(), Threshold(), Factor(), Credit(), Local()], ids=str)
+@pytest.mark.parametrize("unmasker", [Confidence(), Margin(), Entropy(), AtRandom(), Threshold(), Factor(), Credit(), Local()],
+                         ids=str)
 def test_blocks_of_one_go_left_to_right(unmasker):
     for seed in range(6):
         got = said(unmasker, seed, block=1, shapers=(Greedy(),))
@@ -175,7 +178,7 @@ def test_credit_lets_a_stable_token_through_and_not_a_flickering_one():
     stable, flicker = look([0.6, 0.95]), look([0.6, 0.95])
     flicker = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
     state = rule.enter(rule.start(()), 2)
-    for i in range(4):
+    for _ in range(4):
         edit, state = rule.choose(state, stable, Rng.of(0))
     assert {p for p, _ in edit.write} == {10, 11}
     state = rule.enter(rule.start(()), 2)
@@ -208,7 +211,7 @@ def test_early_commit_fills_all_and_sooner_for_lower_bounds():
         writes = [said(EarlyCommit(Confidence(), bound, bound, bound), s, block=4, shapers=(Greedy(),)) for s in range(8)]
         assert all(sum(map(len, w)) == 14 for w in writes)
         passes.append([len(w) for w in writes])
-    assert all(a >= b for more, less in zip(passes, passes[1:]) for a, b in zip(more, less))
+    assert all(a >= b for more, less in pairwise(passes) for a, b in zip(more, less))
     assert passes[0] == [14] * 8 and passes[-1] == [1] * 8 and passes[2] not in (passes[0], passes[-1])
 
 
@@ -384,7 +387,9 @@ def test_the_joint_law_of_orders():
 def test_the_loop_is_watched(broken, monkeypatch):
     """Faults of a loop that the contract of decoders must see."""
     if broken == "twice":
-        monkeypatch.setattr(Look, "token", lambda self, i, rng: rng.at("token", self.rows[0]).categorical(self.shaped_RV[i].exp()))
+        def token(self, i, rng):
+            return rng.at("token", self.rows[0]).categorical(self.shaped_RV[i].exp())
+        monkeypatch.setattr(Look, "token", token)
     else:
         monkeypatch.setattr(ToyBoard, "close", lambda self: None)
     with pytest.raises((AssertionError, RuntimeError)):

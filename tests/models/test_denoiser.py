@@ -56,7 +56,8 @@ def reference(t, ids, theta=10000.0, eps=1e-5):
     return norm(x, t["norm"]) @ t["head"].T
 
 
-HF = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj", "gate": "mlp.gate_proj",
+HF = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
+      "gate": "mlp.gate_proj",
       "up": "mlp.up_proj", "down": "mlp.down_proj", "n1": "input_layernorm", "n2": "post_attention_layernorm"}
 LLADA = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "attn_out", "gate": "ff_proj", "up": "up_proj", "down": "ff_out",
          "n1": "attn_norm", "n2": "ff_norm"}
@@ -80,7 +81,8 @@ def write(path, layout, t, **changes):
     config = {
         "ours": {**hf, "model_type": "llama", "polydec_causal": False, "polydec_mask": MASK},
         "dream": {**hf, "model_type": "Dream", "mask_token_id": MASK, "auto_map": {"AutoModel": "modeling_dream.DreamModel"}},
-        "llada": {"model_type": "llada", "d_model": W, "n_heads": H, "n_kv_heads": KV, "n_layers": LAYERS, "mlp_hidden_size": INNER,
+        "llada": {"model_type": "llada", "d_model": W, "n_heads": H, "n_kv_heads": KV, "n_layers": LAYERS,
+                  "mlp_hidden_size": INNER,
                   "vocab_size": V, "embedding_size": V, "max_sequence_length": 96, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
                   "weight_tying": False, "mask_token_id": MASK, "eos_token_id": 1, "block_type": "llama", "rope": True,
                   "activation_type": "silu", "layer_norm_type": "rms", "include_bias": False, "alibi": False,
@@ -198,8 +200,8 @@ def lm(tmp_path_factory):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_unequal_canvases_in_one_batch(lm, temperature, cache):
     def submit(engine, i):
-        return engine.submit("The grey fox " * (i + 1), method="fast-dllm", options={"threshold": 0.3, "block": 5, "cache": cache},
-                             max_tokens=7 + 4 * i, seed=i, raw=True, n=1 + i % 2, sampling=lm.sampling(temperature=temperature))
+        options = {"threshold": 0.3, "block": 5, "cache": cache}
+        return engine.submit("The grey fox " * (i + 1), method="fast-dllm", options=options, max_tokens=7 + 4 * i, seed=i, raw=True, n=1 + i % 2, sampling=lm.sampling(temperature=temperature))
     alone = []
     for i in range(4):
         engine = Engine(lm)
@@ -242,5 +244,5 @@ def test_an_autoregressive_model_is_refused(tmp_path, lm):
         Engine(ar).submit("The fox", method="fast-dllm")
     with pytest.raises(ValueError, match="it is a masked-diffusion model, which cannot draft"):
         load(str(tmp_path), draft=lm.name)
-    with pytest.raises(ValueError, match="is a masked-diffusion model, which is decoded without a draft"):
+    with pytest.raises(ValueError, match="is a masked-diffusion model, decoded without a draft"):
         load(lm.name, draft=str(tmp_path))

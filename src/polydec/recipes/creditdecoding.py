@@ -28,6 +28,6 @@ def build(
     gamma: Annotated[float, Within(0, 16), "power of a likeliest token's probability that is its gain"] = 0.2,
     beta: Annotated[float, Within(0, 1), "share of the credits that the next pass keeps"] = 0.8,
     block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
-    cache: Annotated[int, Within(0, 2), "keys and values kept within a block: 0 none, 1 of what stands before, 2 all others"] = 0,
+    cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
 ) -> Denoising:
     return Denoising(kit.denoiser, Credit(threshold, alpha, gamma, beta), KEPT[cache], block, kit.shapers, not cache)

@@ -25,6 +25,6 @@ def build(
     kit: Kit, *,
     factor: Annotated[float, Within(0, 64), "how much is risked; 1: a greedy pass writes the likeliest tokens together"] = 1.0,
     block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
-    cache: Annotated[int, Within(0, 2), "keys and values kept within a block: 0 none, 1 of what stands before, 2 all others"] = 0,
+    cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
 ) -> Denoising:
     return Denoising(kit.denoiser, Factor(factor), KEPT[cache], block, kit.shapers, not cache)

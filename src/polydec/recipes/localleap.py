@@ -27,6 +27,6 @@ def build(
     relaxed: Annotated[float, Within(0, 2), "probability that is enough near an anchor"] = 0.75,
     radius: Annotated[int, AtLeast(0), "positions to either side of an anchor that are near"] = 4,
     block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
-    cache: Annotated[int, Within(0, 2), "keys and values kept within a block: 0 none, 1 of what stands before, 2 all others"] = 0,
+    cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
 ) -> Denoising:
     return Denoising(kit.denoiser, Local(threshold, relaxed, radius), KEPT[cache], block, kit.shapers, not cache)

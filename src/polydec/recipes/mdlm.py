@@ -12,7 +12,8 @@ from polydec.refreshes.full import Full
 from polydec.unmaskers.at_random import AtRandom
 
 CARD = Card(
-    name="mdlm", title="Random order (first hitting)", aliases=("first-hitting", "random-order", "ancestral"), arxiv="2406.07524",
+    name="mdlm", title="Random order (first hitting)", arxiv="2406.07524",
+    aliases=("first-hitting", "random-order", "ancestral"),
     summary="Fills one gap a pass, drawn at random: the same law as MDLM's ancestral sampler, without its idle passes.",
     kind="unmasking", family="diffusion", guarantee=Exactness.LAW,
     source="Sahoo et al., Simple and effective masked diffusion language models, 2024; Zheng et al., first hitting, 2024",

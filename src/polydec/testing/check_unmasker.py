@@ -59,7 +59,7 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
             edit, state = twice[0]
             written = [p for p, _ in edit.write]
             assert written and not edit.erase and not edit.insert, f"{edit} fills nothing, or does more than that"
-            assert len(set(written)) == len(written) and set(written) <= set(rows), f"{written} are not all gaps that were shown"
+            assert len(set(written)) == len(written) and set(written) <= set(rows), f"{written} are not all gaps shown"
             everywhere = unmasker.everywhere and len(written) == len(rows)
             assert everywhere or set(written) <= set(block), f"{written} lie outside the block {block}"
             assert all(0 <= x < chain.size for _, x in edit.write), f"{edit} writes what has no weight"
@@ -127,7 +127,7 @@ def check_replay(make: Make) -> None:
         assert run([answer_one(decoder, Request(PROMPT, max_tokens=16, seed=seed))])[0].token_ids == got, "watching changed it"
         assert sum(isinstance(e, Unmasked) for e in events) == out.stats.passes, "a pass went untold"
         notes = out.logprobs or ()
-        assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 and len(n.top) == 2 for n in notes), "notes are off"
+        assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 and len(n.top) == 2 for n in notes), "notes"
 
 
 def check_batch(make: Make) -> None:
@@ -138,7 +138,7 @@ def check_batch(make: Make) -> None:
     alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
     for order in (requests, requests[::-1]):
         together = dict(zip(map(requests.index, order), run([answer_one(decoder, r) for r in order]), strict=True))
-        assert [together[i].token_ids for i in range(len(requests))] == alone, "a request has another answer beside its neighbours"
+        assert [together[i].token_ids for i in range(len(requests))] == alone, "another answer beside its neighbours"
 
 
 def check_closed(make: Make) -> None:
@@ -147,7 +147,7 @@ def check_closed(make: Make) -> None:
     decoder = make(ToyDenoiser(Chain(21, 6, sharp=0.4)))
     left_open()
     several = run([answers(decoder, Request(PROMPT, 12, n=6))])[0]
-    assert [r.choice for r in several] == list(range(6)) and len({r.token_ids for r in several}) > 4, "choices are not their own"
+    assert [r.choice for r in several] == list(range(6)) and len({r.token_ids for r in several}) > 4, "choices are alike"
     single = [run([answer_one(decoder, Request(PROMPT, 12, choice=c))])[0].token_ids for c in range(6)]
     assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
     assert not left_open(), "a board stayed open after the answers"
@@ -163,5 +163,5 @@ def check_refresh(refresh: Refresh) -> None:
     for length, start, stop in ((10, 4, 8), (10, 8, 10), (5, 4, 5), (40, 3, 40)):
         for step in range(3):
             feed = refresh.feed(length, range(start, stop), step)
-            assert feed.step == 1 and 0 <= feed.start <= start and stop <= feed.stop <= length, f"{feed} does not hold the block"
+            assert feed.step == 1 and 0 <= feed.start <= start and stop <= feed.stop <= length, f"{feed} lacks the block"
             assert step or feed == range(length), f"{feed}: the first pass of a block feeds everything"
