@@ -201,7 +201,8 @@ def lm(tmp_path_factory):
 def test_unequal_canvases_in_one_batch(lm, temperature, cache):
     def submit(engine, i):
         options = {"threshold": 0.3, "block": 5, "cache": cache}
-        return engine.submit("The grey fox " * (i + 1), method="fast-dllm", options=options, max_tokens=7 + 4 * i, seed=i, raw=True, n=1 + i % 2, sampling=lm.sampling(temperature=temperature))
+        return engine.submit("The grey fox " * (i + 1), method="fast-dllm", options=options, max_tokens=7 + 4 * i, seed=i,
+                             raw=True, n=1 + i % 2, sampling=lm.sampling(temperature=temperature))
     alone = []
     for i in range(4):
         engine = Engine(lm)
