@@ -207,7 +207,7 @@ def chosen(text: str, lm: api.LM) -> list[measure.Method]:
     out = list[measure.Method]()
     for item in text.split(","):
         if (group := item.strip()) in ("all", "lossless"):
-            out += [measure.Method(n, {}) for n, m in sorted(registry.recipes().items())
+            out += [measure.Method(n, {}) for n, m in sorted(registry.recipes().items()) if m.CARD.family != "diffusion"
                     if not m.CARD.needs_training and (lm.draft or not m.CARD.needs_draft)
                     and (group == "all" or m.CARD.guarantee is Exactness.LAW)]
             continue

@@ -17,7 +17,8 @@ from polydec.train.ngrams import NGramSpec, count
 from polydec.train.selfplay import Sample
 
 DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2] / "shared" / "data"))
-METHODS = [n for n, m in registry.recipes().items() if n != "plain" and m.CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)]
+METHODS = [n for n in registry.of_family("ar")
+           if n != "plain" and registry.get(n).CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)]
 
 
 def prompts(n: int) -> list[str]:

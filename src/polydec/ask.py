@@ -9,12 +9,13 @@ from typing import Annotated, Any, get_args, get_type_hints
 from polydec import registry
 from polydec.card import Card
 from polydec.core.decoder import Decoder
+from polydec.core.protocols import Shaper
 from polydec.core.request import Request
-from polydec.kit import ANY_DRAFT, DRAFT, Kit
+from polydec.kit import ANY_DRAFT, DRAFT, Kit, family_of
 from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
 from polydec.options import AtLeast, Note, Option, Within, option, shown
-from polydec.shapers.sampling import Sampling, build_guard, build_shapers
+from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
 from polydec.targets.shaped import Shaped
 
 LENGTH = 128
@@ -79,6 +80,8 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     requests, by its name; measure: gives the costs of passes, None: the model's. Raises ValueError with one sentence that
     names the field, the value and what is legal."""
     point, card = model.checkpoint, registry.get(_text("method", ask.method)).CARD
+    family = family_of(point.lm)
+    registry.check_family(card.name, family)
     values = {o.name: o.convert(getattr(ask, o.name)) for o in limits()}
     options = registry.chosen(card.name, _mapping("options", ask.options))
     stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
@@ -95,8 +98,9 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids)
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
                       guard)
-    target, draft = _shaped(model, card, sampling, request, _text("order", ask.order))
-    build = Build(card.name, options, target, draft, model.artefacts, memory(card.name))
+    shape = _shaped if family == "ar" else _beside
+    laws = shape(model, card, sampling, request, _text("order", ask.order))
+    build = Build(card.name, options, *laws, model.artefacts, memory(card.name))
     return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options)
 
 
@@ -107,6 +111,7 @@ class Build:
     options: Mapping[str, Any]
     target: Any
     draft: Any
+    shapers: tuple[Shaper[Any], ...]
     artefacts: tuple[Any, ...]
     memory: dict[str, Any]
 
@@ -121,22 +126,32 @@ class Build:
         return self._build(measure) if asked else first
 
     def _build(self, measure: Callable[[], Costs]) -> Decoder:
-        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory)
+        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers)
         return registry.build(self.method, kit, self.options)[0]
 
 
-def _shaped(model: LM, card: Card, sampling: Sampling, request: Request, order: str) -> tuple[Any, Any]:
-    """The target's and the draft's law as the request bends them; a draft that may have another vocabulary takes the rules
-    that name no token."""
+def _shaped(model: LM, card: Card, sampling: Sampling, request: Request, order: str) -> tuple[Any, Any, tuple[()]]:
+    """The target's and the draft's law as the request bends them (no shapers are left over); a draft that may have another
+    vocabulary takes the rules that name no token."""
     lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
     eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
     shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0)
     target = Shaped(lm, *shapers) if shapers else lm
     if draft is None or (not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens):
-        return target, None                       # one that may help, and has no room for this text, is left out
+        return target, None, ()                   # one that may help, and has no room for this text, is left out
     if ANY_DRAFT in card.needs:
         shapers = build_shapers(sampling.anywhere(), order=order, eos=draft.vocab.eos, seed=request.seed, choice=0)
-    return target, Shaped(draft, *shapers) if shapers else draft
+    return target, Shaped(draft, *shapers) if shapers else draft, ()
+
+
+def _beside(model: LM, card: Card, sampling: Sampling, request: Request,
+            order: str) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
+    """A masked-diffusion model, no draft, and the shapers that bend each gap's law by itself. Raises ValueError for a rule that
+    looks at the text before a token."""
+    if rule := next(iter(sequential(sampling)), None):
+        raise ValueError(f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
+                         "any order: leave it out")
+    return model.checkpoint.lm, None, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
 def room(model: LM, method: str, ids: Sequence[int]) -> tuple[int, str]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
-from polydec.core.protocols import Target
+from polydec.core.protocols import Shaper, Target
+from polydec.families.diffusion.protocols import Denoiser
 from polydec.models.costs import Costs
+
+
+def family_of(model: object) -> str:
+    """"diffusion" for a model that fills canvases, "ar" for one that continues texts."""
+    return getattr(model, "family", "ar")
 
 
 class Artefact(Protocol):
@@ -35,14 +41,26 @@ def any_one(artefact: Artefact) -> bool:
 
 @dataclass(frozen=True)
 class Kit:
-    """target: the law to decode, shaped as the request asks; draft: the small model's, or None; artefacts: all that goes with
+    """target: the law to decode, shaped as the request asks, or a masked-diffusion model, which recipes of that family ask for
+    as `denoiser`; draft: the small model's, or None; artefacts: all that goes with
     the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
-    its later requests in the same engine."""
+    its later requests in the same engine; shapers: of a masked-diffusion model, which shapes each gap's law by itself."""
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
     measure: Callable[[], Costs] = Costs
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    shapers: tuple[Shaper[Any], ...] = ()
+
+    @property
+    def family(self) -> str:
+        """Of the methods that can decode the model: "ar" or "diffusion"."""
+        return family_of(self.target)
+
+    @property
+    def denoiser(self) -> Denoiser:
+        """The model, where it is a masked-diffusion one (a recipe of that family is built for no other)."""
+        return cast(Any, self.target)
 
     @cached_property
     def costs(self) -> Costs:

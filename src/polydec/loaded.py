@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import torch
 
 from polydec import edge, registry
-from polydec.kit import Artefact, Kit
+from polydec.kit import Artefact, Kit, family_of
 from polydec.models import artefacts, checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.costs import Costs
+from polydec.options import shown
 from polydec.shapers.sampling import Sampling
 
 TORCH_THREADS = torch.get_num_threads()
@@ -132,7 +133,11 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     if draft == "default":
         draft = zoo.default_draft(name)
     draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it
+    if family_of(model.lm) == "diffusion" and draft is not None:
+        raise ValueError(f"draft is {shown(draft)}: {shown(name)} is a masked-diffusion model, decoded without a draft")
     small = None if draft is None else checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
+    if small is not None and family_of(small.lm) == "diffusion":
+        raise ValueError(f"draft is {shown(draft)}: it is a masked-diffusion model, which cannot draft for {shown(name)}")
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
     found = tuple(artefacts.read(p) for p in paths)

@@ -15,7 +15,8 @@ from polydec.core.decoder import Decoder
 from polydec.kit import Kit
 from polydec.options import Option, as_text, read, shown
 
-ROLES = {"drafters": "open", "trees": "grow", "verifiers": "verify", "policies": "budget", "shapers": "shape"}
+ROLES = {"drafters": "open", "trees": "grow", "verifiers": "verify", "policies": "budget", "shapers": "shape",
+         "unmaskers": "choose", "refreshes": "feed"}
 """Role folders, and the method by which a class in one is known to be a mechanism."""
 
 
@@ -24,6 +25,11 @@ def recipes() -> dict[str, ModuleType]:
     """Every recipe's module by its name (the file's, with hyphens)."""
     package = import_module("polydec.recipes")
     return {m.name.replace("_", "-"): import_module(f"polydec.recipes.{m.name}") for m in iter_modules(package.__path__)}
+
+
+def of_family(family: str) -> list[str]:
+    """Names of the recipes that decode models of a family, "ar" or "diffusion"."""
+    return [name for name, module in recipes().items() if module.CARD.family in ("any", family)]
 
 
 @cache
@@ -122,8 +128,24 @@ def can(name: str, kit: Kit) -> bool:
 def check(name: str, kit: Kit) -> None:
     """Raise ValueError with one sentence where the kit lacks something that a method needs."""
     card: Card = get(name).CARD
+    check_family(name, kit.family)
     for need in card.needs:
         need.check(kit, card.name)
+
+
+def check_family(name: str, family: str) -> None:
+    """Raise ValueError where a method does not decode models of this family."""
+    card: Card = get(name).CARD
+    if card.family not in ("any", family):
+        raise ValueError(_OTHER_FAMILY[family].format(card.name))
+
+
+_OTHER_FAMILY = {
+    "diffusion": "method {} decodes autoregressive models and this is a masked-diffusion one: take llada, fast-dllm or another "
+                 "of the family 'diffusion' (`polydec methods`)",
+    "ar": "method {} decodes masked-diffusion models and this is an autoregressive one: take plain, auto or another of the "
+          "family 'ar' (`polydec methods`)"}
+"""What is said, by the model's family, of a method of the other one."""
 
 
 def build(name: str, kit: Kit, given: Mapping[str, Any] | None = None) -> tuple[Decoder, dict[str, Any]]:

@@ -7,7 +7,8 @@ from polydec import api, registry
 from polydec.bench import profile
 from polydec.models import stop_head
 
-CASES = [(name, o.name) for name in sorted(registry.recipes()) for o in registry.options(name) if o.kind in (int, float, tuple)]
+CASES = [(name, o.name) for name in sorted(registry.of_family("ar")) for o in registry.options(name)
+         if o.kind in (int, float, tuple)]
 RANGE = re.compile(r"(above )?(\d+) to (\d+)")
 OPEN = re.compile(r"\d to |and more|at least \d|above \d|negative|bits|least to most")
 PROMPT = "The old river ran past the mill, and the old river"

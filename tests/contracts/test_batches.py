@@ -33,7 +33,7 @@ def mixed(law, small, names, seed, most=24):
 @pytest.mark.parametrize("shaper", [Greedy(), Temperature(0.7)], ids=["greedy", "T = 0.7"])
 @pytest.mark.parametrize("seed", range(20))
 def test_eight_methods_drawn_at_random(seed, shaper):
-    names = random.Random(seed).sample(sorted(registry.recipes()), 8)
+    names = random.Random(seed).sample(sorted(registry.of_family("ar")), 8)
     law, small = (Shaped(toy(seed + s, 6, cost=c), shaper) for s, c in ((7, 1.0), (8, 0.1)))
     alone, together = mixed(law, small, names, seed)
     assert together == alone
@@ -41,7 +41,7 @@ def test_eight_methods_drawn_at_random(seed, shaper):
 
 def test_every_method_at_once():
     law, small = (Shaped(toy(s, 6, cost=c), Temperature(0.7)) for s, c in ((7, 1.0), (8, 0.1)))
-    alone, together = mixed(law, small, sorted(registry.recipes()), 0, 64)
+    alone, together = mixed(law, small, sorted(registry.of_family("ar")), 0, 64)
     assert together == alone and len(set(alone)) > 10
 
 
@@ -52,7 +52,7 @@ def on_a_network(tmp_path, dtype, temperature, draws):
     lm = replace(lm, artefacts=artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width))
     vars(lm)["costs"] = Costs()                   # instead of measuring
     for seed in draws:
-        drawn = random.Random(seed).sample(sorted(registry.recipes()), 8)
+        drawn = random.Random(seed).sample(sorted(registry.of_family("ar")), 8)
         def submit(engine, i, seed=seed, drawn=drawn):
             return engine.submit(f"The grey fox {i} the fox and the grey", method=drawn[i], seed=seed, max_tokens=20,
                                  sampling=lm.sampling(temperature=temperature))

@@ -80,7 +80,7 @@ def publish(lm: api.LM, table: list[dict[str, Any]], flags: Flags) -> None:
 def parse(methods: str) -> list[measure.Method]:
     """`a,b:k=v:k=2,1,1`; plain comes first, always. Raises ValueError for an unknown method or option."""
     out = [measure.Method("plain", {})]
-    for item in (sorted(registry.recipes()) if methods == "all" else re.split(r",(?!\s*\d)", methods)):
+    for item in (sorted(registry.of_family("ar")) if methods == "all" else re.split(r",(?!\s*\d)", methods)):
         name, *pairs = item.strip().split(":")
         registry.get(name)
         options: dict[str, str] = {}

@@ -52,6 +52,27 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
 
 
 @app.command()
+def diffusion(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
+              tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots")] = "copy,reverse,sort,slots",
+              steps: Annotated[int, typer.Option(help="optimiser steps")] = 20_000,
+              rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
+              length: Annotated[int, typer.Option(help="positions of a row, task and answer together")] = 64,
+              width: Annotated[int, typer.Option(help="of the network")] = 256,
+              layers: Annotated[int, typer.Option(help="of the network")] = 6,
+              seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
+              json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
+    """Train a small masked-diffusion model from scratch on tasks that are generated; says how long it will take."""
+    from polydec.train.diffusion import DiffusionSpec, train_diffusion
+    names = tuple(t.strip() for t in tasks.split(",") if t.strip())
+    result = train_diffusion(DiffusionSpec(str(out), names, steps, rows, length, width, layers, seed))
+    if json_:
+        print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+        return
+    print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+          f"loss {result['loss']:.3f} nats; written to {out}")
+
+
+@app.command()
 def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
           target: Annotated[str, typer.Option(help="the model to draft for: a name like --model's")] = "zoo:smollm2",
           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,

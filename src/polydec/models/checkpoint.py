@@ -5,7 +5,7 @@ import json
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.models import artefact, cpu, edge, fields, zoo
+from polydec.models import artefact, cpu, denoiser, edge, fields, zoo
 from polydec.models.cpu.library import COMPUTES
 from polydec.models.cpu.weights import QUANTISED
+from polydec.models.denoiser import Masked
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
 from polydec.models.lm import LM
@@ -33,10 +34,10 @@ BASES = 4
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model. generation: the content of generation_config.json; dtype and kernel: what it computes with;
-    path: where its files lie; why: what keeps the native step from serving it, "" where it does."""
+    """A loaded model. lm: its law, an LM or a Masked; generation: the content of generation_config.json; dtype and kernel: what
+    it computes with; path: where its files lie; why: what keeps the native step from serving it, "" where it does."""
     name: str
-    lm: LM
+    lm: Any
     text: Text
     generation: dict[str, Any]
     dtype: str
@@ -75,13 +76,22 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
         raise ValueError(f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given")
     source = open_source(name)
     with edge.reading(f"{name} cannot be loaded"):
+        masked = denoiser.is_masked(source.config)
+        if masked:
+            source = replace(source, **dict(zip(("config", "weights"), denoiser.read(source.config, source.weights))))
         network, why = _network(source, dtype, device, threads, quantize, compute)
     source.text.rows = network.size
     if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
         raise ValueError(edge.sentence(f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"))
     vocab = Vocab(network.size, source.text.eos, source.fingerprint, source.text if source.fingerprint else None)
     kernel = network.kernel + (f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else "")
-    return Checkpoint(name, LM(network, vocab), source.text, source.generation, network.dtype, kernel, source.path, why)
+    with edge.reading(f"{name} cannot be loaded"):
+        lm = _masked(network, vocab, source.config) if masked else LM(network, vocab)
+    return Checkpoint(name, lm, source.text, source.generation, network.dtype, kernel, source.path, why)
+
+
+def _masked(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> Masked:
+    return Masked(network, vocab, config["polydec_mask"], shifted=config.get("polydec_shifted", False))
 
 
 def dtypes() -> dict[str, str]:

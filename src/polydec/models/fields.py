@@ -132,6 +132,30 @@ class NGramFields(Strict):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
+class MaskedFields(Strict):
+    """What a config.json says of a masked-diffusion model."""
+    polydec_mask: Id
+    polydec_shifted: bool = False
+
+
+class LLaDAFields(Strict):
+    """config.json of LLaDA's layout: what is read of it."""
+    d_model: Count
+    n_heads: Annotated[int, Field(ge=1, le=4096)]
+    n_kv_heads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    n_layers: Annotated[int, Field(ge=1, le=4096)]
+    vocab_size: Count
+    embedding_size: Count | None = None
+    mlp_hidden_size: Count | None = None
+    mlp_ratio: Annotated[int, Field(ge=1, le=1024)] = 4
+    max_sequence_length: Positions
+    rope_theta: Annotated[float, Field(gt=1, le=1e12)] = 10000.0
+    rms_norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-5
+    weight_tying: Flag = None
+    mask_token_id: Id
+    block_group_size: int = 1
+
+
 class StopHeadFields(Strict):
     """config.json of a stop head."""
     width: Annotated[int, Field(ge=1, le=1 << 20)]

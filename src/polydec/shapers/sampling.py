@@ -134,6 +134,12 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
     return (*acts, on[at][1])
 
 
+def sequential(sampling: Sampling) -> tuple[str, ...]:
+    """The rules that are on and have a state: what they do to a law depends on the text before it."""
+    made = _made(sampling, Setting((0,), (0,)))
+    return tuple(name for name, s in made.items() if s is not None and s.start((0,)) is not None)
+
+
 def build_guard(sampling: Sampling, *, eos: Iterable[int] = (), stop_ids: Iterable[int] = ()) -> Guard | None:
     """What ends a text at which `sampling` leaves no token; None where no rule forbids any. `eos` and `stop_ids` as in
     `build_shapers`."""

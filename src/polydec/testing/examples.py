@@ -15,6 +15,7 @@ from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.protocols import Drafter, Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
+from polydec.families.diffusion.protocols import Unmasker
 from polydec.kit import Artefact
 from polydec.models import ngrams as ngram_tables
 from polydec.models import stop_head
@@ -32,6 +33,7 @@ from polydec.targets.shaped import Shaped
 from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.trees.chain import Chain
+from polydec.unmaskers.confidence import Confidence
 from polydec.verifiers.match import Match
 
 SHAPERS: dict[str, tuple[Shaper[Any], ...]] = {
@@ -81,6 +83,7 @@ def example(kind: type) -> Any:
     fill: dict[Any, Any] = {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
                                          Drafter: lambda: Recycling(2, 6), Verifier: Match, Costs: Costs,
                                          Suffix: Suffix, Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
+                                         Unmasker[Any]: Confidence,
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     fill |= {type(one): lambda one=one: one for one in artefacts(toy(1).vocab)}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)

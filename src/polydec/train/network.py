@@ -81,7 +81,7 @@ class Norm(nn.Module):
 class Attention(nn.Module):
     def __init__(self, s: Shape) -> None:
         super().__init__()
-        self.s, kv = s, s.kv_heads * s.head
+        self.s, kv, self.causal = s, s.kv_heads * s.head, True
         self.q_proj, self.k_proj = nn.Linear(s.width, s.width, bias=False), nn.Linear(s.width, kv, bias=False)
         self.v_proj, self.o_proj = nn.Linear(s.width, kv, bias=False), nn.Linear(s.width, s.width, bias=False)
 
@@ -91,7 +91,7 @@ class Attention(nn.Module):
         q, k, v = (p(x_BTH).view(B, T, -1, s.head).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cos_TD, sin_TD), rotate(k, cos_TD, sin_TD)
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
@@ -178,6 +178,14 @@ def from_weights(config: Mapping[str, Any], weights: Mapping[str, Tensor], conte
         config["vocab_size"], dtype=torch.int32))
     network.load_state_dict({name: weights[name].float() for name in network.state_dict()})
     return network.requires_grad_(False).eval()
+
+
+def bidirectional(network: Llama) -> Llama:
+    """The same network, in which every position sees all others from now on."""
+    for part in network.modules():
+        if isinstance(part, Attention):
+            part.causal = False
+    return network
 
 
 def rotate(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:

@@ -1,0 +1,18 @@
+"""What a trace tells of a canvas."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polydec.core.trace import Event
+
+
+@dataclass(frozen=True)
+class Unmasked(Event):
+    """A pass over the canvas: which gaps it filled (the edit beside it has the tokens) and how sure the model was of each;
+    block: [first, stop) of what could be filled; fed: [first, stop) of what ran; left: gaps of the block that remain."""
+    step: int
+    block: tuple[int, int]
+    fed: tuple[int, int]
+    position: tuple[int, ...]
+    confidence: tuple[float, ...]
+    left: int

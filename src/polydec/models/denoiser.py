@@ -1,0 +1,143 @@
+"""A masked-diffusion language model: the lean transformer, bidirectional, over a canvas with gaps.
+
+Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`), LLaDA's and Dream's.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from polydec.core.effects import Forward
+from polydec.core.law import NEG_INF
+from polydec.core.types import Vocab, Want
+from polydec.models import edge, fields
+from polydec.models.query import Answer, Network, Query
+from polydec.models.scores import finite
+
+_ROWS = Want()
+
+
+class Masked:
+    """A Denoiser over a bidirectional network. mask: the id that stands for a gap, never written; shifted: the law of a
+    position is read one position before it, as in models that began as autoregressive ones (Dream)."""
+    family: ClassVar[str] = "diffusion"
+    layers = 0                                    # none can run alone
+
+    def __init__(self, network: Network, vocab: Vocab, mask: int, *, shifted: bool = False) -> None:
+        if not 0 <= mask < vocab.size:
+            raise ValueError(f"the mask token is {mask}: it must lie in 0 to {vocab.size - 1}")
+        self.network, self.vocab, self.mask, self.shifted = network, vocab, mask, shifted
+
+    def open(self, length: int) -> MaskedBoard:
+        """Raises ValueError where the canvas is longer than the model's context."""
+        if length > self.network.context:
+            raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")
+        return MaskedBoard(self, length)
+
+
+class MaskedBoard:
+    """The cache holds a slot for each position, from the first pass on; a pass writes those that it feeds."""
+    def __init__(self, model: Masked, length: int) -> None:
+        self._model, self._length = model, length
+        self._cache: Any = None
+
+    async def score(self, canvas: Sequence[int | None], rows: Sequence[int], feed: range) -> Tensor:
+        model, back = self._model, int(self._model.shifted)
+        if self._cache is None:
+            if feed != range(self._length):
+                raise ValueError(f"feed is {feed.start} to {feed.stop}: the first pass feeds all {self._length} positions")
+            self._cache = model.network.new_cache()
+            self._cache.stage(range(-1, self._length - 1))
+            self._cache.commit(range(self._length))
+        start = max(0, feed.start - back)         # the row that speaks of the first position is computed anew, too
+        tokens = tuple(model.mask if x is None else x for x in canvas[start:feed.stop])
+        query = Query(self._cache, start, tokens, [r - back - start for r in rows], _ROWS)
+        answer: Answer = await Forward(model.network, query, len(tokens))
+        assert answer.logits_RV is not None
+        logw_RV = answer.logits_RV.double().cpu()
+        logw_RV[:, model.mask] = NEG_INF
+        finite(logw_RV.max(-1).values.tolist())
+        return logw_RV
+
+    def close(self) -> None:
+        self._cache = None
+
+
+def is_masked(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a masked-diffusion model."""
+    return config.get("model_type") in _LAYOUTS or config.get("polydec_mask") is not None
+
+
+def read(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """The same model as ours has them: config and weights under the names of the Llama skeleton, with `polydec_causal`,
+    `polydec_mask` and `polydec_shifted`. Raises ValueError for a layout that the skeleton cannot run."""
+    layout = _LAYOUTS.get(config.get("model_type", ""))
+    config, weights = (dict(config), weights) if layout is None else layout(config, weights)
+    edge.check(fields.MaskedFields, config, "config")
+    return {**config, "polydec_causal": False}, weights
+
+
+def _dream(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Dream's: Qwen2's names, shifted logits."""
+    return {**c, "model_type": "qwen2", "use_sliding_window": False, "polydec_mask": c.get("mask_token_id"),
+            "polydec_shifted": True}, weights
+
+
+def _llada(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """LLaDA's: OLMo's names for a Llama block."""
+    edge.check(fields.LLaDAFields, c, "config")
+    for name, legal in (("block_type", "llama"), ("activation_type", "silu"), ("layer_norm_type", "rms"), ("rope", True)):
+        if c.get(name, legal) != legal:
+            raise ValueError(f"{name} is {c[name]!r}: of LLaDA's layouts {legal!r} is run")
+    for name in ("alibi", "attention_layer_norm", "input_emb_norm", "scale_logits"):
+        if c.get(name):
+            raise ValueError(f"{name} is set: of LLaDA's layouts those without it are run")
+    if c.get("block_group_size", 1) != 1:
+        raise ValueError(f"block_group_size is {c['block_group_size']}: of LLaDA's layouts 1 is run")
+    heads = c["n_heads"]
+    kv = c.get("n_kv_heads") or (1 if c.get("multi_query_attention") else heads)
+    ours = {
+        "model_type": "llama", "vocab_size": c.get("embedding_size") or c["vocab_size"], "hidden_size": c["d_model"],
+        "num_hidden_layers": c["n_layers"], "num_attention_heads": heads, "num_key_value_heads": kv,
+        "intermediate_size": c.get("mlp_hidden_size") or c.get("mlp_ratio", 4) * c["d_model"],
+        "max_position_embeddings": c["max_sequence_length"], "rms_norm_eps": c.get("rms_norm_eps", 1e-5),
+        "rope_theta": c.get("rope_theta", 10000.0), "tie_word_embeddings": bool(c.get("weight_tying")),
+        "eos_token_id": c.get("eos_token_id"), "polydec_mask": c.get("mask_token_id"), "polydec_shifted": False}
+    return ours, Renamed(weights, _llada_names(c["n_layers"]))
+
+
+def _llada_names(layers: int) -> dict[str, str]:
+    """Our name of each tensor: LLaDA's."""
+    at = "model.transformer."
+    out = {"model.embed_tokens": at + "wte", "model.norm": at + "ln_f", "lm_head": at + "ff_out"}
+    parts = {"self_attn.q_proj": "q_proj", "self_attn.k_proj": "k_proj", "self_attn.v_proj": "v_proj",
+             "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ff_proj", "mlp.up_proj": "up_proj", "mlp.down_proj": "ff_out",
+             "input_layernorm": "attn_norm", "post_attention_layernorm": "ff_norm"}
+    for i in range(layers):
+        out |= {f"model.layers.{i}.{ours}": f"{at}blocks.{i}.{theirs}" for ours, theirs in parts.items()}
+    return {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in out.items() for kind in ("weight", "bias")}
+
+
+_LAYOUTS = {"llada": _llada, "Dream": _dream}
+
+
+class Renamed(Mapping[str, Tensor]):
+    """Tensors under other names; names[ours] is the file's."""
+    def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
+        self._weights, self._names = weights, {ours: theirs for ours, theirs in names.items() if theirs in weights}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[self._names[name]]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return fields.shape_of(self._weights, self._names[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+

@@ -1,0 +1,30 @@
+"""MDLM's sampler, one gap at a time."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.families.diffusion.denoising import Denoising
+from polydec.kit import Kit
+from polydec.options import AtLeast
+from polydec.refreshes.full import Full
+from polydec.unmaskers.at_random import AtRandom
+
+CARD = Card(
+    name="mdlm", title="Random order (first hitting)", arxiv="2406.07524",
+    aliases=("first-hitting", "random-order", "ancestral"),
+    summary="Fills one gap a pass, drawn at random: the same law as MDLM's ancestral sampler, without its idle passes.",
+    kind="unmasking", family="diffusion", guarantee=Exactness.LAW,
+    source="Sahoo et al., Simple and effective masked diffusion language models, 2024; Zheng et al., first hitting, 2024",
+    reduces_to="left-to-right for block = 1",
+    parent="plain", home="sampling from a masked-diffusion model's own law",
+)
+
+
+def build(
+    kit: Kit, *,
+    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 0,
+    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"] = 0,
+) -> Denoising:
+    return Denoising(kit.denoiser, AtRandom(steps), Full(), block, kit.shapers)

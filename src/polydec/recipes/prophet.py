@@ -1,0 +1,34 @@
+"""Early commit."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.families.diffusion.denoising import Denoising
+from polydec.kit import Kit
+from polydec.options import AtLeast
+from polydec.refreshes.full import Full
+from polydec.unmaskers.confidence import Confidence
+from polydec.unmaskers.early_commit import EarlyCommit
+
+CARD = Card(
+    name="prophet", title="Prophet: early commit", aliases=("early-commit",), arxiv="2508.19982",
+    summary="Fills the surest gaps one a pass, and all the rest at once when the best logits stand clear of the second best.",
+    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    source="Li et al., Diffusion language models know the answer before decoding (Prophet), 2025",
+    reduces_to="llada where no bound is reached",
+    parent="llada", home="short answers that are known long before the last pass",
+)
+
+
+def build(
+    kit: Kit, *,
+    early: Annotated[float, AtLeast(0), "mean distance of the best two logits that ends the first third of the passes"] = 7.5,
+    middle: Annotated[float, AtLeast(0), "the same, in the second third"] = 5.0,
+    late: Annotated[float, AtLeast(0), "the same, in the last third"] = 2.5,
+    passes: Annotated[int, AtLeast(0), "that an answer is expected to take (0: one for each of max_tokens)"] = 0,
+    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
+) -> Denoising:
+    unmasker = EarlyCommit(Confidence(), early, middle, late, passes=passes)
+    return Denoising(kit.denoiser, unmasker, Full(), block, kit.shapers)

@@ -1,0 +1,15 @@
+"""All but the block keeps its keys and values while the block is filled (Fast-dLLM's dual cache)."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dual:
+    """The first pass of a block feeds all positions, the others the block alone.
+
+    Exact: no; neither what stands before the block nor the gaps behind it see what is written in it.
+    Reduces to: full where every pass fills its block, prefix in the last block.
+    """
+    def feed(self, length: int, block: range, step: int) -> range:
+        return range(block.start, block.stop) if step else range(length)

@@ -1,0 +1,167 @@
+"""The contract of unmaskers, of refresh rules and of decoders of the diffusion family."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from polydec.core.decoder import Decoder, answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.trace import Edited, Event, from_json, replay, to_json
+from polydec.core.types import Exactness
+from polydec.families.diffusion.denoising import Denoising
+from polydec.families.diffusion.events import Unmasked
+from polydec.families.diffusion.protocols import Denoiser, Refresh, Unmasker
+from polydec.families.diffusion.types import Canvas, Look, filled, gaps
+from polydec.refreshes.full import Full
+from polydec.shapers.greedy import Greedy
+from polydec.testing.enumerate import distance, law_of
+from polydec.testing.strict import StrictRng
+from polydec.testing.toy_canvas import Chain, ToyDenoiser, left_open
+
+PROMPT = (0, 1, 0)
+Make = Callable[[Denoiser], Decoder]
+"""denoiser -> the decoder to check."""
+
+
+def check_unmasker(unmasker: Unmasker[Any]) -> None:
+    """Raise AssertionError unless it fills gaps of the block and only those (all of the canvas, where it looks everywhere), at
+    least one a pass, from the laws and its state alone, with draws of their own names; and, where it promises the law, gives
+    the joint law of a model whose conditionals agree."""
+    for seed in range(6):
+        _fills(unmasker, seed)
+    check_canvas_decoder(lambda d: Denoising(d, unmasker, Full(), block=3))
+    if unmasker.exactness is Exactness.LAW:
+        for block in (0, 1, 2):
+            check_joint(lambda d, b=block: Denoising(d, unmasker, Full(), b))
+
+
+def _fills(unmasker: Unmasker[Any], seed: int) -> None:
+    chain, length, size = Chain(seed, 5, sharp=2.5), 14, 4
+    greedy = (Greedy(),) if seed % 2 else ()
+    canvas: Canvas = (*PROMPT, *(None,) * 3, 2, *(None,) * (length - 7))
+    state, step, left = unmasker.start(canvas), 0, 0
+    while open_gaps := gaps(canvas):
+        start = len(PROMPT) + (open_gaps[0] - len(PROMPT)) // size * size
+        block = range(start, min(start + size, length))
+        state = unmasker.enter(state, len(gaps(canvas, block.start, block.stop)))
+        while rows := gaps(canvas, block.start, length if unmasker.everywhere else block.stop):
+            if not gaps(canvas, block.start, block.stop):
+                break
+            look = Look(canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step)
+            before, twice = look.logw_RV.clone(), [unmasker.choose(state, look, r) for r in (Rng.of(seed), StrictRng.of(seed))]
+            assert twice[0][0] == twice[1][0], "the same laws, state and randomness gave another edit"
+            assert torch.equal(before, look.logw_RV), "the model's log-weights were written to"
+            edit, state = twice[0]
+            written = [p for p, _ in edit.write]
+            assert written and not edit.erase and not edit.insert, f"{edit} fills nothing, or does more than that"
+            assert len(set(written)) == len(written) and set(written) <= set(rows), f"{written} are not all gaps shown"
+            everywhere = unmasker.everywhere and len(written) == len(rows)
+            assert everywhere or set(written) <= set(block), f"{written} lie outside the block {block}"
+            assert all(0 <= x < chain.size for _, x in edit.write), f"{edit} writes what has no weight"
+            if greedy:
+                _likeliest(look, edit.write)
+            canvas, step, left = filled(canvas, edit), step + 1, left + len(written)
+    assert left == length - 4 and canvas[6] == 2, "a known token was changed"
+
+
+def _likeliest(look: Look, write: tuple[tuple[int, int], ...]) -> None:
+    """Without chance a token is its gap's likeliest, unless the unmasker moves logits: then the one it says."""
+    at = {r: i for i, r in enumerate(look.rows)}
+    for p, x in write:
+        order = look.logw_RV[at[p]].argsort(descending=True).tolist()
+        assert order.index(x) < 2, f"position {p} took token {x}, of rank {order.index(x)}, without chance"
+
+
+def check_joint(make: Make, *, laws: int = 3, length: int = 3, tolerance: float = 1e-9) -> None:
+    """The enumerated output law is the joint law of a chain, cut after EOS or not."""
+    for seed in range(laws):
+        for eos, ignore in ((-1, False), (2, False), (2, True)):
+            chain = Chain(seed)
+            decoder, request = make(ToyDenoiser(chain, eos)), Request(PROMPT, max_tokens=length, ignore_eos=ignore)
+            got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
+            off = distance(got, chain.joint(PROMPT, length, frozenset() if ignore else decoder.vocab.eos))
+            assert off < tolerance, f"the output law is off by {off:.2e} (seed {seed}, EOS {eos}, ignored: {ignore})"
+
+
+def check_canvas_decoder(make: Make) -> None:
+    """Raise AssertionError unless answers end where they should, edits replay to the answer, draws have names of their own, a
+    request says in a batch what it says alone, choices differ, and boards are closed however a run ends."""
+    check_ends(make)
+    check_replay(make)
+    check_batch(make)
+    check_closed(make)
+
+
+def check_ends(make: Make) -> None:
+    """An answer ends at its first EOS or stop id, which it holds, or at max_tokens. With ignore_eos EOS is a token."""
+    for seed in range(20):
+        ids, chain = frozenset[int]({0} if seed % 5 == 4 else ()), Chain(seed, 4, sharp=2.0)
+        for ignore in (False, True):
+            request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
+            out = run([answer_one(make(ToyDenoiser(chain, 3)), request)])[0]
+            ends = ids | (frozenset[int]() if ignore else frozenset({3}))
+            assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
+            stopped = out.token_ids[-1] in ends
+            assert out.finish_reason == ("stop" if stopped else "length"), f"{out.token_ids} ended by {out.finish_reason}"
+            assert stopped or len(out.token_ids) == request.max_tokens, f"{len(out.token_ids)} tokens, no end among them"
+            s = out.stats
+            assert len(out.token_ids) <= s.unmasked <= request.max_tokens, "more tokens than were written, or more than gaps"
+            assert s.passes <= s.unmasked and 0 <= s.first <= len(out.token_ids), f"{s} does not add up"
+
+
+def check_replay(make: Make) -> None:
+    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing."""
+    for seed in range(6):
+        decoder, events = make(ToyDenoiser(Chain(seed, 5), 4)), list[Event]()
+        request = Request(PROMPT, max_tokens=16, seed=seed, logprobs=2)
+        out = run([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
+        read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
+        assert read == events, "an event is not what its JSON says"
+        got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, Edited)]))
+        assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
+        assert run([answer_one(decoder, Request(PROMPT, max_tokens=16, seed=seed))])[0].token_ids == got, "watching changed it"
+        assert sum(isinstance(e, Unmasked) for e in events) == out.stats.passes, "a pass went untold"
+        notes = out.logprobs or ()
+        assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 and len(n.top) == 2 for n in notes), "notes"
+
+
+def check_batch(make: Make) -> None:
+    """Canvases of unequal length, seed and choice in one batch: each says what it says alone; choices and seeds differ."""
+    chain = Chain(7, 6, sharp=0.7)
+    decoder = make(ToyDenoiser(chain, 5))
+    requests = [Request((0, 1, 2, 3, 4, 0, 1)[i % 3:], 2 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
+    alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
+    for order in (requests, requests[::-1]):
+        together = dict(zip(map(requests.index, order), run([answer_one(decoder, r) for r in order]), strict=True))
+        assert [together[i].token_ids for i in range(len(requests))] == alone, "another answer beside its neighbours"
+
+
+def check_closed(make: Make) -> None:
+    """Several choices come in order, each drawn for itself; a run that is cancelled or fails leaves no board open."""
+    from polydec.core.decoder import answers
+    decoder = make(ToyDenoiser(Chain(21, 6, sharp=0.4)))
+    left_open()
+    several = run([answers(decoder, Request(PROMPT, 12, n=6))])[0]
+    assert [r.choice for r in several] == list(range(6)) and len({r.token_ids for r in several}) > 4, "choices are alike"
+    single = [run([answer_one(decoder, Request(PROMPT, 12, choice=c))])[0].token_ids for c in range(6)]
+    assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
+    assert not left_open(), "a board stayed open after the answers"
+    scheduler = Scheduler()
+    task = scheduler.submit(answers(decoder, Request(PROMPT, 12, n=3)))
+    scheduler.step()
+    scheduler.cancel(task)
+    assert not left_open(), "a board stayed open after a cancelled run"
+
+
+def check_refresh(refresh: Refresh) -> None:
+    """Every feed holds the block, an answer's first one everything, and none goes beyond the canvas."""
+    for length, start, stop in ((10, 4, 8), (10, 8, 10), (5, 4, 5), (40, 3, 40)):
+        for step in range(3):
+            feed = refresh.feed(length, range(start, stop), step)
+            assert feed.step == 1 and 0 <= feed.start <= start and stop <= feed.stop <= length, f"{feed} lacks the block"
+            assert step or feed == range(length), f"{feed}: the first pass of a block feeds everything"

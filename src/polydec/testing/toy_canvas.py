@@ -1,0 +1,112 @@
+"""A tiny law over canvases whose conditionals all agree: every gap's law, given any set of known positions, is exact."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.effects import Forward
+from polydec.core.types import Vocab
+from polydec.families.diffusion.types import Canvas
+from polydec.testing.enumerate import Law
+
+
+class Chain:
+    """A Markov chain with another matrix at every position: a token's law depends on the one before it and on where it stands.
+    Conditionals are products of matrices between the nearest known neighbours. Float64; the network of a `ToyDenoiser`.
+
+    free: positions are independent of each other instead; context: the longest canvas. `fed` counts positions.
+    """
+    def __init__(self, seed: int, size: int = 3, sharp: float = 1.2, *, free: bool = False, context: int = 64) -> None:
+        g = torch.Generator().manual_seed(seed)
+        logw = torch.randn(context, size, size, generator=g, dtype=torch.float64) * sharp
+        if free:
+            logw = logw[:, :1].expand(-1, size, -1)
+        self.step_LVV = torch.softmax(logw, -1)   # [position, token before, token there]
+        self.size, self.context, self.cost, self.fed = size, context, 1.0, 0
+        self._between = lru_cache(None)(self._product)
+
+    def forward(self, queries: Sequence[tuple[Canvas, tuple[int, ...], int]]) -> list[Tensor]:
+        """Log-weights at some positions of a canvas, [rows, size + 1]: the last token is the mask, which never follows."""
+        self.fed += sum(n for _, _, n in queries)
+        return [torch.stack([self.law(canvas, r) for r in rows]) for canvas, rows, _ in queries]
+
+    def law(self, canvas: Canvas, at: int) -> Tensor:
+        """Log-weights of a gap, given all known tokens; -inf at the mask token."""
+        left = max(i for i in range(at) if canvas[i] is not None)         # the prompt has a token
+        p_V = self._between(left, at)[canvas[left]]
+        right = next((i for i in range(at + 1, len(canvas)) if canvas[i] is not None), None)
+        if right is not None:
+            p_V = p_V * self._between(at, right)[:, canvas[right]]
+        return torch.cat([p_V.log(), torch.full((1,), float("-inf"), dtype=torch.float64)])
+
+    def _product(self, first: int, last: int) -> Tensor:
+        """The law of position `last` given the token at `first`, [size, size]."""
+        out = self.step_LVV[first + 1]
+        for i in range(first + 2, last + 1):
+            out = out @ self.step_LVV[i]
+        return out
+
+    def joint(self, prompt: Sequence[int], length: int, ends: frozenset[int] = frozenset()) -> Law:
+        """The law of the answers, each cut after its first end: the chain rule, token by token."""
+        law: Law = {}
+        for text in product(range(self.size), repeat=length):
+            p, before, kept = 1.0, prompt[-1], text
+            for i, x in enumerate(text):
+                p *= float(self.step_LVV[len(prompt) + i, before, x])
+                before = x
+            cut = next((i for i, x in enumerate(text) if x in ends), None)
+            kept = text if cut is None else text[:cut + 1]
+            law[kept] = law.get(kept, 0.0) + p
+        return law
+
+
+@dataclass(frozen=True)
+class ToyDenoiser:
+    """A Denoiser over a `Chain`; eos: its EOS id, -1 for none. The mask is the id behind the chain's tokens."""
+    network: Chain
+    eos: int = -1
+    family: ClassVar[str] = "diffusion"
+    layers: ClassVar[int] = 0
+
+    @property
+    def vocab(self) -> Vocab:
+        return Vocab(self.network.size + 1, frozenset({self.eos} if self.eos >= 0 else ()))
+
+    def open(self, length: int) -> ToyBoard:
+        if length > self.network.context:
+            raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")
+        board = ToyBoard(self.network, length)
+        _OPEN.add(id(board))
+        return board
+
+
+_OPEN: set[int] = set()
+
+
+def left_open() -> int:
+    """Boards that were opened and not closed, since this was last asked."""
+    count = len(_OPEN)
+    _OPEN.clear()
+    return count
+
+
+class ToyBoard:
+    """Keeps nothing of earlier passes: what is not fed is read from the canvas all the same."""
+    def __init__(self, network: Chain, length: int) -> None:
+        self._network, self._length, self._fed = network, length, False
+
+    async def score(self, canvas: Canvas, rows: Sequence[int], feed: range) -> Tensor:
+        assert len(canvas) == self._length and self._network.context >= feed.stop
+        assert self._fed or feed == range(self._length), "the first pass must feed all"
+        assert all(r in feed and canvas[r] is None for r in rows) and list(rows) == sorted(set(rows)) and rows
+        self._fed = True
+        return await Forward(self._network, (canvas, tuple(rows), len(feed)), len(feed))
+
+    def close(self) -> None:
+        _OPEN.discard(id(self))

@@ -1,0 +1,1 @@
+"""Which gaps of a canvas are filled after each pass, and with what."""

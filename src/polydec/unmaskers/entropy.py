@@ -1,0 +1,37 @@
+"""The gaps of lowest entropy first (Dream's recommended order)."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit, Exactness
+from polydec.families.diffusion.types import Canvas, Look, Pace, best, due
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """Gaps are ranked by the entropy of the model's own law, unshaped.
+
+    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+
+    Exact: no: the order depends on the laws.
+    Reduces to: confidence, greedy, for a vocabulary of two tokens.
+    """
+    steps: int = 0
+    everywhere: ClassVar[bool] = False
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    def start(self, canvas: Canvas) -> Pace:
+        return 0, 0
+
+    def enter(self, state: Pace, count: int) -> Pace:
+        return count, 0
+
+    def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
+        look = look.inside()
+        logp_RV = look.logp_RV
+        p_RV = logp_RV.exp()
+        entropy_R = -(p_RV * logp_RV.masked_fill(p_RV == 0, 0.0)).sum(-1)
+        chosen = best(-entropy_R, due(state, self.steps, len(look.rows)))
+        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

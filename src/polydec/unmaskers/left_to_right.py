@@ -1,0 +1,37 @@
+"""Gaps from the left, as an autoregressive model writes."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit, Exactness
+from polydec.families.diffusion.types import Canvas, Look, Pace, due
+
+
+@dataclass(frozen=True)
+class LeftToRight:
+    """The leftmost gaps are filled.
+
+    steps: passes that a block is given, its gaps spread evenly over them, more first (0: one gap a pass).
+
+    Exact: one gap a pass gives a draw from the model's law in this order.
+    Reduces to: any order in blocks of one position.
+    """
+    steps: int = 0
+    everywhere: ClassVar[bool] = False
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE if self.steps else Exactness.LAW
+
+    def start(self, canvas: Canvas) -> Pace:
+        return 0, 0
+
+    def enter(self, state: Pace, count: int) -> Pace:
+        return count, 0
+
+    def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
+        look = look.inside()
+        chosen = range(due(state, self.steps, len(look.rows)))
+        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

@@ -1,0 +1,36 @@
+"""Every token that the model is sure of (Fast-dLLM)."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit, Exactness
+from polydec.families.diffusion.types import Canvas, Look, best
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A token is drawn for every gap of the block; the surest one is written, and every other of at least this confidence.
+
+    threshold: the model's own probability of a token, unshaped; above 1 only the surest is written, at 0 all are.
+
+    Exact: no. Greedy, n tokens of confidence above 1 - e are the likeliest ones together where (n + 1) e <= 1.
+    Reduces to: confidence, one a pass, for a threshold above 1; one pass a block at 0.
+    """
+    threshold: float = 0.9
+    everywhere: ClassVar[bool] = False
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    def start(self, canvas: Canvas) -> None:
+        return None
+
+    def enter(self, state: None, count: int) -> None:
+        return None
+
+    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+        look = look.inside()
+        tokens = look.tokens(rng)
+        sure_R = look.confidence(tokens)
+        chosen = {*best(sure_R, 1), *(i for i, c in enumerate(sure_R.tolist()) if c >= self.threshold)}
+        return look.edit(sorted(chosen), tokens), None

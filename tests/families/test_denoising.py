@@ -1,0 +1,396 @@
+"""The denoising loop: its reductions, its statistics, its batches, and what its contract catches."""
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar
+
+import pytest
+import torch
+
+from polydec.core.decoder import answer_one, answers
+from polydec.core.request import Request
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.trace import Edited
+from polydec.core.types import Edit, Exactness
+from polydec.families.diffusion.denoising import Denoising
+from polydec.families.diffusion.events import Unmasked
+from polydec.families.diffusion.stats import DenoiseStats
+from polydec.families.diffusion.types import Look, best, filled, gaps, quota
+from polydec.refreshes.dual import Dual
+from polydec.refreshes.full import Full
+from polydec.refreshes.prefix import Prefix
+from polydec.shapers.greedy import Greedy
+from polydec.shapers.temperature import Temperature
+from polydec.testing.check_unmasker import PROMPT, check_canvas_decoder, check_joint, check_unmasker
+from polydec.testing.enumerate import distance, law_of
+from polydec.testing.toy_canvas import Chain, ToyBoard, ToyDenoiser
+from polydec.unmaskers.at_random import AtRandom
+from polydec.unmaskers.confidence import Confidence
+from polydec.unmaskers.credit import Credit
+from polydec.unmaskers.early_commit import EarlyCommit
+from polydec.unmaskers.entropy import Entropy
+from polydec.unmaskers.factor import Factor
+from polydec.unmaskers.left_to_right import LeftToRight
+from polydec.unmaskers.local import Local
+from polydec.unmaskers.margin import Margin
+from polydec.unmaskers.threshold import Threshold
+
+
+def said(unmasker, seed, *, block=4, shapers=(), refresh=None, length=14, sharp=2.0, eos=-1, free=False):
+    """The edits of a run: what was written when."""
+    events = []
+    decoder = Denoising(ToyDenoiser(Chain(seed, 6, sharp, free=free), eos), unmasker, refresh or Full(), block, shapers)
+    run([answer_one(decoder, Request(PROMPT, length, seed=seed), on=events.append)])
+    return [e.edit.write for e in events if isinstance(e, Edited) and e.edit.write]
+
+
+def same(a, b, **how):
+    return all(said(a, seed, shapers=s, **how) == said(b, seed, shapers=s, **how)
+               for seed in range(12) for s in ((), (Greedy(),), (Temperature(0.6),)))
+
+
+@pytest.mark.parametrize("a, b", [
+    (Threshold(1.1), Confidence()), (Factor(0.0), Confidence()), (Credit(0.7, alpha=0.0), Threshold(0.7)),
+    (Local(0.7, 0.4, 0), Threshold(0.7)), (Local(0.7, 0.7, 9), Threshold(0.7)), (Threshold(0.0), Confidence(1)),
+    (EarlyCommit(Confidence(), *[float("inf")] * 3), Confidence()),
+    (EarlyCommit(Threshold(0.8), *[float("inf")] * 3), Threshold(0.8)),
+    (Local(0.7, 0.0, 99), Local(0.7, -1.0, 4)),
+], ids=str)
+def test_limits(a, b):
+    assert same(a, b)
+
+
+@pytest.mark.parametrize("unmasker", [Confidence(), Margin(), Entropy(), AtRandom(), Threshold(), Factor(), Credit(), Local()],
+                         ids=str)
+def test_blocks_of_one_go_left_to_right(unmasker):
+    for seed in range(6):
+        got = said(unmasker, seed, block=1, shapers=(Greedy(),))
+        assert got == said(LeftToRight(), seed, block=1, shapers=(Greedy(),)) and all(len(w) == 1 for w in got)
+        assert [w[0][0] for w in got] == list(range(3, 17))
+
+
+def test_one_step_is_one_shot_argmax():
+    for seed in range(6):
+        chain = Chain(seed, 6, 2.0)
+        canvas = (*PROMPT, *(None,) * 14)
+        want = tuple((i, int(chain.law(canvas, i).argmax())) for i in range(3, 17))
+        for unmasker in (Confidence(1), Entropy(1), AtRandom(1), EarlyCommit(Confidence(), *[-float("inf")] * 3), Threshold(0)):
+            assert said(unmasker, seed, block=0, shapers=(Greedy(),)) == [want]
+
+
+def test_margin_and_entropy_are_confidence_for_two_tokens():
+    for seed in range(8):
+        runs = []
+        for unmasker in (Confidence(2), Margin(2), Entropy(2)):
+            events = []
+            decoder = Denoising(ToyDenoiser(Chain(seed, 2)), unmasker, Full(), 5, (Greedy(),))
+            run([answer_one(decoder, Request(PROMPT, 13), on=events.append)])
+            runs.append([e.edit.write for e in events if isinstance(e, Edited)])
+        assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.mark.parametrize("n", range(12))
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_quotas_are_even_and_add_up(n, steps):
+    q = [quota(n, steps, i) for i in range(steps)]
+    assert sum(q) == n and q == sorted(q, reverse=True) and max(q) - min(q) <= 1
+
+
+@pytest.mark.parametrize("steps, passes", [(1, 4), (2, 8), (3, 12), (9, 14), (0, 14)])
+def test_steps_are_passes_of_a_block(steps, passes):
+    """Blocks of 4, 4, 4 and 2: more steps than gaps cost no more passes."""
+    want = {(3, 12): 3 * 3 + 2, (9, 14): 14}.get((steps, passes), min(passes, 14))
+    assert len(said(Confidence(steps), 1)) == want
+
+
+def look(sure, positions=None, block=None, size=5):
+    """Rows of these confidences, all of token 0."""
+    c = torch.tensor(sure, dtype=torch.float64)
+    rows = tuple(positions or range(10, 10 + len(sure)))
+    rest = ((1 - c) / (size - 1))[:, None].expand(-1, size - 1)
+    canvas = tuple(None if i in rows else 0 for i in range(max(rows) + 3))
+    return Look(canvas, block or range(rows[0], rows[-1] + 1), rows, torch.cat([c[:, None], rest], 1).log(), (Greedy(),))
+
+
+def chosen(unmasker, seen, state=None):
+    from polydec.core.rng import Rng
+    state = unmasker.enter(unmasker.start(seen.canvas), len(seen.rows)) if state is None else state
+    return {p for p, _ in unmasker.choose(state, seen, Rng.of(0))[0].write}
+
+
+def test_factor_against_brute_force():
+    g = torch.Generator().manual_seed(3)
+    for _ in range(200):
+        n = int(torch.randint(1, 9, (), generator=g))
+        sure = (0.3 + 0.7 * torch.rand(n, generator=g, dtype=torch.float64) ** 0.3).tolist()
+        sizes = []
+        for f in (0.0, 0.5, 0.9, 1.0, 1.4, 3.0):
+            ranked = sorted(sure, reverse=True)
+            want = max((k for k in range(1, n + 1) if all((j + 1) * (1 - ranked[j - 1]) <= f + 1e-12 for j in range(1, k + 1))),
+                       default=1)
+            got = chosen(Factor(f), look(sure))
+            assert len(got) == want and got == {10 + i for i in best(torch.tensor(sure), want)}
+            sizes.append(want)
+        assert sizes == sorted(sizes)
+
+
+def test_factor_does_not_take_a_last_one_that_fails():
+    assert chosen(Factor(1.0), look([0.99, 0.99, 0.3])) == {10, 11}
+
+
+def test_local_on_a_row_made_by_hand():
+    sure = [0.5, 0.8, 0.8, 0.95, 0.76, 0.3, 0.8, 0.8]
+    assert chosen(Local(0.9, 0.75, 2), look(sure)) == {11, 12, 13, 14}
+    assert chosen(Local(0.9, 0.75, 3), look(sure)) == {11, 12, 13, 14, 16}
+    assert chosen(Local(0.96, 0.75, 3), look(sure)) == {13}          # no anchor: the surest alone
+    assert chosen(Local(0.9, 0.75, 1), look([0.95, 0.8, 0.1, 0.8, 0.91])) == {10, 11, 13, 14}
+    far = look([0.95, 0.8, 0.8], positions=(10, 13, 15))
+    assert chosen(Local(0.9, 0.75, 3), far) == {10, 13}                # distances count positions, not gaps
+
+
+def test_local_holds_the_threshold_and_is_held_by_the_relaxed_one():
+    g = torch.Generator().manual_seed(5)
+    for _ in range(100):
+        sure = (0.4 + 0.6 * torch.rand(9, generator=g, dtype=torch.float64)).tolist()
+        tight, loose = chosen(Threshold(0.9), look(sure)), chosen(Threshold(0.7), look(sure))
+        assert tight <= chosen(Local(0.9, 0.7, 2), look(sure)) <= loose | tight
+
+
+def test_threshold_takes_equal_confidence_and_the_block_only():
+    assert chosen(Threshold(0.75), look([0.75, 0.2, 0.8])) == {10, 12}
+    assert chosen(Threshold(0.5), look([0.75, 0.7, 0.8], block=range(10, 12))) == {10, 11}
+    assert chosen(Threshold(0.99), look([0.75, 0.8, 0.8])) == {11}     # a tie: the first
+
+
+def test_credit_of_constant_predictions_is_geometric():
+    from polydec.core.rng import Rng
+    rule, q = Credit(2.0, alpha=0.7, gamma=0.2, beta=0.8), 0.6
+    seen, state = look([q, 0.9]), rule.enter(rule.start(()), 2)
+    for n in range(1, 6):
+        edit, state = rule.choose(state, seen, Rng.of(0))
+        assert edit.write == ((11, 0),)
+        assert state[10] == {0: pytest.approx(q ** 0.2 * (1 - 0.8 ** n) / 0.2)}
+    assert rule.enter(state, 3) == {}
+
+
+def test_credit_lets_a_stable_token_through_and_not_a_flickering_one():
+    from polydec.core.rng import Rng
+    rule = Credit(0.8, alpha=1.0)
+    stable, flicker = look([0.6, 0.95]), look([0.6, 0.95])
+    flicker = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
+    state = rule.enter(rule.start(()), 2)
+    for _ in range(4):
+        edit, state = rule.choose(state, stable, Rng.of(0))
+    assert {p for p, _ in edit.write} == {10, 11}
+    state = rule.enter(rule.start(()), 2)
+    for i in range(4):
+        edit, state = rule.choose(state, (stable, flicker)[i % 2], Rng.of(0))
+    assert {p for p, _ in edit.write} == {11}
+
+
+def test_dense_credits_agree():
+    """The sparse form against a dense matrix, over random laws."""
+    from polydec.core.rng import Rng
+    g, rule = torch.Generator().manual_seed(1), Credit(0.5, alpha=0.9, gamma=0.4, beta=0.7)
+    dense, state = torch.zeros(4, 6, dtype=torch.float64), rule.enter(rule.start(()), 4)
+    for n in range(6):
+        logw = torch.randn(4, 6, generator=g, dtype=torch.float64) * 1.5
+        seen = Look((0, None, None, None, None), range(1, 5), (1, 2, 3, 4), logw, (Greedy(),), n)
+        p = logw.softmax(-1)
+        dense = dense * (0.7 if n else 1.0)
+        q, v = p.max(-1)
+        dense[torch.arange(4), v] += q ** 0.4
+        c, x = (logw + 0.9 * dense.log1p()).softmax(-1).max(-1)
+        want = {i + 1: int(x[i]) for i in range(4) if c[i] >= 0.5 or i == int(c.argmax())}
+        edit, state = rule.choose(state, seen, Rng.of(0))
+        assert dict(edit.write) == want
+
+
+def test_early_commit_fills_all_and_sooner_for_lower_bounds():
+    passes = []
+    for bound in (float("inf"), 3.0, 1.5, 0.5, -1.0):
+        writes = [said(EarlyCommit(Confidence(), bound, bound, bound), s, block=4, shapers=(Greedy(),)) for s in range(8)]
+        assert all(sum(map(len, w)) == 14 for w in writes)
+        passes.append([len(w) for w in writes])
+    assert all(a >= b for more, less in pairwise(passes) for a, b in zip(more, less))
+    assert passes[0] == [14] * 8 and passes[-1] == [1] * 8 and passes[2] not in (passes[0], passes[-1])
+
+
+def test_early_commit_looks_up_to_the_first_end():
+    """Two clear gaps, an end, and unclear ones behind: with the end known to end, what lies behind does not count."""
+    seen = look([0.999, 0.999, 0.999, 0.3, 0.3])
+    logw = seen.logw_RV.clone()
+    logw[2] = logw[2].roll(1)                     # token 1 is an end
+    rule = EarlyCommit(Confidence(), 6.0, 6.0, 6.0)
+    assert chosen(rule, replace(seen, logw_RV=logw, ends=frozenset({1}))) == {10, 11, 12, 13, 14}
+    assert len(chosen(rule, replace(seen, logw_RV=logw))) == 1
+    assert len(chosen(rule, replace(seen, canvas=(*seen.canvas, None), logw_RV=logw, ends=frozenset({1})))) == 1
+
+
+def test_parallel_writes_cost_the_total_correlation():
+    """Two gaps in one pass draw from the product of their marginals: the law is off by what that is off."""
+    for seed in range(4):
+        chain = Chain(seed)
+        joint = chain.joint(PROMPT, 2)
+        decoder = Denoising(ToyDenoiser(chain), AtRandom(1), Full())
+        got = law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng))
+        marginal = [{x: sum(p for t, p in joint.items() if t[i] == x) for x in range(3)} for i in (0, 1)]
+        product = {(a, b): marginal[0][a] * marginal[1][b] for a in range(3) for b in range(3)}
+        assert distance(got, product) < 1e-12 < 0.01 < distance(got, joint)
+        free = Chain(seed, free=True)
+        decoder = Denoising(ToyDenoiser(free), AtRandom(1), Full())
+        assert distance(law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng)), free.joint(PROMPT, 2)) < 1e-12
+
+
+def test_gaps_behind_an_end_are_left_alone():
+    writes = [said(Confidence(), s, block=0, eos=5, length=20, sharp=1.0) for s in range(20)]
+    for edits in writes:
+        canvas, ends = (*PROMPT, *(None,) * 20), []
+        for w in edits:
+            assert not ends or all(p < min(ends) for p, _ in w)
+            canvas = filled(canvas, Edit(write=w))
+            ends += [p for p, x in w if x == 5]
+        first = min(ends, default=len(canvas) - 1)
+        assert not gaps(canvas[:first + 1])
+    assert any(sum(map(len, w)) < 20 for w in writes)
+
+
+def test_stats_and_events_count_the_same():
+    events = []
+    decoder = Denoising(ToyDenoiser(Chain(3, 6, 2.0)), Threshold(0.6), Dual(), 4)
+    out = run([answer_one(decoder, Request(PROMPT, 14), on=events.append)])[0]
+    told = [e for e in events if isinstance(e, Unmasked)]
+    s = out.stats
+    assert s.passes == len(told) and s.unmasked == 14 == sum(len(e.position) for e in told) and s.blocks == 4
+    assert s.fed == sum(b - a for a, b in (e.fed for e in told)) and s.most == max(len(e.position) for e in told)
+    assert [e.step for e in told] == list(range(s.passes)) and told[-1].left == 0
+    assert s.metrics()["positions_per_pass"] == s.fed / s.passes
+    assert s.plus(DenoiseStats(2, 1, 3, 4, 1, 99)) == DenoiseStats(
+        s.passes + 2, s.first + 1, 17, s.fed + 4, 5, 99)
+
+
+def test_fed_positions_by_rule():
+    """Blocks of 4 in a canvas of 3 + 8, one gap a pass: all; all but what stands before; the block alone."""
+    fed = {}
+    for refresh in (Full(), Prefix(), Dual()):
+        decoder = Denoising(ToyDenoiser(Chain(3)), LeftToRight(), refresh, 4)
+        fed[type(refresh)] = run([answer_one(decoder, Request(PROMPT, 8))])[0].stats.fed
+    assert fed == {Full: 88, Prefix: 2 * 11 + 3 * 8 + 3 * 4, Dual: 2 * 11 + 6 * 4}
+
+
+def test_requests_share_passes():
+    chain = Chain(5, 6)
+    calls = []
+    forward = chain.forward
+    chain.forward = lambda queries: calls.append(len(queries)) or forward(queries)
+    decoder = Denoising(ToyDenoiser(chain), Confidence(), Full(), 4)
+    run([answers(decoder, Request(PROMPT[:k], 6 + k, n=2)) for k in (1, 2, 3)], Scheduler())
+    assert calls == [6] * 7 + [4] + [2]
+
+
+def test_an_approximate_refresh_promises_nothing():
+    d = ToyDenoiser(Chain(1))
+    assert Denoising(d, AtRandom(), Full()).exactness is Exactness.LAW
+    assert Denoising(d, AtRandom(2), Full()).exactness is Exactness.APPROXIMATE
+    assert Denoising(d, AtRandom(), Dual(), 4, exact=False).exactness is Exactness.APPROXIMATE
+
+
+# mutants: each breaks one promise of the contract
+
+@dataclass(frozen=True)
+class _Mutant:
+    everywhere: ClassVar[bool] = False
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    def start(self, canvas):
+        return None
+
+    def enter(self, state, count):
+        return None
+
+    def choose(self, state, look, rng):
+        return self.edit(look.inside(), rng), None
+
+
+class Nothing_(_Mutant):
+    def edit(self, look, rng):
+        return Edit()
+
+
+class Outside(_Mutant):
+    def edit(self, look, rng):
+        return Edit(write=((len(look.canvas) - 1, 0),)) if look.canvas[-1] is None else look.edit([0], look.tokens(rng))
+
+
+class Known(_Mutant):
+    def edit(self, look, rng):
+        return Edit(write=((look.rows[0], look.token(0, rng)), (look.rows[0] - 1, 1)))
+
+
+class Unlikely(_Mutant):
+    def edit(self, look, rng):
+        return look.edit([0], {0: int(look.logw_RV[0, :-1].argmin())})
+
+
+class Writes(_Mutant):
+    def edit(self, look, rng):
+        look.logw_RV.add_(1.0)
+        return look.edit([0], look.tokens(rng))
+
+
+class Mask(_Mutant):
+    def edit(self, look, rng):
+        return look.edit([0], {0: look.logw_RV.shape[1] - 1})
+
+
+@dataclass(frozen=True)
+class Surest:
+    """Confidence order under a promise of the law."""
+    everywhere: ClassVar[bool] = False
+    exactness: ClassVar[Exactness] = Exactness.LAW
+    start, enter, choose, steps = Confidence.start, Confidence.enter, Confidence.choose, 0
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Two gaps a pass under a promise of the law."""
+    everywhere: ClassVar[bool] = False
+    exactness: ClassVar[Exactness] = Exactness.LAW
+    start, enter, choose, steps = AtRandom.start, AtRandom.enter, AtRandom.choose, 2
+
+
+class Moody(_Mutant):
+    """The first gap or the last by turns: not a function of what it is given."""
+    def edit(self, look, rng):
+        MOOD.append(0)
+        return look.edit([-len(MOOD) % 2 * (len(look.rows) - 1)], look.tokens(rng))
+
+
+MOOD = []
+
+
+@pytest.mark.parametrize("mutant", [Nothing_(), Outside(), Known(), Unlikely(), Writes(), Mask(), Surest(), Twice(), Moody()],
+                         ids=lambda m: type(m).__name__)
+def test_mutants_are_caught(mutant):
+    with pytest.raises((AssertionError, ValueError)):
+        check_unmasker(mutant)
+
+
+def test_the_joint_law_of_orders():
+    for unmasker in (AtRandom(), LeftToRight()):
+        check_joint(lambda d, u=unmasker: Denoising(d, u, Full(), 2), laws=2, length=4)
+    for unmasker in (AtRandom(2), Confidence(), Threshold(0.5)):
+        with pytest.raises(AssertionError, match="off by"):
+            check_joint(lambda d, u=unmasker: Denoising(d, u, Full(), 0), laws=2, length=3)
+
+
+@pytest.mark.parametrize("broken", ["twice", "leaves its board open"])
+def test_the_loop_is_watched(broken, monkeypatch):
+    """Faults of a loop that the contract of decoders must see."""
+    if broken == "twice":
+        def token(self, i, rng):
+            return rng.at("token", self.rows[0]).categorical(self.shaped_RV[i].exp())
+        monkeypatch.setattr(Look, "token", token)
+    else:
+        monkeypatch.setattr(ToyBoard, "close", lambda self: None)
+    with pytest.raises((AssertionError, RuntimeError)):
+        check_canvas_decoder(lambda d: Denoising(d, Confidence(), Full(), 5))

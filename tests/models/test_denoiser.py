@@ -1,0 +1,249 @@
+"""Masked-diffusion checkpoints: LLaDA's layout, Dream's and ours, against a plain reference; caches of canvases."""
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+import micro
+from polydec import Engine, load
+from polydec.core.scheduler import run
+from polydec.models import checkpoint
+from polydec.refreshes.dual import Dual
+from polydec.refreshes.prefix import Prefix
+
+W, H, KV, INNER, LAYERS, V, MASK = 32, 4, 2, 48, 3, 40, 39
+
+
+def tensors(seed=0, bias=False):
+    """A random model by short names: of layer i "i.q" and so on."""
+    g = torch.Generator().manual_seed(seed)
+
+    def some(*shape, scale=0.25):
+        return torch.randn(*shape, generator=g) * scale
+    D = W // H
+    out = {"embed": some(V, W, scale=1.0), "norm": 1 + some(W, scale=0.1), "head": some(V, W)}
+    for i in range(LAYERS):
+        out |= {f"{i}.q": some(H * D, W), f"{i}.k": some(KV * D, W), f"{i}.v": some(KV * D, W), f"{i}.o": some(W, H * D),
+                f"{i}.gate": some(INNER, W), f"{i}.up": some(INNER, W), f"{i}.down": some(W, INNER),
+                f"{i}.n1": 1 + some(W, scale=0.1), f"{i}.n2": 1 + some(W, scale=0.1)}
+        if bias:
+            out |= {f"{i}.q.bias": some(H * D), f"{i}.k.bias": some(KV * D), f"{i}.v.bias": some(KV * D)}
+    return out
+
+
+def reference(t, ids, theta=10000.0, eps=1e-5):
+    """Logits of a bidirectional Llama block, written out."""
+    t, D, T = {k: v.double() for k, v in t.items()}, W // H, len(ids)
+    angle = torch.outer(torch.arange(T).double(), theta ** (-torch.arange(0, D, 2).double() / D)).repeat(1, 2)
+
+    def norm(x, weight):
+        return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+    def turn(x):
+        a, b = x.chunk(2, -1)
+        return x * angle.cos() + torch.cat([-b, a], -1) * angle.sin()
+    x = t["embed"][torch.tensor(ids)]
+    for i in range(LAYERS):
+        h = norm(x, t[f"{i}.n1"])
+        q, k, v = ((h @ t[f"{i}.{n}"].T + t.get(f"{i}.{n}.bias", 0)).view(T, -1, D).transpose(0, 1) for n in "qkv")
+        k, v = (z.repeat_interleave(H // KV, 0) for z in (turn(k), v))
+        y = scaled_dot_product_attention(turn(q)[None], k[None], v[None])[0].transpose(0, 1).reshape(T, -1)
+        x = x + y @ t[f"{i}.o"].T
+        h = norm(x, t[f"{i}.n2"])
+        x = x + (silu(h @ t[f"{i}.gate"].T) * (h @ t[f"{i}.up"].T)) @ t[f"{i}.down"].T
+    return norm(x, t["norm"]) @ t["head"].T
+
+
+HF = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
+      "gate": "mlp.gate_proj",
+      "up": "mlp.up_proj", "down": "mlp.down_proj", "n1": "input_layernorm", "n2": "post_attention_layernorm"}
+LLADA = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "attn_out", "gate": "ff_proj", "up": "up_proj", "down": "ff_out",
+         "n1": "attn_norm", "n2": "ff_norm"}
+
+
+def named(t, layer, parts, ends):
+    out = {}
+    for name, value in t.items():
+        i, _, rest = name.partition(".")
+        part, _, kind = rest.partition(".")
+        out[(layer.format(i) + parts[part] if rest else ends[name]) + "." + (kind or "weight")] = value
+    return out
+
+
+def write(path, layout, t, **changes):
+    path.mkdir(parents=True, exist_ok=True)
+    hf = {"vocab_size": V, "hidden_size": W, "num_hidden_layers": LAYERS, "num_attention_heads": H, "num_key_value_heads": KV,
+          "intermediate_size": INNER, "max_position_embeddings": 96, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+          "tie_word_embeddings": False, "eos_token_id": 1}
+    ends = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
+    config = {
+        "ours": {**hf, "model_type": "llama", "polydec_causal": False, "polydec_mask": MASK},
+        "dream": {**hf, "model_type": "Dream", "mask_token_id": MASK, "auto_map": {"AutoModel": "modeling_dream.DreamModel"}},
+        "llada": {"model_type": "llada", "d_model": W, "n_heads": H, "n_kv_heads": KV, "n_layers": LAYERS,
+                  "mlp_hidden_size": INNER,
+                  "vocab_size": V, "embedding_size": V, "max_sequence_length": 96, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                  "weight_tying": False, "mask_token_id": MASK, "eos_token_id": 1, "block_type": "llama", "rope": True,
+                  "activation_type": "silu", "layer_norm_type": "rms", "include_bias": False, "alibi": False,
+                  "auto_map": {"AutoModelForCausalLM": "modeling_llada.LLaDAModelLM"}},
+    }[layout] | changes
+    if layout == "llada":
+        at = "model.transformer."
+        weights = named(t, at + "blocks.{}.", LLADA, {"embed": at + "wte", "norm": at + "ln_f", "head": at + "ff_out"})
+    else:
+        weights = named(t, "model.layers.{}.", HF, ends)
+    (path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    save_file({k: v.contiguous() for k, v in weights.items()}, path / "model.safetensors")
+    return str(path)
+
+
+CANVAS = (3, 5, None, None, 7, None, 2, None, None, None)
+IDS = [MASK if x is None else x for x in CANVAS]
+ROWS = [i for i, x in enumerate(CANVAS) if x is None]
+
+
+def scored(model, canvas=CANVAS, rows=tuple(ROWS), feeds=None):
+    board = model.open(len(canvas))
+
+    async def go():
+        out = None
+        for feed, seen in feeds or [(range(len(canvas)), canvas)]:
+            out = await board.score(seen, [r for r in rows if r in feed], feed)
+        return out
+    return run([go()])[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("layout", ["ours", "llada", "dream"])
+def test_logits_are_those_of_a_plain_reference(tmp_path, layout, dtype):
+    t = tensors(1, bias=layout == "dream")
+    model = checkpoint.load(write(tmp_path, layout, t), dtype=dtype).lm
+    assert model.mask == MASK and model.shifted == (layout == "dream") and model.network.size == V
+    want = reference(t, IDS)[[r - model.shifted for r in ROWS]]
+    got = scored(model)
+    assert bool((got[:, MASK] == float("-inf")).all())
+    others = [x for x in range(V) if x != MASK]
+    assert float((got - want)[:, others].abs().max()) < (2e-4 if dtype == "float32" else 1e-2)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+def test_a_shifted_head_reads_the_position_before(tmp_path):
+    """The same weights, shifted or not: rows lie one apart."""
+    t = tensors(2)
+    straight, shifted = (checkpoint.load(write(tmp_path / str(s), "ours", t, polydec_shifted=s), dtype="float32").lm
+                         for s in (False, True))
+    a, b = scored(straight, rows=(2, 4, 6)), scored(shifted, rows=(3, 5, 7))
+    assert torch.equal(a, b)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+def test_feeding_a_part_keeps_the_rest(tmp_path, dtype, shifted):
+    """Fed anew, an unchanged canvas gives what it gave; a changed block sees the old keys and values of the others, and a full
+    pass forgets them."""
+    model = checkpoint.load(write(tmp_path, "ours", tensors(3), polydec_shifted=shifted), dtype=dtype).lm
+    n, block = len(CANVAS), range(5, 8)
+    inside = tuple(r for r in ROWS if r in block)
+    first = scored(model, rows=inside)
+    for refresh in (Prefix(), Dual()):
+        again = scored(model, rows=inside, feeds=[(range(n), CANVAS), (refresh.feed(n, block, 1), CANVAS)])
+        assert float((again - first)[:, :MASK].abs().max()) < 1e-4
+    new = (*CANVAS[:5], 9, *CANVAS[6:])
+    rows = (7,)
+    whole = scored(model, new, rows)
+    part = scored(model, new, rows, [(range(n), CANVAS), (Dual().feed(n, block, 1), new)])
+    full = scored(model, new, rows, [(range(n), CANVAS), (range(n), new)])
+    assert float((full - whole)[:, :MASK].abs().max()) < 1e-4 < 1e-3 < float((part - whole)[:, :MASK].abs().max())
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+def test_the_first_pass_feeds_all(tmp_path):
+    model = checkpoint.load(write(tmp_path, "ours", tensors(3)), dtype="float32").lm
+    with pytest.raises(ValueError, match="the first pass feeds all 10 positions"):
+        scored(model, feeds=[(range(2, 8), CANVAS)])
+    with pytest.raises(ValueError, match="the canvas has 97 positions: the model's context holds 96"):
+        model.open(97)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+@pytest.mark.parametrize("layout, changes, message", [
+    ("llada", {"block_type": "sequential"}, "block_type is 'sequential': of LLaDA's layouts 'llama' is run"),
+    ("llada", {"activation_type": "swiglu"}, "activation_type is 'swiglu'"),
+    ("llada", {"alibi": True}, "alibi is set"),
+    ("llada", {"block_group_size": 2}, "block_group_size is 2"),
+    ("llada", {"n_heads": None}, "n_heads"),
+    ("llada", {"mask_token_id": None}, "mask_token_id"),
+    ("llada", {"mask_token_id": 40}, "the mask token is 40: it must lie in 0 to 39"),
+    ("dream", {"mask_token_id": None}, "polydec_mask"),
+    ("ours", {"polydec_mask": -1}, "polydec_mask"),
+    ("ours", {"polydec_mask": "x"}, "polydec_mask"),
+])
+def test_what_cannot_be_run_is_said(tmp_path, layout, changes, message):
+    with pytest.raises(ValueError) as error:
+        checkpoint.load(write(tmp_path, layout, tensors(), **changes))
+    assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) <= 300
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    """A random model with a tokenizer, made a masked-diffusion one."""
+    path = micro.write(tmp_path_factory.mktemp("masked"))
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "polydec_causal": False, "polydec_mask": config["vocab_size"] - 1}))
+    return load(str(path), dtype="float32")
+
+
+@pytest.mark.parametrize("cache", [0, 1, 2])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_unequal_canvases_in_one_batch(lm, temperature, cache):
+    def submit(engine, i):
+        options = {"threshold": 0.3, "block": 5, "cache": cache}
+        return engine.submit("The grey fox " * (i + 1), method="fast-dllm", options=options, max_tokens=7 + 4 * i, seed=i,
+                             raw=True, n=1 + i % 2, sampling=lm.sampling(temperature=temperature))
+    alone = []
+    for i in range(4):
+        engine = Engine(lm)
+        alone.append(engine.run([submit(engine, i)])[0])
+    engine = Engine(lm)
+    together = engine.run([submit(engine, i) for i in range(4)])
+    assert [[c.token_ids for c in a.choices] for a in alone] == [[c.token_ids for c in a.choices] for a in together]
+    assert sum(len(c.token_ids) for a in alone for c in a.choices) > 20
+
+
+def test_feeding_all_is_no_cache_and_a_model_of_one_block_needs_none(lm):
+    def ask(cache, block, threshold):
+        engine = Engine(lm)
+        return engine.run([engine.submit("The grey fox", method="fast-dllm", max_tokens=16, raw=True, ignore_eos=True, options={
+            "cache": cache, "block": block, "threshold": threshold})])[0]
+    assert ask(1, 0, 0.5).token_ids != () and ask(0, 4, 0.0).token_ids == ask(2, 4, 0.0).token_ids    # a pass a block
+    fed = [ask(c, 4, 1.5).metrics["positions_fed"] for c in (0, 1, 2)]
+    assert fed[0] > fed[1] > fed[2]
+
+
+@pytest.mark.parametrize("fields, message", [
+    ({"method": "prompt-lookup"}, "method prompt-lookup decodes autoregressive models and this is a masked-diffusion one"),
+    ({"method": "plain"}, "take llada, fast-dllm"),
+    ({"method": "fast-dllm", "presence": 1}, "sampling rule presence"),
+    ({"method": "fast-dllm", "options": {"threshold": 3}}, "threshold is 3"),
+    ({"method": "fast-dllm", "max_tokens": 4000}, "max_tokens is 4000"),
+])
+def test_refusals(lm, fields, message):
+    fields = dict(fields)
+    if fields.pop("presence", None):
+        fields["sampling"] = lm.sampling(presence_penalty=1.0)
+    with pytest.raises(ValueError) as error:
+        Engine(lm).submit("The fox", **fields)
+    assert message in str(error.value) and len(str(error.value)) <= 300
+
+
+def test_an_autoregressive_model_is_refused(tmp_path, lm):
+    ar = load(str(micro.write(tmp_path)), draft=None)
+    with pytest.raises(ValueError, match="method fast-dllm decodes masked-diffusion models and this is an autoregressive one"):
+        Engine(ar).submit("The fox", method="fast-dllm")
+    with pytest.raises(ValueError, match="it is a masked-diffusion model, which cannot draft"):
+        load(str(tmp_path), draft=lm.name)
+    with pytest.raises(ValueError, match="is a masked-diffusion model, decoded without a draft"):
+        load(lm.name, draft=str(tmp_path))
