@@ -280,3 +280,17 @@ def test_a_chat_outlives_a_turn_that_is_too_long(polydec, model, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     code, _, err = polydec(*chat, "--set", "depth=99")
     assert code == 2 and "depth is 99" in err
+
+
+def test_n_best_of_one_search(polydec, model):
+    code, out, _ = polydec("generate", "the fox", "--model", model, "--method", "beam", "--set", "width=4", "--n", "2",
+                           "--json", "--max-tokens", "12")
+    made = json.loads(out)
+    first, second = made["choices"]
+    assert code == 0 and first["text"] == made["text"] and first["score"] >= second["score"]
+    assert first["token_ids"] != second["token_ids"] and made["metrics"]["tokens_scored"] <= 1 + 11 * 4
+
+
+def test_more_answers_than_a_search_gives(polydec, model):
+    code, _, err = polydec("generate", "the fox", "--model", model, "--method", "beam", "--set", "width=4", "--n", "5")
+    assert code == 2 and "n is 5: a search of width 4 gives at most 4 texts" in err and "Traceback" not in err
