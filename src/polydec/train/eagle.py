@@ -123,9 +123,7 @@ def train_eagle(spec: EagleSpec) -> dict[str, Any]:
     with shown("eagle", spec.steps) as watch:
         curve = fit(student, loss, Schedule(spec.steps, spec.rate, warmup=0.1, decay=1.0, save_every=500, log_every=50),
                     state=out / "state.pt", identity=identity, watch=watch, aside=lambda: losses(aside, looked))
-    answers = Lessons.of(point.lm, samples[::8])              # what is drafted: prompts are another kind of text
-    length = min(spec.length, max(1, int(answers.ahead(1).numel() // max(1, len(samples[::8])) // 2)))
-    eagle = student.model(point.lm, rates(student, answers, answers.ahead(length)[::length], length))
+    eagle = student.model(point.lm, rates(student, aside, looked, spec.length))
     trained.save(out, eagle, {"target": spec.target})
     result = {"parameters": sum(p.numel() for p in student.parameters()), "positions": len(lessons.token_N),
               "loss": curve[-1][1], "seconds": round(time.perf_counter() - began, 1), "rates": eagle.rates,
