@@ -226,6 +226,8 @@ class Engine:
         return self._memory.setdefault(method, {})
 
     def _measure(self) -> Costs:
+        if "costs" in vars(self.model):           # they are known: whoever plans need not wait for the pass under way
+            return self.model.costs
         with self._lock:                          # a network runs one pass at a time
             return self.model.costs
 

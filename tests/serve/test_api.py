@@ -230,6 +230,12 @@ def test_bodies_that_are_no_object(http, content):
     assert answer.status_code == 400 and answer.json()["error"]["message"]
 
 
+def test_a_field_that_is_given_twice(http):
+    body = b'{"prompt": "x", "seed": 1, "seed": 2}'
+    answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "seed"
+
+
 def test_other_refusals(http):
     for answer, status in ((http.get("/nope"), 404), (http.get("/v1/completions"), 405), (http.get("/v1/models/nope"), 404),
                            (http.post("/v1/completions", content="{}"), 415),

@@ -74,7 +74,12 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
         return answer(Refusal("the request failed inside the server", status=500, code="internal"), metrics)
 
     async def body(request: Request) -> Body:
-        return Body(parse_object(await _read(request, limits.body), "the body"))
+        text = await _read(request, limits.body)
+        data = parse_object(text, "the body")
+        twice = _twice(text)
+        if twice is not None:
+            raise Refusal(f"field {shown(twice)} is given twice: give it once", param=twice[:100])
+        return Body(data)
 
     async def complete(request: Request, shape: Shape) -> Response:
         sent = frozenset[str]()
@@ -191,6 +196,22 @@ async def _read(request: Request, most: int) -> bytes:
     if size > most:
         raise Refusal(f"the body has more than {most} bytes, which is what this server takes", status=413)
     return b"".join(parts)
+
+
+def _twice(text: bytes) -> str | None:
+    """A field of the body that is there twice, of which a reader would drop one."""
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        out = dict[str, Any]()
+        for name, value in items:
+            if name in out:
+                found.append(name)
+            out[name] = value
+        return out
+
+    json.loads(text, object_pairs_hook=pairs)
+    return found[0] if found else None
 
 
 async def _respond(request: Request, shape: Shape, wanted: Wanted, worker: Worker, answers: Answers) -> Response:
