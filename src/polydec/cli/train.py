@@ -54,8 +54,8 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
 @app.command()
 def diffusion(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
               tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots")] = "copy,reverse,sort,slots",
-              steps: Annotated[int, typer.Option(help="optimiser steps")] = 20_000,
-              rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
+              steps: Annotated[int, typer.Option(help="optimiser steps")] = 6000,
+              rows: Annotated[int, typer.Option(help="tasks a step")] = 32,
               length: Annotated[int, typer.Option(help="positions of a row, task and answer together")] = 64,
               width: Annotated[int, typer.Option(help="of the network")] = 256,
               layers: Annotated[int, typer.Option(help="of the network")] = 6,

@@ -38,8 +38,8 @@ class DiffusionSpec:
     """
     out: str
     tasks: tuple[str, ...] = tuple(TASKS)
-    steps: int = 20_000
-    rows: int = 64
+    steps: int = 6000
+    rows: int = 32
     length: int = 64
     width: int = 256
     layers: int = 6
