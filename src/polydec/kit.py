@@ -118,7 +118,10 @@ class Need(Protocol):
 class Draft:
     """A draft model; same_tokenizer: of the target's vocabulary."""
     same_tokenizer: bool = True
-    name: ClassVar[str] = "draft"
+
+    @property
+    def name(self) -> str:
+        return "draft"
 
     def check(self, kit: Kit, method: str) -> None:
         if kit.draft is None:

@@ -27,7 +27,10 @@ class Credit:
     gamma: float = 0.2
     beta: float = 0.8
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> Credits:
         return {}

@@ -33,7 +33,10 @@ class EarlyCommit:
     second: float = 0.67
     passes: int = 0
     everywhere: ClassVar[bool] = True
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> State:
         return self.base.start(canvas), 0, self.passes or len(gaps(canvas))

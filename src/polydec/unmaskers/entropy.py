@@ -20,7 +20,10 @@ class Entropy:
     """
     steps: int = 0
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> Pace:
         return 0, 0

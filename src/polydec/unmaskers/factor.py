@@ -21,7 +21,10 @@ class Factor:
     """
     factor: float = 1.0
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> None:
         return None

@@ -22,7 +22,10 @@ class Local:
     relaxed: float = 0.75
     radius: int = 4
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> None:
         return None

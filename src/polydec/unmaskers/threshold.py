@@ -20,7 +20,10 @@ class Threshold:
     """
     threshold: float = 0.9
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> None:
         return None

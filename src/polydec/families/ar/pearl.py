@@ -150,6 +150,9 @@ class Until:
     def hidden_NH(self) -> Tensor | None:
         return self.scores.hidden_NH
 
+    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+        return self.scores.exit(depth, nodes)
+
     @property
     def base(self) -> Scores:
         return self.scores.base

@@ -42,7 +42,8 @@ class Branches:
             return []
         draft = self._draft
         paths = [{0, *draft.path_to(node)} for node in {node for node, _ in texts}]
-        kept, root = sorted(set.union(*paths)), max(set.intersection(*paths))
+        kept = sorted({node for path in paths for node in path})
+        root = max(node for node in kept if all(node in path for path in paths))
         _, stay, _ = draft.below(root, kept)
         left = self._session.keep(kept, root)
         moved = {old: new for new, old in enumerate(stay)}

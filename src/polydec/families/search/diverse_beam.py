@@ -118,7 +118,9 @@ class DiverseBeam:
                     logp_V[x] -= self.strength * count
             some = (1 + max(1, len(beam.text.ends))) * self.beams
             value_K, token_K = logp_V.topk(min(some, len(logp_V)))
-            out += [(beam.total + v, beam, x) for v, x in zip(value_K.tolist(), token_K.tolist(), strict=True) if v > -math.inf]
+            for value, token in zip(map(float, value_K), map(int, token_K), strict=True):
+                if value > -math.inf:
+                    out.append((beam.total + value, beam, token))
         return sorted(out, key=lambda option: -option[0])
 
     def _score(self, beam: Beam) -> float:
