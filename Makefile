@@ -8,16 +8,20 @@ demo: $(STAMP)
 	@$(BIN)/polydec zoo install smollm2 --quiet
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
 
+# Two processes, each with one thread for torch: more would wait for one another on two cores.
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
 test: $(STAMP)
-	$(BIN)/python -m pytest tests --cov=src/polydec/core --cov-report=term --cov-fail-under=100
+	$(PYTEST) tests --cov=src/polydec/core --cov-report=term --cov-fail-under=100
 
 # What takes minutes or needs other engines is left out: contracts, training, native, PEARL, option ranges, whole models, fuzz.
-SLOW := contracts train native loops cli/test_options.py cli/test_fuzz.py bench test_greedy_equality.py test_batch_reference.py \
+SLOW := contracts train native serve engine families/test_pearl.py cli/test_options.py cli/test_fuzz.py bench test_greedy_equality.py test_batch_reference.py \
 	models/test_hf.py models/test_gguf.py models/test_checkpoint.py models/test_zoo.py shapers/test_shapers_transformers.py \
-	drafters/test_other_tokenizer.py drafters/test_layers.py drafters/test_nested.py verifiers/test_k_seq.py
+	drafters/test_other_tokenizer.py drafters/test_layers.py drafters/test_hierarchical.py drafters/test_heads.py drafters/test_eagle.py verifiers/test_k_seq.py
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest tests $(SLOW:%=--ignore=tests/%)
+	$(PYTEST) tests $(SLOW:%=--ignore=tests/%)
 	@echo "left out: $(SLOW)"
 
 fuzz: $(STAMP)

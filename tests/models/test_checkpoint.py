@@ -147,10 +147,10 @@ def test_chat_templates_of_every_place(saved):
 def test_a_published_model_writes_what_it_should():
     got = checkpoint.load(str(DATA / "model_stories260k" / "hf"), dtype="float32")
     from polydec.core.request import Request
-    from polydec.recipes import plain
     from polydec.shapers.greedy import Greedy
     from polydec.targets.shaped import Shaped
-    decoder = plain.build(Shaped(got.lm, Greedy()))
+    from polydec.testing.kits import build
+    decoder = build("plain", Shaped(got.lm, Greedy()))[0]
     for line in (DATA / "model_stories260k" / "expected.jsonl").read_text().splitlines()[:4]:
         row = json.loads(line)
         ids = got.text.encode(row["prompt"])
@@ -233,7 +233,7 @@ def test_directories_that_are_broken(saved):
     refused(saved, "no weight_map")
     (saved / "model.safetensors.index.json").unlink()
     (saved / "model.safetensors").write_bytes(whole)
-    for bad, match in (("{", "not readable JSON"), ("[]", "holds a list"), ("{}", "names no model_type")):
+    for bad, match in (("{", "not a JSON object"), ("[]", "it is a list"), ("{}", "names no model_type")):
         (saved / "config.json").write_text(bad)
         refused(saved, match)
     (saved / "config.json").write_text(json.dumps({**json.loads(config), "hidden_size": 48}))

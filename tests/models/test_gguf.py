@@ -438,10 +438,10 @@ def test_smollm2_writes_what_transformers_writes():
     theirs = AutoModelForCausalLM.from_pretrained(SMOLLM2.parent, gguf_file=SMOLLM2.name, dtype=torch.float32).eval()
     ours = checkpoint.load("zoo:smollm2", dtype="float32")
     from polydec.core.request import Request
-    from polydec.recipes import plain
     from polydec.shapers.greedy import Greedy
     from polydec.targets.shaped import Shaped
-    target = plain.build(Shaped(ours.lm, Greedy()))
+    from polydec.testing.kits import build
+    target = build("plain", Shaped(ours.lm, Greedy()))[0]
     for question in ("What is the capital of France?", "Write a Python function that adds two numbers.",
                      "Translate to German: the house is green.", "Tell me a short story about 3 cats."):
         ids = ours.text.chat([{"role": "user", "content": question}])

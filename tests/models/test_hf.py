@@ -10,11 +10,10 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models import checkpoint
-from polydec.models.costs import Costs
 from polydec.models.hf import HF, HFCache
 from polydec.models.lm import LM, Query
-from polydec.recipes import plain, token_recycling
 from polydec.testing.check_target import check_target
+from polydec.testing.kits import build
 
 SIZE = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
         "max_position_embeddings": 96, "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
@@ -160,8 +159,8 @@ def test_greedy_text_is_that_of_generate(pair):
     from polydec.targets.shaped import Shaped
     target = Shaped(lm_of(net), Greedy())
     request = Request(tuple(ids), max_tokens=24)
-    recycling = token_recycling.build(target, costs=Costs(), kept={}, k=3, nodes=6, depth=3, thrift=False)
-    for decoder in (plain.build(target), recycling):
+    recycling = build("token-recycling", target, None, {"k": 3, "nodes": 6, "depth": 3, "thrift": False})[0]
+    for decoder in (build("plain", target)[0], recycling):
         assert list(run([answer_one(decoder, request)])[0].token_ids) == want[0, 8:].tolist()
 
 

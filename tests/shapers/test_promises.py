@@ -255,7 +255,7 @@ assert "lower_first" in table() and fields()["lower_first"].schema()["minimum"] 
 try:
     Sampling(lower_first=-1)
 except ValueError as e:
-    assert str(e) == "lower_first is -1.0: it must be a number, at least 0"
+    assert str(e) == "lower_first is -1.0: it must be at least 0"
 else:
     sys.exit(1)
 '''

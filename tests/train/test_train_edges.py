@@ -209,10 +209,10 @@ def test_a_run_on_another_text_does_not_go_on(tmp_path):
 
 def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
     """The answers that were there when a run was interrupted are there, and not asked for again, in the next."""
-    from polydec.train import stop_head
+    from polydec.train import own_text
     from polydec.train.stop_head import StopHeadSpec
     monkeypatch.setattr(selfplay, "prompts", lambda *a, **k: [("x", chr(97 + n) * 3) for n in range(5)])
-    monkeypatch.setattr(stop_head, "data_root", lambda at: None)
+    monkeypatch.setattr(own_text, "data_root", lambda at: None)
     lm, real = toy(0, 5), selfplay.answers
 
     class Text:
@@ -225,9 +225,9 @@ def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
     spec = StopHeadSpec(str(tmp_path), max_tokens=4)
     monkeypatch.setattr(selfplay, "answers", stops)
     with pytest.raises(KeyboardInterrupt):
-        stop_head.gather(spec, lm, Text(), False)
+        own_text.gather(spec, lm, Text(), False)
     had = (tmp_path / "text.part.jsonl").read_text()
     monkeypatch.setattr(selfplay, "answers", real)
-    stop_head.gather(spec, lm, Text(), False)
+    own_text.gather(spec, lm, Text(), False)
     assert had.count("\n") == 2 and (tmp_path / "text.jsonl").read_text().startswith(had)
     assert len(selfplay.read(tmp_path / "text.jsonl")) == 5

@@ -15,7 +15,7 @@ from polydec.core.types import Draft, Want
 from polydec.drafters.model import FromModel
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
-from polydec.models import stop_head
+from polydec.models import artefacts, stop_head
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -165,12 +165,12 @@ def test_memorising_does_not_spoil_the_head(tmp_path, monkeypatch):
 
 
 def test_wrong_heads_and_specs_are_told_in_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match="head is none: name the directory of a stop head"):
+    with pytest.raises(ValueError, match="method specdec-plus-plus needs a stop head: name one"):
         build("specdec-plus-plus", toy(1), toy(2))
-    with pytest.raises(ValueError, match=r"no head\.safetensors beside a config\.json there"):
-        build("specdec-plus-plus", toy(1), toy(2), {"head": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"holds no config\.json: give a directory that `polydec train` made"):
+        artefacts.read(str(tmp_path))
     stop_head.save(tmp_path, stop_head.fresh(8, 1, False, 0), {})
-    decoder, _ = build("specdec-plus-plus", toy(1), toy(2), {"head": str(tmp_path)})
+    decoder, _ = build("specdec-plus-plus", toy(1), toy(2), artefacts=(artefacts.read(str(tmp_path)),))
     with pytest.raises(ValueError, match="head was trained for states of width 8: this draft's have 4"):
         run([answer_one(decoder, Request((0, 1), 9, ignore_eos=True))])
     config = json.loads((tmp_path / "config.json").read_text())
@@ -198,11 +198,11 @@ def test_a_small_head_for_the_embedded_pair(tmp_path, capsys):
     assert train_stop_head(spec)["held_out"] == result["held_out"]
     assert (tmp_path / "head.safetensors").read_bytes() == before
     from polydec import Engine, load
-    lm = load("zoo:tiny", draft="zoo:tiny-draft", dtype="float32")
+    lm = load("zoo:tiny", draft="zoo:tiny-draft", dtype="float32", trained=[str(tmp_path)])
     engine = Engine(lm)
     ask = {"sampling": lm.sampling(temperature=0.0), "max_tokens": 12}
     plain, ours = engine.run([engine.submit("Once upon a time", **ask), engine.submit(
-        "Once upon a time", method="specdec-plus-plus", options={"head": str(tmp_path)}, **ask)])
+        "Once upon a time", method="specdec-plus-plus", **ask)])
     assert plain.token_ids == ours.token_ids
 
 

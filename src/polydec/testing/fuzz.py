@@ -31,6 +31,7 @@ from polydec import api, registry
 from polydec.bench import profile
 from polydec.core.trace import replay
 from polydec.edge import sentence
+from polydec.shapers.sampling import Sampling
 
 SECONDS = 30.0
 """What one case may take; more is a hang."""
@@ -284,7 +285,7 @@ def request(r: random.Random, where: Path) -> Case:
 
     def check() -> None:
         try:
-            given["sampling"] = api.Sampling(**fields)
+            given["sampling"] = Sampling(**fields)
             engine = api.Engine(lm)
             edits: dict[int, list[Any]] = {}
             ticket = engine.submit(prompt, **given, on=lambda e: edits.setdefault(e.choice, []).append(e.edit)
@@ -296,7 +297,7 @@ def request(r: random.Random, where: Path) -> Case:
             return
         for i, choice in enumerate(answer.choices):
             promised(choice, fields, given, size, lm)
-            if replay((), [_moved(e, len(ticket.prompt)) for e in edits.get(i, [])]) != list(choice.token_ids):
+            if replay((), [_moved(e, len(ticket.plan.request.prompt)) for e in edits.get(i, [])]) != list(choice.token_ids):
                 raise Wrong("its edits add up to another text")
 
     return Case(f"{prompt!r} {fields} {given}", check)
