@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from polydec.core.effects import Forward, gather, race
+from polydec.core.effects import Forward, Pause, gather, race
 from polydec.core.scheduler import Scheduler, run
 
 
@@ -292,3 +292,53 @@ def test_with_a_pool_failures_and_cancelled_tasks_end_as_without():
         assert tasks[0].result == 2 and isinstance(tasks[1].error, ValueError) and tasks[2].result is None
         with pytest.raises(OSError, match="a pass failed"):
             run([ask(bad, "bad")], Scheduler(pool=pool))
+
+
+class Once:
+    """A model that counts its passes."""
+    cost = 1.0
+
+    def __init__(self):
+        self.passes = 0
+
+    def forward(self, queries):
+        self.passes += 1
+        return list(queries)
+
+
+def test_an_interrupt_between_passes_ends_that_request_alone():
+    async def interrupted():
+        await Forward(model, 1, 1)
+        raise KeyboardInterrupt
+
+    async def fine():
+        await Forward(model, 1, 1)
+        return await Forward(model, 2, 1)
+
+    model, scheduler = Once(), Scheduler()
+    bad, good = scheduler.submit(interrupted()), scheduler.submit(fine())
+    with pytest.raises(KeyboardInterrupt):
+        while scheduler.step():
+            pass
+    while scheduler.step():
+        pass
+    assert good.result == 2 and isinstance(bad.error, KeyboardInterrupt)
+
+
+def test_a_pause_stops_a_task_that_is_asked_to_and_no_other():
+    async def pauses():
+        for i in range(3):
+            await Forward(model, i, 1)
+            await Pause()
+        return "done"
+
+    model, scheduler = Once(), Scheduler()
+    free, held = scheduler.submit(pauses()), scheduler.submit(pauses())
+    scheduler.hold(held)
+    while scheduler.step():
+        pass
+    assert free.result == "done" and scheduler.stopped(held) and not scheduler.stopped(free)
+    scheduler.resume(held)
+    while scheduler.step():
+        pass
+    assert held.result == "done"

@@ -204,3 +204,18 @@ def test_replay_leaves_out_what_stands_behind_a_gap():
 def test_an_answer_that_has_not_ended_has_no_result():
     with pytest.raises(ValueError, match="has not ended"):
         text().result(None)
+
+
+def test_a_canvas_whose_text_has_ended_loses_what_stands_behind():
+    r = record()
+    silent, shown = r.hypothesis(), r.open(0)
+    for t in (silent, shown):
+        t.edit(Edit(write=((2, 4), (3, 5))))
+        t.edit(Edit(write=((1, 9),)))
+        assert t.tokens == [9] and t.finish_reason == "stop"
+
+
+def test_a_canvas_may_be_edited_in_silence():
+    t = record().hypothesis()
+    t.edit(Edit(write=((1, 4),)))
+    assert t.tokens == [4]

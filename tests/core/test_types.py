@@ -83,3 +83,11 @@ def test_expected_nodes():
     draft = Draft.certain((0, 1, 2, 3), (-1, 0, 0, 1), (1.0, 0.5, 0.25, 0.5))
     assert draft.expected == 0.5 + 0.25 + 0.25
     assert Draft.chain(0, (1, 2)).expected == 2.0 and Draft.chain(0).expected == 0.0
+
+
+def test_branches_that_cannot_stay_are_refused():
+    with pytest.raises(ValueError, match="nodes must ascend, with root and all parents"):
+        TREE.below(0, (0, len(TREE) - 1, 1))
+    probed = Draft((0, 1), (-1, 0), (Draw.CERTAIN,) * 2, (None, None), (False, True))
+    with pytest.raises(ValueError, match="a probe is never committed"):
+        probed.below(1, (0, 1))

@@ -42,7 +42,8 @@ def pair(seed=1):
 
 @pytest.mark.parametrize("drafter", [
     OtherTokenizer(toy(91, 3, cost=0.1), toy(1).vocab), OtherTokenizer(pair()[1], toy(1).vocab, 16),
-    SharedTokens(pair()[1], toy(1).vocab), SharedTokens(spelled(7, ("x", "$"), 1), toy(1).vocab)], ids=repr)
+    SharedTokens(pair()[1], toy(1).vocab), SharedTokens(spelled(7, ("x", "$"), 1), toy(1).vocab)],
+    ids=["text", "text 16", "shared", "nearly nothing shared"])
 def test_contract(drafter):
     check_drafter(drafter)
 
