@@ -274,6 +274,8 @@ class Engine:
     def _make_room(self) -> None:
         """While the caches are over the limit, ask the youngest request to stop; those that have stopped give their caches
         back."""
+        if self.max_cache_bytes is None:          # nobody is ever asked to
+            return
         for ticket in [t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)]:
             before = self._cached()
             for model in (self.model.checkpoint, self.model.draft):

@@ -76,14 +76,10 @@ class Kit:
 
     def find(self, kind: type[A]) -> A | None:
         """An artefact of this type that fits the models; None where there is none."""
-        for one in self.artefacts:
-            if isinstance(one, kind):
-                try:
-                    one.fit(self.target, self.draft)
-                except ValueError:
-                    continue
-                return one
-        return None
+        try:
+            return self.need(kind)
+        except ValueError:
+            return None
 
     def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
         """The artefact of this type for which `which` holds. Raises ValueError where there is none, or none that fits."""

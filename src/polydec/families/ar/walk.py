@@ -88,7 +88,7 @@ class Walk:
         draft = (await self._guess.propose(self.root, position, budget, rng)).fit(room - 1, ends)
         scores = await self._session.score(draft, self._want)
         verdict = self._method.verifier.verify(draft, scores, rng, position)
-        tokens = tuple(draft.token[i] for i in verdict.path)
+        tokens = verdict.accepted(draft)
         if not (tokens and tokens[-1] in ends):
             tokens = (*tokens, verdict.bonus)
         return Round(position, draft, scores, verdict, tokens)
