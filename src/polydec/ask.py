@@ -135,12 +135,14 @@ def _shaped(model: LM, card: Card, sampling: Sampling, request: Request, order: 
     vocabulary takes the rules that name no token."""
     lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
     eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
-    shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0)
+    shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0,
+                            words=lm.vocab.words, geometry=lm.geometry)
     target = Shaped(lm, *shapers) if shapers else lm
     if draft is None or (not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens):
         return target, None, ()                   # one that may help, and has no room for this text, is left out
     if ANY_DRAFT in card.needs:
-        shapers = build_shapers(sampling.anywhere(), order=order, eos=draft.vocab.eos, seed=request.seed, choice=0)
+        shapers = build_shapers(sampling.anywhere(), order=order, eos=draft.vocab.eos, seed=request.seed, choice=0,
+                                words=draft.vocab.words, geometry=draft.geometry)
     return target, Shaped(draft, *shapers) if shapers else draft, ()
 
 

@@ -7,7 +7,7 @@ import warnings
 
 import typer
 
-from polydec.cli import bench, chat, demo, doctor, generate, methods, serve, trace, train, tune, verify, zoo
+from polydec.cli import bench, chat, demo, detect, doctor, generate, methods, serve, trace, train, tune, verify, zoo
 from polydec.edge import sentence
 
 Misuse = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -23,6 +23,7 @@ app.command()(verify.verify)
 app.command()(bench.bench)
 app.command()(demo.demo)
 app.command()(tune.tune)
+app.command()(detect.detect)
 app.command()(doctor.doctor)
 app.add_typer(train.app, name="train")
 app.add_typer(zoo.app, name="zoo")
