@@ -122,6 +122,8 @@ def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
         "stop": body.take("stop", ()), "stop_token_ids": body.take("stop_token_ids", ()),
         "ignore_eos": body.flag("ignore_eos"), "include_stop": body.flag("include_stop_str_in_output"),
         "order": body.take("order", "vllm"),
+        "steer": body.take("steer"), "steer_options": body.mapping("steer_options"),
+        "negative_prompt": body.take("negative_prompt"),
     }
 
 
