@@ -11,7 +11,7 @@ from polydec.card import Card
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
-from polydec.kit import ANY_DRAFT, DRAFT, Kit, family_of
+from polydec.kit import ANY_DRAFT, DRAFT, LAYERS, Kit, family_of
 from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
 from polydec.options import AtLeast, Note, Option, Within, option, shown
@@ -150,6 +150,9 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
                       guard)
     shape = _shaped if family == "ar" else _beside
     law = point.lm if steered is None else steered.law(model, ids)
+    if steered is not None and LAYERS in card.needs and point.lm.layers and not law.layers:
+        raise ValueError(f"method {card.name} runs some layers of a model alone, which steering {steered.card.name} rules out: "
+                         "take another method (auto, prompt-lookup or plain), or steer by dola")
     laws = shape(model, law, card, sampling, request, _text("order", ask.order))
     build = Build(card.name, options, *laws, model.artefacts, memory(card.name))
     return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options, steered)
@@ -183,8 +186,8 @@ class Build:
 
 def _shaped(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
             order: str) -> tuple[Any, Any, tuple[()]]:
-    """The target's law, which may be steered, and the draft's as the request bends them (no shapers are left over); a draft that
-    may have another vocabulary takes the rules that name no token."""
+    """The target's law, which may be steered, and the draft's as the request bends them (no shapers are left over); a draft
+    that may have another vocabulary takes the rules that name no token."""
     lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
     eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
     shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0,

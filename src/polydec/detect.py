@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from polydec.shapers.watermark import check_list, count, green
 
@@ -30,7 +31,7 @@ def detect(tokens: Sequence[int], size: int, *, share: float = 0.25, key: int = 
     Source: Kirchenbauer et al., "A watermark for large language models", 2023 (the z test).
     """
     check_list(share, key)
-    pairs = list(zip(tokens[:-1], tokens[1:], strict=True))
+    pairs = list(pairwise(tokens))
     if not pairs:
         raise ValueError(f"text has {len(tokens)} tokens: a watermark is looked for in two and more")
     if bad := next((x for x in tokens if not 0 <= x < size), None):

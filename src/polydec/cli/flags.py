@@ -51,7 +51,7 @@ class Flags:
     repetition_penalty: Annotated[float | None, Option(help="1 is off", rich_help_panel=SAMPLING)] = None
     presence_penalty: Annotated[float | None, Option(help="0 is off", rich_help_panel=SAMPLING)] = None
     frequency_penalty: Annotated[float | None, Option(help="0 is off", rich_help_panel=SAMPLING)] = None
-    sample: Annotated[list[str] | None, Option(help="any other field of sampling, k=v (repeatable): docs/sampling.md lists them",
+    sample: Annotated[list[str] | None, Option(help="any other field of sampling, k=v (repeatable); see docs/sampling.md",
                                                rich_help_panel=SAMPLING)] = None
     order: Annotated[str, Option(help="order of the rules: vllm, transformers or llamacpp", rich_help_panel=SAMPLING)] = "vllm"
     stop: Annotated[list[str] | None, Option(help="stop string (repeatable)", rich_help_panel=SAMPLING)] = None

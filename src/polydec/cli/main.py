@@ -7,7 +7,7 @@ import warnings
 
 import typer
 
-from polydec.cli import bench, chat, demo, detect, doctor, generate, methods, serve, trace, train, tune, verify, zoo
+from polydec.cli import bench, chat, demo, detect, doctor, generate, methods, serve, steerings, trace, train, tune, verify, zoo
 from polydec.edge import sentence
 
 Misuse = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -19,6 +19,7 @@ app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(serve.serve)
 app.command()(methods.methods)
+app.command()(steerings.steerings)
 app.command()(verify.verify)
 app.command()(bench.bench)
 app.command()(demo.demo)

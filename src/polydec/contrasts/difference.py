@@ -12,8 +12,8 @@ from polydec.contrasts._rows import floored, within
 
 @dataclass(frozen=True)
 class Difference:
-    """plus l - minus m / temperature, l and m being log-probabilities of the first law and of the other, for the tokens that have
-    at least the fraction `head` of the likeliest one's probability under the first (0: all).
+    """plus l - minus m / temperature, l and m being log-probabilities of the first law and of the other, for the tokens that
+    have at least the fraction `head` of the likeliest one's probability under the first (0: all).
 
     plus - minus = 1 keeps the scale of the first law. Classifier-free guidance by g: (g, g - 1); context-aware decoding by a:
     (1 + a, a); contrastive decoding by b: (1, b) as first published, (1 + b, b) as reformulated, both with a head of 0.1.

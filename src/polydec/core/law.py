@@ -42,5 +42,5 @@ def without(p_V: Tensor, token: int) -> Tensor:
 def divergence(p_logp_V: Tensor, q_logp_V: Tensor) -> float:
     """Jensen-Shannon divergence of two laws in nats: 0 (the same) to log 2 (no token in common)."""
     p_V, q_V = probs(p_logp_V), probs(q_logp_V)
-    entropy = torch.special.entr
-    return max(0.0, float((entropy((p_V + q_V) / 2) - (entropy(p_V) + entropy(q_V)) / 2).sum()))
+    m_V = (p_V + q_V) / 2
+    return max(0.0, float(((torch.xlogy(p_V, p_V) + torch.xlogy(q_V, q_V)) / 2 - torch.xlogy(m_V, m_V)).sum()))

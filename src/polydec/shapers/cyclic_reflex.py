@@ -75,7 +75,9 @@ class CyclicReflex:
 def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
     """Ids of the words that are one token, bare or behind a space; none without a tokenizer."""
     found = dict[int, None]()
-    for text in (form for word in wanted for form in (word, f" {word}")) if words is not None else ():
+    if words is None:
+        return ()
+    for text in (form for word in wanted for form in (word, f" {word}")):
         try:
             one = words.encode(text, special=False)
         except ValueError:                        # this tokenizer cannot spell it

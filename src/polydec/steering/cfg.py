@@ -15,8 +15,8 @@ CARD = Card(
     title="Classifier-free guidance",
     summary="Raises what the prompt makes likelier than the negative prompt does, to the power of the scale.",
     kind="steering", family="ar", guarantee=None,
-    source="Sanchez et al., Stay on topic with classifier-free guidance, 2023; Kornblith et al., Guiding image captioning models "
-           "toward more specific captions, 2023 (published: scale 2)",
+    source="Sanchez et al., Stay on topic with classifier-free guidance, 2023; Kornblith et al., Guiding image captioning "
+           "models toward more specific captions, 2023 (published: scale 2)",
     reduces_to="no steering at scale 1; the negative prompt's law at scale 0",
     home="answers that must keep to the prompt; models trained with the condition dropped now and then",
     needs=(SECOND_PROMPT,),

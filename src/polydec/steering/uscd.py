@@ -17,8 +17,8 @@ CARD = Card(
     title="USCD (uncertainty-aware selective contrastive decoding)",
     summary="Contrasts the prompt with itself without its examples, only at tokens where the prompt's law is unsure.",
     kind="steering", family="ar", guarantee=None,
-    source="Wang et al., Improving code generation of LLMs by uncertainty-aware selective contrastive decoding, 2024 (threshold "
-           "and strength: our choice)",
+    source="Wang et al., Improving code generation of LLMs by uncertainty-aware selective contrastive decoding, 2024 "
+           "(threshold and strength: our choice)",
     reduces_to="no steering at threshold 0; cad of alpha = strength at threshold 2 and head 0",
     home="programs asked for with examples of input and output",
     needs=(SECOND_PROMPT,),

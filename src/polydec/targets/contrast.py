@@ -1,4 +1,4 @@
-"""A law made of the rows of several laws that read one text: the first is what is wanted, the others what it is held against."""
+"""A law made of the rows of several laws that read one text: the first is what is wanted, the others it is held against."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ class Contrasting(Protocol):
 
 @dataclass(frozen=True)
 class Contrast:
-    """The rows of `target` and of `others`, mixed by `rule`. A Target: sessions of all of them are kept in step, so any drafter,
-    verifier or search decodes it, and their passes are merged with everybody's.
+    """The rows of `target` and of `others`, mixed by `rule`. A Target: sessions of all of them are kept in step, so any
+    drafter, verifier or search decodes it, and their passes are merged with everybody's.
 
     All of them score the same draft, at the same time where the rule is not gated. Under a gated rule the others are asked only
     for a draft that has a row where the gate is open; until then what was written waits, and is fed in one pass.

@@ -12,8 +12,8 @@ from polydec.core.types import Draft, Vocab, Want
 
 @dataclass(frozen=True)
 class Reprompted:
-    """`target`, to which a text that begins with `prompt` is shown with `instead` in its place; any other text as it is. It is the
-    second stream of a contrast: the same answer behind a prompt without the condition, without the passage, without the
+    """`target`, to which a text that begins with `prompt` is shown with `instead` in its place; any other text as it is. It is
+    the second stream of a contrast: the same answer behind a prompt without the condition, without the passage, without the
     examples. The two may differ in length and in their last token.
 
     prompt, instead: at least one token each. Rows of the prompt (prefill with want.prompt) are those of `instead`.
@@ -45,8 +45,8 @@ class Reprompted:
 
 
 class RepromptedSession:
-    """roots: the last token of the prompt that was given, and of the one that is read: while nothing is committed, the one stands
-    for the other at the root of a draft. done: tokens committed since the prompt."""
+    """roots: the last token of the prompt that was given, and of the one that is read: while nothing is committed, the one
+    stands for the other at the root of a draft. done: tokens committed since the prompt."""
     def __init__(self, inner: Session, roots: tuple[int, int], done: int = 0) -> None:
         self._inner, self._roots, self._done = inner, roots, done
         self._draft: Draft | None = None
