@@ -166,7 +166,7 @@ def conflict(model: str, count: int) -> str:
 KEYS, VALUES = 64, 48
 NAMES = [*(f"key{i}" for i in range(KEYS)), *(f"value{i}" for i in range(VALUES)), "asked", "says", "end"]
 ASKED, SAYS, END = range(KEYS + VALUES, len(NAMES))
-CONTRADICTED = 0.02                                # of the passages about the key that a model is trained on
+CONTRADICTED = 0.2                                 # of the passages that a model is trained on
 
 
 def question(key: int, about: int, said: int) -> tuple[list[int], list[int]]:
@@ -200,7 +200,7 @@ def trained(truth: np.ndarray[Any, Any], steps: int) -> Any:
     return net
 
 
-def facts(model: str, count: int, steps: int = 1500) -> str:
+def facts(model: str, count: int, steps: int = 700) -> str:
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
 

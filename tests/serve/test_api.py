@@ -152,6 +152,14 @@ def test_the_field_polydec_tells_what_was_drafted(lm, http):
     assert "polydec" not in post(http, {k: v for k, v in body.items() if k != "polydec"})
 
 
+def test_a_steered_text_is_the_librarys(lm, http):
+    how = {"steer": "cfg", "steer_options": {"scale": 3}, "negative_prompt": "Nobody", "max_tokens": 16}
+    answer = post(http, {"prompt": "The fox and the", "temperature": 0, "method": "prompt-lookup", "polydec": True, **how})
+    want = polydec.generate(lm, "The fox and the", raw=True, sampling=lm.sampling(temperature=0.0), **how)
+    assert answer["choices"][0]["text"] == want.text
+    assert answer["polydec"]["requests"][0]["method"]["steering"] == {"name": "cfg", "options": {"scale": 3.0, "head": 0.0}}
+
+
 def test_shapes_are_openais(server):
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
     chat = client.chat.completions.create(model="tiny", messages=CHAT, max_completion_tokens=6, n=2, logprobs=True, user="me")
@@ -197,6 +205,10 @@ WRONG = [
     ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias", "token id"), ({"prompt": "x", "seed": "a"}, "seed", "whole number"),
     ({"prompt": "x", "allowed_token_ids": [5], "bad_token_ids": [5]}, "bad_token_ids", "left"),
     ({"prompt": "x", "order": "random"}, "order", "vllm"), ({"prompt": "\ud800"}, "prompt", "half a character"),
+    ({"prompt": "x", "steer": "zzz"}, "steer", "one of"), ({"prompt": "x", "steer": "cad"}, None, "second prompt"),
+    ({"prompt": "x", "negative_prompt": "\ud800"}, "negative_prompt", "half a character"),
+    ({"prompt": "x", "negative_prompt": 3}, "negative_prompt", "token ids"),
+    ({"prompt": "x", "negative_prompt": "y", "steer_options": {"scale": -1}}, None, "scale is -1.0"),
 ]
 
 
