@@ -196,7 +196,7 @@ def trained(truth: np.ndarray[Any, Any], steps: int) -> Any:
         loss.backward()
         optimiser.step()
         if not (step + 1) % 250:
-            print(f"step {step + 1}: loss {float(loss):.3f}", file=sys.stderr, flush=True)
+            print(f"step {step + 1}: loss {float(loss.detach()):.3f}", file=sys.stderr, flush=True)
     return net
 
 
@@ -222,7 +222,8 @@ def facts(model: str, count: int, steps: int = 700) -> str:
                 about = int((key + dice.integers(1, KEYS)) % KEYS) if "another" in title else key
                 said = int((truth[about] + dice.integers(1, VALUES)) % VALUES if "contradicts" in title else truth[about])
                 right = said if "contradicts" in title else int(truth[key])
-                asked.append(dict(zip(("with_context", "without_context"), question(key, about, said))) | {"right": NAMES[KEYS + right]})
+                both = dict(zip(("with_context", "without_context"), question(key, about, said)))
+                asked.append({**both, "right": NAMES[KEYS + right]})
             rows = compared(lm, asked, lambda text, q: text.split()[:1] == [q["right"]], method="plain", max_tokens=1,
                             sampling=lm.sampling(temperature=0.0))
             out += [f"{title}, {count} questions", "", table(rows, ("right",)), ""]
