@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -96,7 +96,12 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
         raise ValueError(sentence(f"{what}: {error}")) from None
 
 
-def read_at_most(file: IO[bytes], most: int) -> bytes:
+class Readable(Protocol):
+    """An open file of bytes."""
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_at_most(file: Readable, most: int) -> bytes:
     """All that is left of a stream. Raises ValueError where that is more than `most` bytes."""
     parts, left = list[bytes](), most
     while part := file.read(1 << 20):

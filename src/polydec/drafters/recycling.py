@@ -78,7 +78,7 @@ class Recycling:
             return of_counts(self.shape)
         ranks = self.rates[:self.k]
         best: list[tuple[int, ...]] = []
-        heap = [(-r, (i,)) for i, r in enumerate(ranks)]
+        heap: list[tuple[float, tuple[int, ...]]] = [(-r, (i,)) for i, r in enumerate(ranks)]
         while len(best) < (NODES if self.nodes is None else self.nodes):
             value, path = heappop(heap)
             best.append(path)

@@ -350,5 +350,5 @@ def save(path: str | Path, config: Mapping[str, Any], weights: Mapping[str, Tens
     if text is not None:
         put("tokenizer.json", lambda part: text.tokenizer.save(str(part)))
         put_json("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names})
-        if text.template is not None:
-            put("chat_template.jinja", lambda part: part.write_text(text.template.source, encoding="utf-8"))
+        if (template := text.template) is not None:
+            put("chat_template.jinja", lambda part: part.write_text(template.source, encoding="utf-8"))

@@ -107,13 +107,13 @@ class GGUF(Mapping[str, Tensor]):
         self.path = str(path)
         try:
             self.parts = [np.memmap(self.path, np.uint8, "r")]
-            self.fields, self.entries = _read(memoryview(self.parts[0]))
+            self.fields, self.entries = _read(_view(self.parts[0]))
         except ValueError as e:                   # an empty file cannot be mapped: that too is a ValueError
             raise ValueError(sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
         for path in _others(Path(self.path), self.fields):
             try:
                 self.parts.append(np.memmap(path, np.uint8, "r"))
-                fields, entries = _read(memoryview(self.parts[-1]))
+                fields, entries = _read(_view(self.parts[-1]))
             except (OSError, ValueError) as e:
                 raise ValueError(sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")) from None
             if fields.get("split.no") != len(self.parts) - 1 or self.entries.keys() & entries.keys():
@@ -287,6 +287,10 @@ def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
         raise ValueError(sentence(f"{path} is one of {count!r:.20} parts: give the first, NAME-00001-of-0000N.gguf, with the "
                                   "others beside it, or join them (llama-gguf-split --merge)"))
     return [path.with_name(f"{name[1]}-{i + 1:05}-of-{count:05}.gguf") for i in range(1, count)]
+
+
+def _view(data: np.memmap) -> memoryview:
+    return memoryview(data)  # pyright: ignore[reportArgumentType]     (numpy's stubs say so from Python 3.12 on)
 
 
 def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:

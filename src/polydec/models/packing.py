@@ -42,11 +42,11 @@ class Reach:
 @dataclass(frozen=True, slots=True)
 class Gather:
     """Of one layer the keys and values that lie in several storages (`out`), side by side (`into`)."""
-    into: Sequence[Tensor]
-    out: Sequence[Tensor]
+    into: list[Tensor]
+    out: list[Tensor]
 
     def __call__(self) -> None:
-        torch._foreach_copy_(self.into, self.out)
+        torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]     (it has no other name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Span:
             self.gathers.copy_(y)
             return
         scores = torch.bmm(query.view(out.shape), keys, out=reach.scores)
-        if reach.masked is not None:
+        if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(torch.softmax(scores, -1), values, out=out)
         self.gathers.copy_(out.view(query.shape))
@@ -98,7 +98,7 @@ class Single:
         if self.query is not None:
             self.query.copy_(self.asks)
         scores = torch.bmm(keys, self.columns, out=reach.scores)
-        if reach.masked is not None:
+        if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(torch.softmax(scores.transpose(1, 2), -1), values, out=self.out)
 
@@ -109,14 +109,14 @@ class Attention:
     head] each; gathered [T, heads * head]: where spans leave what they gather; mixed: where the network looks for it, in
     its own dtype."""
     spans: Sequence[Span | Single]
-    write: Sequence[Sequence[Tensor]]
-    fresh: Sequence[Tensor]
+    write: Sequence[tuple[Tensor, ...]]
+    fresh: list[Tensor]
     gathered: Tensor
     mixed: Tensor
 
     def __call__(self, at: int) -> None:
         """Cache the fresh keys and values of a layer, then gather what every row sees."""
-        torch._foreach_copy_(self.write[at], self.fresh)
+        torch._foreach_copy_(self.write[at], self.fresh)  # pyright: ignore[reportPrivateImportUsage]
         for span in self.spans:
             span.attend(at)
         if self.gathered is not self.mixed:
@@ -188,12 +188,12 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
         slots = kv[..., at:at + m, :].unbind(0)
         write.append([slots[i] for i in p.layers])
         layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal)
-        query = None if m == 1 and qkv.dtype == number else kv.new_empty(KV, g, m, D)
         if m == 1:
+            query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
             spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather))
         else:
-            spans.append(Span(asks, query, kv.new_empty(KV, g * m, D), goes, layers, gather))
+            spans.append(Span(asks, kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D), goes, layers, gather))
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 

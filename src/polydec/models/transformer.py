@@ -123,7 +123,7 @@ class Transformer:
 
     kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions.
     """
-    tree = True
+    tree = rollback = True
     partial = True
 
     def __init__(self, config: Config, rope: Rope, parts: Mapping[str, Any], kernel: Kernel, limit: int = 512) -> None:

@@ -53,7 +53,8 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
             if not gaps(canvas, block.start, block.stop):
                 break
             look = Look(canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step)
-            before, twice = look.logw_RV.clone(), [unmasker.choose(state, look, r) for r in (Rng.of(seed), StrictRng.of(seed))]
+            streams: tuple[Any, ...] = Rng.of(seed), StrictRng.of(seed)
+            before, twice = look.logw_RV.clone(), [unmasker.choose(state, look, rng) for rng in streams]
             assert twice[0][0] == twice[1][0], "the same laws, state and randomness gave another edit"
             assert torch.equal(before, look.logw_RV), "the model's log-weights were written to"
             edit, state = twice[0]

@@ -18,7 +18,7 @@ from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.examples import Siblings
 from polydec.testing.strict import StrictRng
-from polydec.testing.toy import toy
+from polydec.testing.toy import Table, toy
 
 C, D, W = Draw.CERTAIN, Draw.INDEPENDENT, Draw.WITHOUT
 
@@ -128,6 +128,9 @@ class Blind:
     def logp(self, i: int, tokens: Any) -> tuple[float, ...]:
         return tuple(0.0 if x == self.only[i] else float("-inf") for x in tokens)
 
+    def exit(self, depth: int, nodes: Any) -> Scores:
+        raise AssertionError("the law of an earlier layer was read")
+
     hidden_NH = None
 
     @property
@@ -136,7 +139,7 @@ class Blind:
 
 
 def _certain(verifier: Verifier) -> None:
-    law_V = toy(1).network.weight[0, 0].log_softmax(-1)
+    law_V = Table(1).weight[0, 0].log_softmax(-1)
     draft = Draft((0, 1, 2, 0, 1), (-1, 0, 0, 2, 3), (C, D, D, C, W), (None, law_V, law_V, None, law_V))
     for only, path, bonus in (((2, 0, 0, 1, 2), (2, 3, 4), 2), ((2, 0, 1, 0, 0), (2,), 1), ((0, 0, 0, 0, 0), (), 0)):
         verdict = verifier.verify(draft, Blind(only), StrictRng.of(0), 1)   # type: ignore[arg-type]

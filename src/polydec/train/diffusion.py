@@ -19,7 +19,7 @@ from polydec.train.loop import Schedule, fit
 from polydec.train.network import Llama, Shape, bidirectional, save_directory
 from polydec.train.progress import shown
 from polydec.train.tasks import TASKS, make
-from polydec.train.tokens import tokenizer_files, train_tokenizer
+from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 VOCAB = 320
 """Tokens of the tokenizer; the mask is one more."""
@@ -115,7 +115,7 @@ class Rows:
         left = spec.length - len(asked) - len(said)
         if left < 0:
             raise ValueError(f"length is {spec.length}: task {question!r} and its answer take {spec.length - left} positions")
-        return [*asked, *said, *[self._tokenizer.token_to_id(END)] * left], len(asked)
+        return [*asked, *said, *[mark_id(self._tokenizer, END)] * left], len(asked)
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -189,6 +189,7 @@ class Lesson:
 
     def rows(self, samples: Sequence[Sample], laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
         """Of all output tokens log p and log q over the draft's tokens, and p of the others."""
+        assert self.student.tokens is not None, "a draft has a head of its own"
         t, head = self.spec.temperature, self.teacher.head_VH[self.student.tokens.long()]
         with precision(self.fast):
             logits = self.student.logits(outputs(self.student, samples)).float()

@@ -119,6 +119,9 @@ class Layer(nn.Module):
 class Trunk(nn.Module):
     """Everything but the head. `outer`: an embedding table that belongs to somebody else (frozen, not saved), widened by
     `embed_tokens.proj` where its width is another."""
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, s: Shape, outer: Tensor | None = None) -> None:
         super().__init__()
         self.s = s
@@ -138,6 +141,8 @@ class Trunk(nn.Module):
 
 
 class Borrowed(nn.Module):
+    weight: Tensor
+
     def __init__(self, table_VE: Tensor, width: int) -> None:
         super().__init__()
         self.register_buffer("weight", table_VE, persistent=False)
@@ -150,6 +155,8 @@ class Borrowed(nn.Module):
 
 class Llama(nn.Module):
     """logits over all tokens, or over `tokens` (int, C) only, with a head of its own."""
+    tokens: Tensor | None
+
     def __init__(self, s: Shape, *, outer: Tensor | None = None, tokens: Tensor | None = None, seed: int = 0) -> None:
         super().__init__()
         self.s = s

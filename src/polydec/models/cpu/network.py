@@ -37,7 +37,7 @@ class CpuStep:
     kernel: name of the instruction set and of the arithmetic of quantised matrices (`compute`); dtype: block types of the
     weights, most of them first; approximate: why the law is not the checkpoint's, or "".
     """
-    tree = True
+    tree = rollback = True
     partial = True
 
     def __init__(self, config: Config, rope: Rope, head: int, outputs: int, threads: int, isa: str, compute: str) -> None:
@@ -215,9 +215,10 @@ class CpuStep:
                 raise ValueError(NOT_FINITE)
             if self._tokens is not None:
                 best = self._tokens[torch.tensor(best)].tolist()
-        if len(queries) == 1 and k == R and hidden is None and exits is None and R:
+        if len(queries) == 1 and k == R and hidden is None and exits is None and logits is not None:
+            want = queries[0].want
             law = logits if self._tokens is None else self._full(logits)
-            return [Answer(law, None, best, top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None)]
+            return [Answer(law, None, best, top=self.top if Reads.TOPK in (want.law, want.base) else None)]
         answers = self._answers(queries, wants, [len(q.rows) * f for q, f in zip(queries, full)], logits, best, hidden)
         if exits is None:
             return answers

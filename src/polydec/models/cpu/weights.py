@@ -50,7 +50,8 @@ class _File:
         e, page = self.entry(name), mmap.PAGESIZE
         first = e.start // page * page
         if hasattr(mmap, "MADV_DONTNEED"):
-            self._file.parts[e.part]._mmap.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
+            kept = self._file.parts[e.part]._mmap  # pyright: ignore[reportAttributeAccessIssue]   (numpy names it nowhere)
+            kept.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
 
 
 class Loader:
@@ -173,12 +174,14 @@ def load_all(load: Loader, c: Config, head: int, put: Callable[[int, int, Item],
         if name + ".bias" in load:
             _check(put(PARTS[part], layer, load.vector(name + ".bias", bias=True)), name)
 
-    top, widen = "model.embed_tokens", None
+    top = "model.embed_tokens"
+    widen: Callable[[Sequence[int]], Tensor] | None = None
     if top + ".proj.weight" in load:
         table, proj = load._weights[top + ".weight"], load._weights[top + ".proj.weight"].float()
 
-        def widen(token: Sequence[int]) -> Tensor:
+        def looked_up(token: Sequence[int]) -> Tensor:
             return torch.stack([proj.mv(table[x].float()) for x in token])   # one by one: a row must not know its batch
+        widen = looked_up
     else:
         give("embed", 0, top)
     for i in range(c.layers):
