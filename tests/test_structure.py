@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from polydec import registry
+from polydec import registry, steer
 from polydec.core.types import Exactness
 
 ROOT = Path(registry.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
-ROLES = {"targets", "shapers", "drafters", "trees", "verifiers", "policies", "unmaskers", "refreshes"}
+ROLES = {"targets", "shapers", "drafters", "trees", "verifiers", "policies", "unmaskers", "refreshes", "contrasts"}
 LEVEL = {**dict.fromkeys(("options", "edge", "files", "core"), 0), **dict.fromkeys(("families", "models"), 1),
-         **dict.fromkeys(ROLES, 2), **dict.fromkeys(("kit", "card"), 2), "recipes": 3}     # all else is an application: 4
+         **dict.fromkeys(ROLES, 2), **dict.fromkeys(("kit", "card"), 2), "recipes": 3,
+         "steering": 3}                                                                        # all else is an application: 4
 
 
 def room(module: str) -> str:
@@ -115,6 +116,25 @@ def test_recipes(key):
     assert [n.name for n in body] == ["build"], f"{key}: a recipe is a CARD and build, nothing else"
     branches = [n for n in ast.walk(body[0]) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))]
     assert not branches, f"{key}: a recipe composes, it decides nothing"
+
+
+@pytest.mark.parametrize("key", steer.steerings())
+def test_steerings(key):
+    module = steer.steerings()[key]
+    card, path = module.CARD, Path(module.__file__)
+    assert card.name == key == path.stem.replace("_", "-") and card.kind == "steering" and card.family == "ar"
+    assert all((card.title, card.summary, card.source, card.reduces_to, card.home))
+    assert next(iter(inspect.signature(module.build).parameters)) == "kit" and steer.options(key)
+    body = [n for n in ast.parse(path.read_text("utf-8")).body
+            if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign))]
+    assert [n.name for n in body] == ["build"], f"{key}: a way to steer is a CARD and build, nothing else"
+    branches = [n for n in ast.walk(body[0]) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))]
+    assert not branches, f"{key}: it composes, it decides nothing"
+
+
+def test_names_of_steerings_belong_to_one():
+    cards = [m.CARD for m in steer.steerings().values()]
+    assert len(steer.names()) == sum(len({c.name, *c.aliases, *filter(None, [c.arxiv])}) for c in cards)
 
 
 def test_nothing_asks_which_mechanism_it_got():

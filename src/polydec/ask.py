@@ -6,16 +6,17 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
-from polydec import registry
+from polydec import registry, steer
 from polydec.card import Card
 from polydec.core.decoder import Decoder
-from polydec.core.protocols import Shaper
+from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
-from polydec.kit import ANY_DRAFT, DRAFT, Kit, family_of
+from polydec.kit import ANY_DRAFT, DRAFT, LAYERS, Kit, family_of
 from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
 from polydec.options import AtLeast, Note, Option, Within, option, shown
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
+from polydec.targets.reprompted import Reprompted
 from polydec.targets.shaped import Shaped
 
 LENGTH = 128
@@ -33,6 +34,10 @@ class Ask:
     method; options: of the method; sampling: None for the checkpoint's own; stop: a text or several; stop_token_ids: end an
     answer like EOS; order: the engine whose order of sampling rules is followed. The n answers share the seed and have their
     own randomness each.
+
+    steer: any name of a way to steer (polydec.steer), None for none, or "cfg" where there is a negative prompt; steer_options:
+    of that. negative_prompt: what the prompt is held against, in any form that a prompt has; the empty text is an empty turn
+    of a chat or, without a template, the prompt's last token alone.
     """
     prompt: Prompt
     method: str = "plain"
@@ -50,6 +55,9 @@ class Ask:
                         "alternatives to report beside each token"] = None
     raw: Annotated[bool, "no chat template"] = False
     order: str = "vllm"
+    steer: str | None = None
+    steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    negative_prompt: Prompt | None = None
 
 
 @cache
@@ -67,11 +75,50 @@ class Plan:
     decoder: Decoder
     card: Card
     options: Mapping[str, Any]
+    steering: Steering | None = None
 
     @property
     def method(self) -> dict[str, Any]:
         """What will run, as results and traces name it."""
-        return {"name": self.card.name, "guarantee": self.decoder.exactness.value, "options": dict(self.options)}
+        out = {"name": self.card.name, "guarantee": self.decoder.exactness.value, "options": dict(self.options)}
+        if self.steering is not None:
+            out["steering"] = {"name": self.steering.card.name, "options": dict(self.steering.options)}
+        return out
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A checked way to steer: the second prompt's ids (None: it reads none), and all its options with the values they have."""
+    card: Card
+    options: Mapping[str, Any]
+    second: tuple[int, ...] | None
+
+    def law(self, model: LM, prompt: tuple[int, ...]) -> Target:
+        """The law that it makes of the model's. Raises ValueError where the model lacks what it needs."""
+        lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
+        beside = None if self.second is None else Reprompted(lm, prompt, self.second)
+        return steer.build(self.card.name, Kit(lm, draft, model.artefacts, beside=beside), self.options)[0]
+
+
+def steering(model: LM, ask: Ask, ids: tuple[int, ...], raw: bool) -> Steering | None:
+    """How a request is steered; ids: of its prompt. Raises ValueError with one sentence for what cannot be honoured."""
+    if ask.steer is None and ask.negative_prompt is None:
+        if _mapping("steer_options", ask.steer_options):
+            raise ValueError("steer_options is given without steer: name the way to steer")
+        return None
+    name = "cfg" if ask.steer is None else _text("steer", ask.steer)
+    options = steer.chosen(name, _mapping("steer_options", ask.steer_options))
+    steer.check_second(name, ask.negative_prompt is not None)
+    second, derive = ask.negative_prompt, steer.derived(name)
+    if second is None and derive is not None and isinstance(ask.prompt, str):
+        second = derive(ask.prompt)
+        if second == ask.prompt:
+            raise ValueError(f"prompt has no examples to leave out for steering {name}: give a second one (negative_prompt)")
+    if isinstance(second, str) and not second.strip():
+        other = model.empty(raw=raw) or ids[-1:]
+    else:
+        other = None if second is None else model.ids(second, raw=raw, who="negative_prompt")
+    return Steering(steer.get(name).CARD, options, other)
 
 
 def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambda method: {},
@@ -86,9 +133,12 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     options = registry.chosen(card.name, _mapping("options", ask.options))
     stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
     ids = model.ids(ask.prompt, raw=values["raw"])
+    steered = steering(model, ask, ids, values["raw"])
+    if steered is not None and family != "ar":
+        raise ValueError(f"steer is {shown(steered.card.name)}: a masked-diffusion model has no law of a next token to steer")
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
-    length = _length(model, card, ids, values["max_tokens"])
+    length = _length(model, card, ids, values["max_tokens"], steered)
     if sampling.min_tokens > length:
         raise ValueError(f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})")
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
@@ -99,9 +149,13 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
                       guard)
     shape = _shaped if family == "ar" else _beside
-    laws = shape(model, card, sampling, request, _text("order", ask.order))
+    law = point.lm if steered is None else steered.law(model, ids)
+    if steered is not None and LAYERS in card.needs and point.lm.layers and not law.layers:
+        raise ValueError(f"method {card.name} runs some layers of a model alone, which steering {steered.card.name} rules out: "
+                         "take another method (auto, prompt-lookup or plain), or steer by dola")
+    laws = shape(model, law, card, sampling, request, _text("order", ask.order))
     build = Build(card.name, options, *laws, model.artefacts, memory(card.name))
-    return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options)
+    return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options, steered)
 
 
 @dataclass(frozen=True)
@@ -130,21 +184,24 @@ class Build:
         return registry.build(self.method, kit, self.options)[0]
 
 
-def _shaped(model: LM, card: Card, sampling: Sampling, request: Request, order: str) -> tuple[Any, Any, tuple[()]]:
-    """The target's and the draft's law as the request bends them (no shapers are left over); a draft that may have another
-    vocabulary takes the rules that name no token."""
+def _shaped(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
+            order: str) -> tuple[Any, Any, tuple[()]]:
+    """The target's law, which may be steered, and the draft's as the request bends them (no shapers are left over); a draft
+    that may have another vocabulary takes the rules that name no token."""
     lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
     eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
-    shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0)
-    target = Shaped(lm, *shapers) if shapers else lm
+    shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0,
+                            words=lm.vocab.words, geometry=lm.geometry)
+    target = Shaped(law, *shapers) if shapers else law
     if draft is None or (not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens):
         return target, None, ()                   # one that may help, and has no room for this text, is left out
     if ANY_DRAFT in card.needs:
-        shapers = build_shapers(sampling.anywhere(), order=order, eos=draft.vocab.eos, seed=request.seed, choice=0)
+        shapers = build_shapers(sampling.anywhere(), order=order, eos=draft.vocab.eos, seed=request.seed, choice=0,
+                                words=draft.vocab.words, geometry=draft.geometry)
     return target, Shaped(draft, *shapers) if shapers else draft, ()
 
 
-def _beside(model: LM, card: Card, sampling: Sampling, request: Request,
+def _beside(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
             order: str) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
     """A masked-diffusion model, no draft, and the shapers that bend each gap's law by itself. Raises ValueError for a rule that
     looks at the text before a token."""
@@ -154,22 +211,24 @@ def _beside(model: LM, card: Card, sampling: Sampling, request: Request,
     return model.checkpoint.lm, None, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
-def room(model: LM, method: str, ids: Sequence[int]) -> tuple[int, str]:
+def room(model: LM, method: str, ids: Sequence[int], steered: Steering | None = None) -> tuple[int, str]:
     """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises ValueError
     where there is none."""
     contexts = {model.name: model.checkpoint.lm.network.context}
-    draft = model.draft
-    if draft is not None and DRAFT in registry.get(method).CARD.needs:
+    draft, needs = model.draft, (*registry.get(method).CARD.needs, *(() if steered is None else steered.card.needs))
+    if draft is not None and DRAFT in needs:
         contexts[draft.name] = draft.lm.network.context
     who, context = min(contexts.items(), key=lambda kv: kv[1])
-    if context - len(ids) < 1:
-        raise ValueError(f"prompt has {len(ids)} tokens: the context of {who} holds {context}, the answer included")
-    return context - len(ids), f"the context of {who} holds {context}"
+    second = () if steered is None or steered.second is None else steered.second
+    for name, text in (("prompt", ids), ("negative_prompt", second)):
+        if context - len(text) < 1:
+            raise ValueError(f"{name} has {len(text)} tokens: the context of {who} holds {context}, the answer included")
+    return context - max(len(ids), len(second)), f"the context of {who} holds {context}"
 
 
-def _length(model: LM, card: Card, ids: Sequence[int], asked: int | None) -> int:
+def _length(model: LM, card: Card, ids: Sequence[int], asked: int | None, steered: Steering | None) -> int:
     """Tokens of an answer at most. Raises ValueError where the context has no room for them."""
-    most, why = room(model, card.name, ids)
+    most, why = room(model, card.name, ids, steered)
     if asked is not None and asked > most:
         raise ValueError(f"max_tokens is {asked}: the prompt has {len(ids)} tokens and {why}, so it can be at most {most}")
     return min(LENGTH, most) if asked is None else asked

@@ -44,13 +44,15 @@ class Kit:
     """target: the law to decode, shaped as the request asks, or a masked-diffusion model, which recipes of that family ask for
     as `denoiser`; draft: the small model's, or None; artefacts: all that goes with
     the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
-    its later requests in the same engine; shapers: of a masked-diffusion model, which shapes each gap's law by itself."""
+    its later requests in the same engine; shapers: of a masked-diffusion model, which shapes each gap's law by itself;
+    beside: the target behind the second prompt of a request, None where it has none."""
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
     measure: Callable[[], Costs] = Costs
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     shapers: tuple[Shaper[Any], ...] = ()
+    beside: Target | None = None
 
     @property
     def family(self) -> str:
@@ -66,6 +68,13 @@ class Kit:
     def costs(self) -> Costs:
         """What passes cost on this machine."""
         return self.measure()
+
+    @property
+    def second(self) -> Target:
+        """The target behind the second prompt. Raises ValueError where there is none."""
+        if self.beside is None:
+            raise ValueError("there is no second prompt: give one (--negative-prompt)")
+        return self.beside
 
     @property
     def drafting(self) -> Target:
@@ -144,6 +153,19 @@ class Layers:
 
 
 @dataclass(frozen=True)
+class SecondPrompt:
+    """A second prompt, to hold the first one against."""
+    @property
+    def name(self) -> str:
+        return "second prompt"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if kit.beside is None:
+            raise ValueError(f"{method} needs a second prompt: give one (negative_prompt, --negative-prompt or "
+                             "--no-context-prompt; an empty text will do)")
+
+
+@dataclass(frozen=True)
 class Trained:
     """An artefact of a type. called: what a user must have, None: what the type says; which: of several of the type, those
     that will do."""
@@ -164,3 +186,4 @@ class Trained:
 
 DRAFT, ANY_DRAFT = Draft(), Draft(same_tokenizer=False)
 LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)
+SECOND_PROMPT = SecondPrompt()

@@ -81,30 +81,36 @@ class LM:
             known.pop("temperature", None)
         return Sampling(**{"temperature": 0.0, **known, **{k: v for k, v in given.items() if v is not None}})
 
-    def ids(self, prompt: Prompt, *, raw: bool = False) -> tuple[int, ...]:
-        """Token ids of a prompt. Raises ValueError where it is empty, or holds something else than a prompt does."""
+    def empty(self, *, raw: bool = False) -> tuple[int, ...]:
+        """Token ids of a prompt that asks nothing: an empty turn of a chat, or what a tokenizer sets before every text."""
+        text = self.checkpoint.text
+        return text.encode("") if raw or not text.has_chat else text.chat([{"role": "user", "content": ""}])
+
+    def ids(self, prompt: Prompt, *, raw: bool = False, who: str = "prompt") -> tuple[int, ...]:
+        """Token ids of a prompt, which messages call `who`. Raises ValueError where it is empty, or holds something else than a
+        prompt does."""
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):     # pyright: ignore
-            raise ValueError(f"prompt is a {type(prompt).__name__}: give text, token ids or chat messages")
+            raise ValueError(f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages")
         if not prompt or (isinstance(prompt, str) and not prompt.strip()):
-            raise ValueError("prompt is empty: give a text of at least one character")
+            raise ValueError(f"{who} is empty: give a text of at least one character")
         text = self.checkpoint.text
         if isinstance(prompt, str):
             return text.encode(prompt) if raw or not text.has_chat else text.chat([{"role": "user", "content": prompt}])
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
-                raise ValueError(f"{self.name} has no chat template: give the prompt as text")
+                raise ValueError(f"{self.name} has no chat template: give the {who} as text")
             return text.chat([_message(i, m) for i, m in enumerate(prompt)])
-        return self._checked(prompt)
+        return self._checked(prompt, who)
 
-    def _checked(self, prompt: Sequence[Any]) -> tuple[int, ...]:
+    def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
         size, ids = self.checkpoint.lm.vocab.size, list[int]()
         for at, x in enumerate(prompt):
             try:
                 ids.append(index(x) if not isinstance(x, bool) else size)
             except TypeError:
-                raise ValueError(f"prompt[{at}] is a {type(x).__name__}: token ids are whole numbers") from None
+                raise ValueError(f"{who}[{at}] is a {type(x).__name__}: token ids are whole numbers") from None
             if not 0 <= ids[-1] < size:
-                raise ValueError(f"prompt has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
+                raise ValueError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
         return tuple(ids)
 
 

@@ -16,7 +16,7 @@ from polydec.kit import Kit
 from polydec.options import Option, as_text, read, shown
 
 ROLES = {"drafters": "open", "trees": "grow", "verifiers": "verify", "policies": "budget", "shapers": "shape",
-         "unmaskers": "choose", "refreshes": "feed"}
+         "unmaskers": "choose", "refreshes": "feed", "contrasts": "mix"}
 """Role folders, and the method by which a class in one is known to be a mechanism."""
 
 

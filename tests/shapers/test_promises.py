@@ -17,18 +17,22 @@ from polydec.core.protocols import of_choice
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
+from polydec.models.geometry import Geometry
 from polydec.options import AtLeast, Option, Within
 from polydec.shapers.sampling import ORDERS, Sampling, build_guard, build_shapers, fields, rules, table
 from polydec.shapers.xtc import Xtc
 from polydec.targets.shaped import Shaped
 from polydec.testing.kits import build
-from polydec.testing.toy import toy
+from polydec.testing.toy import Letters, toy
 
 SIZE = 7
 IDS = st.lists(st.integers(0, SIZE - 1), max_size=SIZE).map(tuple)
 SPECIAL: dict[str, Any] = {"logit_bias": st.none() | st.dictionaries(st.integers(0, SIZE - 1), st.floats(-100, 100)),
                            "allowed_token_ids": st.none() | IDS.filter(len), "bad_token_ids": IDS,
-                           "dry_sequence_breakers": IDS}
+                           "dry_sequence_breakers": IDS, "reflex_token_ids": IDS.filter(len), "reflex_end_ids": st.none() | IDS}
+PLACES = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(5))
+WORDS = Letters(("a", "b", " wait", "c", "d", "</think>", "e"))
+GEOMETRY = Geometry(lambda tokens: PLACES[list(tokens)], SIZE)
 
 
 def legal(option: Option) -> st.SearchStrategy[Any]:
@@ -36,7 +40,8 @@ def legal(option: Option) -> st.SearchStrategy[Any]:
     lows = [x.low if isinstance(x, Within) else x.edge for x in option.limits if isinstance(x, (Within, AtLeast))]
     highs = [x.high for x in option.limits if isinstance(x, Within)]
     if option.kind is int:
-        return st.integers(min(lows), 4) | st.integers(min(lows), 2**63 - 1)
+        high = min(map(int, highs), default=2**63 - 1)
+        return st.integers(min(lows), 4) | st.integers(min(lows), high)
     edges = st.sampled_from([0.0, 1.0, 5e-324, 1e-300, 1e-45, 1e-38, 1e-6, 1e-5, 1 - 1e-16, 1 - 1e-7, 999.0, 1e6, 1e38, 1e300])
     every = st.floats(min(lows, default=None), max(highs, default=None), allow_nan=False, allow_infinity=False)
 
@@ -68,7 +73,7 @@ def _sampling(given_: dict[str, Any]) -> Sampling | None:
 
 
 def _holds(sampling: Sampling, order: Any, prompt: list[int], output: list[int], row: list[float], kind: torch.dtype) -> None:
-    shapers = build_shapers(sampling, order=order, eos=(0, 3), stop_ids=(2,))
+    shapers = build_shapers(sampling, order=order, eos=(0, 3), stop_ids=(2,), words=WORDS, geometry=GEOMETRY)
     guard = build_guard(sampling, eos=(0, 3), stop_ids=(2,))
     row_V = torch.tensor(row, dtype=kind)
     alive = (row_V > NEG_INF).tolist()
@@ -222,6 +227,7 @@ NEW = '''
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 from polydec.core.types import Reads
+from polydec.models.geometry import Geometry
 from polydec.options import AtLeast
 from polydec.shapers._rule import Rule, Setting
 

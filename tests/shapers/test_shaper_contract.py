@@ -16,8 +16,11 @@ from torch import Tensor
 import polydec.shapers
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
+from polydec.models.geometry import Geometry
 from polydec.shapers.allowed import Allowed
+from polydec.shapers.annealed import Annealed
 from polydec.shapers.banned import Banned
+from polydec.shapers.cyclic_reflex import CyclicReflex
 from polydec.shapers.dry import Dry
 from polydec.shapers.epsilon import Epsilon
 from polydec.shapers.eta import Eta
@@ -26,6 +29,7 @@ from polydec.shapers.greedy import Greedy
 from polydec.shapers.logit_bias import LogitBias
 from polydec.shapers.min_p import MinP
 from polydec.shapers.min_tokens import MinTokens
+from polydec.shapers.momentum import Momentum
 from polydec.shapers.no_repeat_ngram import NoRepeatNgram
 from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition
@@ -33,7 +37,9 @@ from polydec.shapers.temperature import Temperature
 from polydec.shapers.top_k import TopK
 from polydec.shapers.top_n_sigma import TopNSigma
 from polydec.shapers.top_p import TopP
+from polydec.shapers.top_w import TopW
 from polydec.shapers.typical import Typical
+from polydec.shapers.watermark import Watermark
 from polydec.shapers.xtc import Xtc
 from polydec.testing.shaper_contract import check_shaper
 
@@ -44,11 +50,33 @@ def _case(shaper: Any, *fields: str, **declared: Any) -> tuple[Any, dict[str, An
     return shaper, declared
 
 
+TABLE = torch.randn(7, 3, generator=torch.Generator().manual_seed(5))
+
+
+def _placed(table: Tensor) -> Geometry:
+    return Geometry(lambda tokens: table[list(tokens)], 7)
+
+
+def _top_w(*values: float, **declared: Any) -> tuple[Any, dict[str, Any]]:
+    """A case of Top-W: where tokens are renamed, their embeddings move along."""
+    def renamed(to: Any) -> TopW:
+        table = torch.empty_like(TABLE)
+        table[[to(i) for i in range(7)]] = TABLE
+        return TopW(*values, geometry=_placed(table))
+
+    return TopW(*values, geometry=_placed(TABLE)), {"relabel": renamed, **declared}
+
+
 CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "allowed": [_case(Allowed((1, 3)), "tokens", neutral=Allowed(tuple(range(7)))),
                 _case(Allowed((6, 2, 2), eos=(4, 6)), "tokens", "eos")],
+    "annealed": [_case(Annealed(), alike=False, neutral=Annealed(1.0, 1.0)),
+                 _case(Annealed(1.5, 0.2, 2.0, 1), alike=False), _case(Annealed(0.7, 0.7, 1.0, 0))],
     "banned": [_case(Banned((0, 2)), "tokens", neutral=Banned(())),
                _case(Banned(tuple(range(7)), eos=(3, 5)), "tokens", "eos")],
+    "cyclic_reflex": [_case(CyclicReflex(5.0, (1, 4), 8, ends=(2,)), "tokens", "ends", alike=False,
+                            neutral=CyclicReflex(0.0, (1, 4))),
+                      _case(CyclicReflex(-3.0, (0,), 3, 0.5, until=4), "tokens", alike=False)],
     "dry": [_case(Dry(0.8), neutral=Dry(0.0)), _case(Dry(0.5, 2.0, 1, breakers=(2,)), "breakers"), _case(Dry(1.0, 1.5, 1, 5)),
             _case(Dry(3.0, 1e6, 1, 9, breakers=(0, 1)), "breakers"), _case(Dry(1.0, window=0))],
     "epsilon": [_case(Epsilon(0.1), neutral=Epsilon(0.0)), _case(Epsilon(0.99))],
@@ -60,6 +88,7 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "min_p": [_case(MinP(0.3), neutral=MinP(0.0)), _case(MinP(1.0))],
     "min_tokens": [_case(MinTokens(3, (0, 5)), "ends", alike=False, neutral=MinTokens(0, (0, 5))),
                    _case(MinTokens(99, tuple(range(7))), alike=False)],
+    "momentum": [_case(Momentum(), neutral=Momentum(0.0, 7)), _case(Momentum(1.0, 3, 2)), _case(Momentum(0.01, 7, 64))],
     "no_repeat_ngram": [_case(NoRepeatNgram(n), neutral=NoRepeatNgram(99)) for n in (1, 2, 3)]
     + [_case(NoRepeatNgram(1, eos=(6,)), "eos")],
     "presence": [_case(Presence(0.7), alike=False, neutral=Presence(0.0)), _case(Presence(-2.0), alike=False)],
@@ -68,7 +97,10 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "top_k": [_case(TopK(3), neutral=TopK(7)), _case(TopK(1))],
     "top_n_sigma": [_case(TopNSigma(0.8), neutral=TopNSigma(float("inf"))), _case(TopNSigma(1e-6))],
     "top_p": [_case(TopP(0.7), neutral=TopP(1.0)), _case(TopP(1e-9)), _case(TopP(1 - 1e-12))],
+    "top_w": [_top_w(2.8), _top_w(99.0, 0.5, 5.0, 4)],
     "typical": [_case(Typical(0.6), neutral=Typical(1.0)), _case(Typical(1e-9)), _case(Typical(1 - 1e-12))],
+    "watermark": [_case(Watermark(), renames=False, neutral=Watermark(0.0)),
+                  _case(Watermark(50.0, 0.5, 7), renames=False)],
     "xtc": [_case(Xtc(0.5, 0.1, 3), neutral=Xtc(0.0, 0.1)), _case(Xtc(1.0, 0.05)), _case(Xtc(1.0, 0.0))],
 }
 FILES = {p.stem for p in Path(polydec.shapers.__path__[0]).glob("*.py") if not p.stem.startswith("_")} - {"sampling"}

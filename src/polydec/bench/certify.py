@@ -47,11 +47,12 @@ def compare(lm: LM, prompt: Prompt, method: str, options: Mapping[str, Any], *, 
 
 def _gap(lm: LM, text: tuple[int, ...], generated: int, sampling: Sampling, a: int, b: int) -> float:
     """Difference of two tokens' log-probabilities under the shaped law before its last step, the argmax."""
-    shapers = build_shapers(sampling, eos=lm.checkpoint.lm.vocab.eos)[:-1]
+    model = lm.checkpoint.lm
+    shapers = build_shapers(sampling, eos=model.vocab.eos, words=model.vocab.words, geometry=model.geometry)[:-1]
     prompt = text[:len(text) - generated]
 
     async def score() -> tuple[float, ...]:
-        session = Shaped(lm.checkpoint.lm, *shapers).open(prompt)
+        session = Shaped(model, *shapers).open(prompt)
         await session.prefill(Want())
         session.commit(text[len(prompt) - 1:-1])
         return (await session.score(Draft.chain(text[-1]), Want())).logp(0, (a, b))

@@ -51,6 +51,8 @@ class Flags:
     repetition_penalty: Annotated[float | None, Option(help="1 is off", rich_help_panel=SAMPLING)] = None
     presence_penalty: Annotated[float | None, Option(help="0 is off", rich_help_panel=SAMPLING)] = None
     frequency_penalty: Annotated[float | None, Option(help="0 is off", rich_help_panel=SAMPLING)] = None
+    sample: Annotated[list[str] | None, Option(help="any other field of sampling, k=v (repeatable); see docs/sampling.md",
+                                               rich_help_panel=SAMPLING)] = None
     order: Annotated[str, Option(help="order of the rules: vllm, transformers or llamacpp", rich_help_panel=SAMPLING)] = "vllm"
     stop: Annotated[list[str] | None, Option(help="stop string (repeatable)", rich_help_panel=SAMPLING)] = None
     stop_token_id: Annotated[list[int] | None, Option(help="stop id (repeatable)", rich_help_panel=SAMPLING)] = None
@@ -82,17 +84,16 @@ class Flags:
 
     def options(self) -> dict[str, str]:
         """--set k=v, split."""
-        out: dict[str, str] = {}
-        for item in self.set_ or ():
-            key, eq, value = item.partition("=")
-            if not eq:
-                raise ValueError(f"--set {item!r} has no '=': write --set option=value")
-            out[key.strip()] = value.strip()
-        return out
+        return pairs("set", self.set_)
 
     def sampling(self, lm: api.LM) -> Sampling:
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        return lm.sampling(**{k: getattr(self, k) for k in names}, min_tokens=self.min_tokens)
+        given = {k: value for k in names if (value := getattr(self, k)) is not None}
+        given |= {"min_tokens": self.min_tokens} if self.min_tokens else {}
+        more = pairs("sample", self.sample)
+        if twice := next((k for k in more if k in given), None):
+            raise ValueError(f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}")
+        return lm.sampling(**given, **more)
 
     def request(self, lm: api.LM) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
@@ -100,6 +101,17 @@ class Flags:
                 "max_tokens": self.max_tokens, "stop": tuple(self.stop or ()),
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
                 "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order}
+
+
+def pairs(flag: str, items: list[str] | None) -> dict[str, str]:
+    """k=v of a flag that may stand several times, split. Raises ValueError for one without "="."""
+    out: dict[str, str] = {}
+    for item in items or ():
+        key, eq, value = item.partition("=")
+        if not eq:
+            raise ValueError(f"--{flag} {item!r} has no '=': write --{flag} name=value")
+        out[key.strip()] = value.strip()
+    return out
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:

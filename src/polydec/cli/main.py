@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from polydec.cli import bench, chat, demo, doctor, generate, methods, serve, trace, train, tune, verify, zoo
+from polydec.cli import bench, chat, demo, detect, doctor, generate, methods, serve, steerings, trace, train, tune, verify, zoo
 from polydec.edge import sentence
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -20,10 +20,12 @@ app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(serve.serve)
 app.command()(methods.methods)
+app.command()(steerings.steerings)
 app.command()(verify.verify)
 app.command()(bench.bench)
 app.command()(demo.demo)
 app.command()(tune.tune)
+app.command()(detect.detect)
 app.command()(doctor.doctor)
 app.add_typer(train.app, name="train")
 app.add_typer(zoo.app, name="zoo")

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -33,18 +34,21 @@ def methods(words: Annotated[list[str] | None, typer.Argument(
             table.add_row(r["name"], str(r["guarantee"]), ", ".join(r["needs"]) or "-", r["title"])
         emit_drawn(lambda out: out.print(table))
         return
+    in_full(rows[0], "--set")
+
+
+def in_full(r: Mapping[str, Any], flag: str) -> None:
+    """Print all that is known of one method, or of one way to steer; flag: what sets its options."""
     console = Console(highlight=False)
-    r = rows[0]
     console.print(f"[bold]{r['name']}[/bold]: {r['title']}")
     console.print(r["summary"])
     for key in ("aliases", "kind", "family", "guarantee", "needs", "needs_training", "reduces_to", "parent", "home", "source",
                 "arxiv"):
-        if r[key]:
-            value = r[key]
+        if value := r.get(key):
             shown = ", ".join(map(str, value)) if isinstance(value, list) else "yes" if value is True else value
             console.print(f"  {key.replace('_', ' ')}: {shown}")
     for option, facts in r["options"].items():
-        console.print(f"  --set {option}={written(facts['default'])}  {facts['help']}")
+        console.print(f"  {flag} {option}={written(facts['default'])}  {facts['help']}")
 
 
 def found(words: str) -> tuple[list[str], bool]:

@@ -37,3 +37,10 @@ def without(p_V: Tensor, token: int) -> Tensor:
     out[token] = 0.0
     total = float(out.sum())
     return out / total if total > 0.0 else out
+
+
+def divergence(p_logp_V: Tensor, q_logp_V: Tensor) -> float:
+    """Jensen-Shannon divergence of two laws in nats: 0 (the same) to log 2 (no token in common)."""
+    p_V, q_V = probs(p_logp_V), probs(q_logp_V)
+    m_V = (p_V + q_V) / 2
+    return max(0.0, float(((torch.xlogy(p_V, p_V) + torch.xlogy(q_V, q_V)) / 2 - torch.xlogy(m_V, m_V)).sum()))

@@ -39,6 +39,15 @@ def exits_every(every: int, layers: int) -> tuple[int, ...]:
     return (*range(every, layers, every), layers)
 
 
+def bucket(layers: int, every: int, upper: bool) -> tuple[int, ...]:
+    """Every so many depths of the lower half of the layers, or of the upper one, the last layer left out; at least one.
+    Raises ValueError where there is but one layer."""
+    if layers < 2:
+        raise ValueError(f"the model has {layers} layer: none lies below the last one")
+    low, high = (layers // 2, layers) if upper else (1, max(2, layers // 2))
+    return tuple(d for d in range(low, high) if d % every == 0) or (low,)
+
+
 def halves(skip: str, layers: int) -> frozenset[int]:
     """The halves that `skip` names, such as "3,5a,7m": layer 3 whole, the attention of 5, the MLP of 7; "": none. 2 i is
     the attention of layer i, 2 i + 1 its MLP. Raises ValueError where a name is of another form, a layer is not below

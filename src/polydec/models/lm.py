@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 from weakref import WeakSet
 
@@ -14,6 +15,7 @@ from polydec.core.protocols import Scores
 from polydec.core.scheduler import current_task
 from polydec.core.types import Draft, Reads, Vocab, Want
 from polydec.models.cache import nbytes
+from polydec.models.geometry import Geometry
 from polydec.models.parts import PartSession, SkipSession
 from polydec.models.query import Answer, Network, Query, Run
 from polydec.models.scores import LogitScores, exits_of, picked
@@ -36,6 +38,12 @@ class LM:
     def layers(self) -> int:
         """How many layers a part of a session can choose from; 0 where layers cannot run alone."""
         return self.network.layers if self.network.partial and self.network.tree else 0
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Where its tokens lie to one another. What reads it raises ValueError where the network has no table of its own."""
+        words = self.vocab.words
+        return Geometry(self.network.embed, self.vocab.size if words is None else min(self.vocab.size, len(words.pieces)))
 
     @property
     def nbytes(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from polydec.api import LM, Ask
 from polydec.ask import limits as ask_limits
+from polydec.edge import whole_text
 from polydec.options import shown
 from polydec.serve.errors import Refusal
 from polydec.shapers.sampling import fields as sampling_fields
@@ -122,7 +123,14 @@ def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
         "stop": body.take("stop", ()), "stop_token_ids": body.take("stop_token_ids", ()),
         "ignore_eos": body.flag("ignore_eos"), "include_stop": body.flag("include_stop_str_in_output"),
         "order": body.take("order", "vllm"),
+        "steer": body.take("steer"), "steer_options": body.mapping("steer_options"),
+        "negative_prompt": _whole(body.take("negative_prompt")),
     }
+
+
+def _whole(prompt: Any) -> Any:
+    """A second prompt: a text must hold whole characters, and whatever else it is is looked at with the model."""
+    return whole_text(prompt, "negative_prompt") if isinstance(prompt, str) else prompt
 
 
 def length(body: Body, *names: str, default: int | None = None) -> int | None:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from polydec.api import LM, Ask, Completion, Engine, Piece, Ticket
-from polydec.ask import room
+from polydec.ask import room, steering
 from polydec.core.request import TokenLogprob
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
@@ -169,10 +169,13 @@ class Worker:
         """The request within the server's limits."""
         limits = self.limits
         ids = self.model.ids(ask.prompt, raw=ask.raw)
-        if len(ids) > limits.prompt:
-            raise ValueError(f"prompt has {len(ids)} tokens: this server takes at most {limits.prompt}")
+        steered = steering(self.model, ask, ids, ask.raw)
+        second = () if steered is None or steered.second is None else steered.second
+        for name, text in (("prompt", ids), ("negative_prompt", second)):
+            if len(text) > limits.prompt:
+                raise ValueError(f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}")
         if ask.max_tokens is None:
-            return replace(ask, max_tokens=min(limits.output, room(self.model, ask.method, ids)[0]))
+            return replace(ask, max_tokens=min(limits.output, room(self.model, ask.method, ids, steered)[0]))
         if ask.max_tokens > limits.output:
             raise ValueError(f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}")
         return ask

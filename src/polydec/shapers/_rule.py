@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from polydec.core.protocols import Shaper
+from polydec.core.types import Words
+from polydec.models.geometry import Geometry
 from polydec.options import Option, read
 
 ENGINES = ("transformers", "vllm", "llamacpp")
@@ -16,11 +18,18 @@ ENGINES = ("transformers", "vllm", "llamacpp")
 @dataclass(frozen=True)
 class Setting:
     """What a rule is told beside its own fields. eos: ids that end a text; ends: these and the request's stop ids, in
-    ascending order; seed and choice: name the randomness of rules that draw."""
+    ascending order; seed and choice: name the randomness of rules that draw; words, geometry: of the target, None where it
+    has none or nobody gave them."""
     eos: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     seed: int = 0
     choice: int = 0
+    words: Words | None = None
+    geometry: Geometry | None = None
+
+
+def nothing(shaper: Any, setting: Setting) -> None:
+    """Of a rule that can do with any target."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,7 @@ class Rule:
     always: it acts on a greedy text too (penalties, bias and masks do; what only cuts unlikely tokens off does not).
     token_ids: those of its fields that hold ids of tokens; counts: those that count tokens. Neither means anything to
     another tokenizer.
+    check: (shaper, setting): raises ValueError where the target has not what the rule needs.
 
     Raises ValueError where an engine has no place for it.
     """
@@ -43,6 +53,7 @@ class Rule:
     always: bool = False
     token_ids: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
+    check: Callable[[Any, Setting], None] = nothing
 
     def __post_init__(self) -> None:
         if set(self.place) != set(ENGINES):

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from polydec.core.protocols import Shaper
-from polydec.core.types import Reads
+from polydec.core.types import Reads, Words
+from polydec.models.geometry import Geometry
 from polydec.options import Option, shown
 from polydec.shapers._guard import Guard, Mask
 from polydec.shapers._rule import ENGINES, Rule, Setting
@@ -100,7 +101,8 @@ def _made(sampling: Sampling, setting: Setting) -> dict[str, Shaper[Any] | None]
 
 
 def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eos: Iterable[int] = (),
-                  stop_ids: Iterable[int] = (), seed: int = 0, choice: int = 0) -> tuple[Shaper[Any], ...]:
+                  stop_ids: Iterable[int] = (), seed: int = 0, choice: int = 0, words: Words | None = None,
+                  geometry: Geometry | None = None) -> tuple[Shaper[Any], ...]:
     """The shapers of `sampling` in the order of an engine ("transformers", "vllm", "llamacpp"), or in an order written out
     (the rules of ORDERS, each once, those that are off may be left out). Neutral rules are left out.
 
@@ -108,9 +110,10 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
     move the argmax, is dropped, but penalties, bias and masks always act; Greedy is the last. So a typical or XTC rule
     acts on a greedy text in llama.cpp's order only, where the temperature comes last.
 
-    `eos` and `stop_ids` are what min_tokens holds back; `seed` and `choice` give XTC its coins.
+    `eos` and `stop_ids` are what min_tokens holds back; `seed` and `choice` give XTC its coins; `words` and `geometry` are the
+    target's, which a few rules need (CyclicReflex, Top-W).
     Only the order is the engine's: penalties look at the whole text also where llama.cpp looks at 64 tokens.
-    Raises ValueError for an order that is unknown or lacks a rule that is on.
+    Raises ValueError for an order that is unknown or lacks a rule that is on, and for a rule that needs what is not there.
     """
     if isinstance(order, str):
         if order not in ORDERS:
@@ -122,7 +125,11 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
         raise ValueError(f"order has {shown(bad)}: its rules are {', '.join(ORDERS['vllm'])}" if bad is not None
                          else f"order is {', '.join(order)}: each rule may stand in it once")
     eos = tuple(sorted(eos))
-    made = _made(sampling, Setting(eos, tuple(sorted({*eos, *stop_ids})), seed, choice))
+    setting = Setting(eos, tuple(sorted({*eos, *stop_ids})), seed, choice, words, geometry)
+    made = _made(sampling, setting)
+    for name, shaper in made.items():
+        if shaper is not None:
+            rules()[name].check(shaper, setting)
     lost = next((name for name, s in made.items() if s is not None and name not in order), None)
     if lost is not None:
         raise ValueError(f"order lacks {lost}, which is on: add it where it belongs")

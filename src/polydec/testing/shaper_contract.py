@@ -47,12 +47,13 @@ def texts(size: int, seed: int = 0) -> Iterator[tuple[tuple[int, ...], tuple[int
         yield text[:n // 2], text[n // 2:]
 
 
-def check_shaper(shaper: Shaper[Any], *, size: int = 7, alike: bool = True, shifts: bool = True,
+def check_shaper(shaper: Shaper[Any], *, size: int = 7, alike: bool = True, shifts: bool = True, renames: bool = True,
                  relabel: Relabel | None = None, neutral: Shaper[Any] | None = None) -> None:
     """Raise AssertionError where `shaper` breaks a promise on rows of `size` tokens.
 
     alike: prompt and output count the same, so stepping along tokens equals starting on the longer prompt; shifts: a
-    constant added to all log-weights changes no law (False for rules on logits); relabel: the same rule after tokens
+    constant added to all log-weights changes no law (False for rules on logits); renames: what tokens are called changes no
+    law (False for rules that mean the ids themselves, such as a hash of them); relabel: the same rule after tokens
     were renamed (None: its parameters hold no token ids); neutral: the same rule with parameters that change nothing.
     """
     for prompt, output in texts(size):
@@ -67,6 +68,8 @@ def check_shaper(shaper: Shaper[Any], *, size: int = 7, alike: bool = True, shif
                       "a constant added to all log-weights changed the law (declare shifts=False if it should)")
             if neutral is not None:
                 _same(_shape(neutral, prompt, output, row_V), row_V, "the neutral parameter changed the law")
+        if not renames:
+            continue
         g = torch.Generator().manual_seed(len(output))
         row_V, to = torch.randn(size, generator=g, dtype=torch.float64), torch.randperm(size, generator=g).tolist()
         renamed_V = torch.empty_like(row_V)

@@ -1,0 +1,1 @@
+"""How rows of several laws become one: a rule a file."""

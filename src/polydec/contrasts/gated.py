@@ -1,0 +1,49 @@
+"""USCD: a contrast only where the first law is unsure."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from polydec.core.law import probs
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What `rule` makes where the first law is unsure, and the first law elsewhere. It is unsure where sureness(p) =
+    sqrt((V sum p^2 - 1) / (V - 1)) lies below the threshold: 1 for one token of probability 1, 0 for the uniform law; the
+    standard deviation of p, freed of the vocabulary's size.
+
+    rule: a contrast of any kind; threshold: 0 (never unsure) to 2 (always, above 1).
+
+    Exact: the law is the definition; a pure function of the rows.
+    Reduces to: the first law at threshold 0, `rule` at a threshold above 1. Raises ValueError outside the range.
+    Source: Wang et al., "Improving code generation of LLMs by uncertainty-aware selective contrastive decoding" (USCD), 2024,
+    which speaks of the uncertainty of the prediction; this measure of it and the threshold are our choice.
+    """
+    rule: Any
+    threshold: float = 0.8
+    gated: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.threshold <= 2.0:
+            raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 2")
+
+    @property
+    def laws(self) -> int:
+        return self.rule.laws
+
+    def opens(self, logp_V: Tensor) -> bool:
+        return sureness(logp_V) < self.threshold
+
+    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        return self.rule.mix(first_V, others)
+
+
+def sureness(logp_V: Tensor) -> float:
+    """0 (all tokens are alike) to 1 (only one is possible)."""
+    size = len(logp_V)
+    return 1.0 if size == 1 else math.sqrt(max(0.0, size * float(probs(logp_V).square().sum()) - 1.0) / (size - 1))

@@ -1,0 +1,41 @@
+"""A mixture: a coin decides which law a token is drawn from."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polydec.core.law import NEG_INF
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """log((1 - share) p + share q), p being the first law and q the other; of tokens that p rules out nothing is taken.
+
+    share: 0 to 1, what the other law contributes.
+
+    Exact: the law is the definition; a pure function of two rows.
+    Reduces to: the first law at share 0, the other one at 1 (where the first rules nothing out). Raises ValueError outside the
+    range.
+    Source: the linear interpolation of language models, Jelinek and Mercer, 1980.
+    """
+    share: float = 0.5
+    laws: ClassVar[int] = 1
+    gated: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share <= 1.0:
+            raise ValueError(f"share is {self.share}: it must lie in 0 to 1")
+
+    def opens(self, logp_V: Tensor) -> bool:
+        return True
+
+    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        log_first, log_other = (math.log(x) if x else NEG_INF for x in (1.0 - self.share, self.share))
+        mixed_V = torch.logaddexp(first_V + log_first, others[0] + log_other)
+        mixed_V = torch.where(first_V > NEG_INF, mixed_V, NEG_INF)
+        return mixed_V if float(mixed_V.max()) > NEG_INF else first_V

@@ -1,0 +1,38 @@
+"""Where tokens lie to one another: directions of a model's input embeddings."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+CHUNK = 4096      # rows of the table that are looked at together
+
+
+class Geometry:
+    """Embeddings with each dimension standardised over the vocabulary (mean 0, deviation 1), then brought to length 1. The
+    table is read when somebody first asks, and never copied.
+
+    embed: rows of the table of these ids (NH); known: ids that mean something, 1 and more, the lowest ones: a table may be
+    padded behind them, and its padding counts for nothing.
+    """
+    def __init__(self, embed: Callable[[Sequence[int]], Tensor], known: int) -> None:
+        self._embed, self.known = embed, known
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and 1 / deviation of each dimension; 0 for a dimension in which all tokens agree."""
+        total = squares = torch.zeros(())
+        for first in range(0, self.known, CHUNK):
+            rows_NH = self._embed(range(first, min(self.known, first + CHUNK))).double()
+            total, squares = total + rows_NH.sum(0), squares + rows_NH.square().sum(0)
+        mean_H = total / self.known
+        spread_H = (squares / self.known - mean_H.square()).clamp(min=0.0).sqrt()
+        return mean_H, torch.where(spread_H > 1e-12, 1.0 / spread_H.clamp(min=1e-12), 0.0)
+
+    def directions(self, tokens: Sequence[int]) -> Tensor:
+        """Unit vectors (NH, float64) of these ids; the zero vector for one that lies at the mean."""
+        mean_H, scale_H = self._moments
+        rows_NH = (self._embed(tokens).double() - mean_H) * scale_H
+        return rows_NH / rows_NH.norm(dim=1, keepdim=True).clamp(min=1e-12)

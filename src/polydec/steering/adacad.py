@@ -1,0 +1,33 @@
+"""AdaCAD."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.contrasts.adaptive import Adaptive
+from polydec.core.protocols import Target
+from polydec.kit import SECOND_PROMPT, Kit
+from polydec.options import Note, Within
+from polydec.targets.contrast import Contrast
+
+CARD = Card(
+    name="adacad",
+    title="AdaCAD (adaptive context-aware decoding)",
+    summary="Context-aware decoding whose strength is, at each token, how far the laws with and without the passage differ.",
+    kind="steering", family="ar", guarantee=None,
+    source="Wang et al., AdaCAD: adaptively decoding to balance conflicts between contextual and parametric knowledge, 2024 "
+           "(published: floor 0 for questions, 0.3 for summaries)",
+    reduces_to="no steering where both prompts are the same",
+    home="questions of which only some contradict their passage",
+    needs=(SECOND_PROMPT,),
+    aliases=("adaptive context-aware decoding",), arxiv="2409.07394",
+)
+
+
+def build(
+    kit: Kit, *,
+    floor: Annotated[float, Within(0, 10), "least strength of the contrast"] = 0.0,
+    head: Annotated[float, Within(0, 1), Note("0 is off"),
+                    "least probability, as a fraction of the likeliest token's, that a token must have"] = 0.0,
+) -> Target:
+    return Contrast(kit.target, (kit.second,), Adaptive(floor, head))

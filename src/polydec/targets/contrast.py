@@ -1,0 +1,242 @@
+"""A law made of the rows of several laws that read one text: the first is what is wanted, the others it is held against."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from polydec.core.effects import gather
+from polydec.core.law import normalise
+from polydec.core.protocols import Scores, Session, Target
+from polydec.core.types import Draft, Reads, Vocab, Want
+
+SILENT, ROW = Want(law=Reads.NOTHING), Want()
+
+
+class Contrasting(Protocol):
+    """What becomes of the rows of several laws: a pure function of them, and of nothing else."""
+    @property
+    def laws(self) -> int:
+        """How many others there are beside the first."""
+        ...
+
+    @property
+    def gated(self) -> bool:
+        """Whether there are rows of the first law at which the others are not asked (see `opens`)."""
+        ...
+
+    def opens(self, logp_V: Tensor) -> bool:
+        """Whether the others are asked where the first law has this row; else the row stands as it is."""
+        ...
+
+    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        """Log-weights of the new law, from log-probabilities of the first and of the others. A token that the first law rules
+        out stays out; no weight is NaN or infinite, but for -inf."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The rows of `target` and of `others`, mixed by `rule`. A Target: sessions of all of them are kept in step, so any
+    drafter, verifier or search decodes it, and their passes are merged with everybody's.
+
+    All of them score the same draft, at the same time where the rule is not gated. Under a gated rule the others are asked only
+    for a draft that has a row where the gate is open; until then what was written waits, and is fed in one pass.
+
+    What is read beside the law (rows of the prompt, states, embeddings, the model's own rows, exits) is that of `target`.
+
+    Exact: the law is the definition that lossless methods reproduce; nothing here is approximate.
+    Reduces to: `target` under a rule that gives back the first row.
+    """
+    target: Target
+    others: tuple[Target, ...]
+    rule: Contrasting
+
+    def __post_init__(self) -> None:
+        if len(self.others) != self.rule.laws:
+            raise ValueError(f"others has {len(self.others)} laws: the rule {type(self.rule).__name__} mixes {self.rule.laws}")
+        for other in self.others:
+            self.target.vocab.require_same(other.vocab, "the second model")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    @property
+    def layers(self) -> int:
+        """0: layers of several laws that are kept in step cannot run alone."""
+        return 0
+
+    def open(self, prompt: Sequence[int]) -> ContrastSession:
+        return ContrastSession(self.rule, self.target.open(prompt), [other.open(prompt) for other in self.others])
+
+
+class ContrastSession:
+    """draft: what was scored last, None where nothing is staged; asked: whether the others scored it too; rows: what they said,
+    none where that is not known."""
+    def __init__(self, rule: Contrasting, first: Session, others: Sequence[Session]) -> None:
+        self._rule, self._first, self._others = rule, first, others
+        self._stage(None)
+
+    def _stage(self, draft: Draft | None, rows: Sequence[Scores] = ()) -> None:
+        self._draft, self._rows, self._asked = draft, rows, bool(rows)
+
+    @property
+    def peers(self) -> int:
+        return self._first.peers
+
+    async def prefill(self, want: Want) -> Scores:
+        waiting = () if self._rule.gated else self._others
+        return (await gather(self._first.prefill(want), *(s.prefill(SILENT) for s in waiting)))[0]
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        if want.law is Reads.NOTHING:
+            scores = await self._first.score(draft, want)
+            self._stage(draft)
+            return scores
+        now, rows = replace(want, law=Reads.ROW), list[Scores]()
+        if self._rule.gated:
+            first = await self._first.score(draft, now)
+            if any(self._rule.opens(first.row(i)) for i in range(len(draft))):
+                rows = await gather(*(caught_up(s, draft) for s in self._others))
+        else:
+            first, *rows = await gather(self._first.score(draft, now), *(s.score(draft, ROW) for s in self._others))
+        self._stage(draft, rows)
+        return MadeScores(Mixing(self._rule, first, rows, range(len(draft))), first)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        for session in (self._first, *self._others):
+            session.commit(tokens)
+        self._stage(None)
+
+    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        draft, left = self._draft, self._first.keep(nodes, root)
+        assert draft is not None, "the first law keeps what it never scored"
+        path = [draft.token[i] for i in draft.below(root, nodes)[0]]
+        for session in self._others:
+            if self._asked:
+                session.keep(nodes, root)
+            else:
+                session.commit(path)
+        self._draft, self._rows = left, ()
+        return left
+
+    def evict(self) -> None:
+        for session in (self._first, *self._others):
+            session.evict()
+
+    def states(self, hidden_NH: Tensor) -> Scores:
+        return self._first.states(hidden_NH)
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        return self._first.embed(tokens)
+
+    def bend(self, draft: Draft, scores: Scores) -> Scores:
+        """Mixed at nodes that were scored last; elsewhere nobody knows what the others say, and rows stay as they are."""
+        inner = self._first.bend(draft, scores)
+        if self._draft is None or not self._rows:
+            return inner
+        return MadeScores(Mixing(self._rule, inner, self._rows, places(draft, self._draft)), inner)
+
+    def rewind(self, n: int) -> None:
+        for session in (self._first, *self._others):
+            session.rewind(n)
+        self._stage(None)
+
+    def fork(self, choice: int | None = None) -> ContrastSession:
+        twin = ContrastSession(self._rule, self._first.fork(choice), [s.fork(choice) for s in self._others])
+        twin._draft, twin._rows, twin._asked = self._draft, self._rows, self._asked
+        return twin
+
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
+        raise ValueError("layers cannot run alone where a law is made of several")
+
+    def close(self) -> None:
+        for session in (self._first, *self._others):
+            session.close()
+
+
+async def caught_up(session: Session, draft: Draft) -> Scores:
+    """What a session says of a draft that may have missed much of the text before it: that is fed in chunks first."""
+    await session.prefill(SILENT)
+    return await session.score(draft, ROW)
+
+
+def places(draft: Draft, known: Draft) -> list[int]:
+    """Of each node of a draft the node of `known` that ends the same text; -1 where there is none."""
+    out = list[int]()
+    for i in range(len(draft)):
+        nodes = known.nodes_of([draft.token[0], *(draft.token[j] for j in draft.path_to(i))])
+        out.append(nodes[-1] if len(nodes) == draft.depth[i] + 1 else -1)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Mixing:
+    """Row i of a mixed law. at: of each node its row in those of the others; -1: the others were not asked there."""
+    rule: Contrasting
+    first: Scores
+    rows: Sequence[Scores]
+    at: Sequence[int]
+
+    def __call__(self, i: int) -> Tensor:
+        first_V = self.first.row(i)
+        if not self.rows or self.at[i] < 0 or (self.rule.gated and not self.rule.opens(first_V)):
+            return first_V
+        return self.rule.mix(first_V, [scores.row(self.at[i]) for scores in self.rows])
+
+
+class Making(Protocol):
+    """Makes row i of log-weights."""
+    def __call__(self, i: int) -> Tensor: ...
+
+
+class MadeScores:
+    """Scores whose rows somebody makes; each is made when it is first looked at. inner: what all else is read of."""
+    __slots__ = ("_inner", "_make", "_row", "_weights")
+
+    def __init__(self, make: Making, inner: Scores) -> None:
+        self._make, self._inner = make, inner
+        self._weights: dict[int, Tensor] = {}
+        self._row: dict[int, Tensor] = {}
+
+    def weights(self, i: int) -> Tensor:
+        if i not in self._weights:
+            self._weights[i] = self._make(i)
+        return self._weights[i]
+
+    def row(self, i: int) -> Tensor:
+        if i not in self._row:
+            self._row[i] = normalise(self.weights(i))
+        return self._row[i]
+
+    def certain(self, i: int) -> int | None:
+        return None
+
+    def argmax(self, i: int) -> int:
+        return int(self.weights(i).argmax())
+
+    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        row_V = self.row(i)
+        value_K, token_K = row_V.topk(min(k, len(row_V)))
+        return tuple(token_K.tolist()), tuple(value_K.tolist())
+
+    def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
+        return [list(self.topk(i, k)[0]) for i in rows]
+
+    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        row_V = self.row(i)
+        return tuple(float(row_V[x]) for x in tokens)
+
+    def exit(self, depth: int, nodes: Sequence[int]) -> Scores:
+        return self._inner.exit(depth, nodes)
+
+    @property
+    def hidden_NH(self) -> Tensor | None:
+        return self._inner.hidden_NH
+
+    @property
+    def base(self) -> Scores:
+        return self._inner.base
