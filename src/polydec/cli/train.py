@@ -140,38 +140,45 @@ def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.j
 
 @app.command()
 def heads(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+          kind: Annotated[str, typer.Option(help="medusa, hydra or hydra++")] = "medusa",
           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
-          reads: Annotated[bool, typer.Option(help="heads read the tokens drafted before (Hydra), else the state")] = False,
           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
-          count: Annotated[int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16")] = 3,
-          steps: Annotated[int, typer.Option(help="optimiser steps")] = 600,
-          rate: Annotated[float, typer.Option(help="highest learning rate")] = 1e-3,
+          levels: Annotated[int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")] = 0,
+          steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
+          length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
+          rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
-    """Train draft heads for medusa, or with --reads for hydra; prints what was measured as one JSON object."""
-    from polydec.train.heads import HeadsSpec, train_heads
-    print(json.dumps(train_heads(HeadsSpec(out=str(out), target=target, reads=reads, data=None if data is None else str(data),
-                                           text=None if text is None else str(text), each=each, max_tokens=max_tokens,
-                                           heads=count, steps=steps, rate=rate, seed=seed))))
+    """Train draft heads on the target's last state; prints what was measured as one JSON object."""
+    from polydec.train.states import StatesSpec, train_states
+    print(json.dumps(train_states(StatesSpec(
+        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
+        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, steps=steps, length=length,
+        rate=rate, seed=seed))))
 
 
 @app.command()
 def eagle(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+          kind: Annotated[str, typer.Option(help="eagle or eagle-3")] = "eagle",
           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+          levels: Annotated[int, typer.Option(help="levels that training unrolls (0: as the kind has it)")] = 0,
+          tokens: Annotated[int, typer.Option(help="tokens of a head of its own (eagle-3; 0: all)")] = 0,
           steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
+          length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
           rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
-    """Train the layer that drafts for eagle; prints what was measured as one JSON object."""
-    from polydec.train.eagle import EagleSpec, train_eagle
-    print(json.dumps(train_eagle(EagleSpec(out=str(out), target=target, data=None if data is None else str(data),
-                                           text=None if text is None else str(text), each=each, max_tokens=max_tokens,
-                                           steps=steps, rate=rate, seed=seed))))
+    """Train a layer with a cache of its own on the target's states; prints what was measured as one JSON object."""
+    from polydec.train.states import StatesSpec, train_states
+    print(json.dumps(train_states(StatesSpec(
+        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
+        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, tokens=tokens, steps=steps,
+        length=length, rate=rate, seed=seed))))
 
 
 @app.command("sorted")

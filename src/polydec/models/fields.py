@@ -163,26 +163,39 @@ class StopHeadFields(Strict):
     tied: bool
 
 
-class HeadsFields(Strict):
-    """config.json of draft heads."""
+class LayerFields(Strict):
+    """What a config says of a layer that reads states."""
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 20)]
+    theta: Annotated[float, Field(gt=1, le=1e12)]
+
+
+class OnStates(Strict):
+    """config.json of whatever drafts from a target's states: what all of them say."""
     width: Annotated[int, Field(ge=1, le=1 << 20)]
-    reads: bool
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
     rates: Annotated[list[Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]],
                      Field(min_length=1, max_length=16)]
+    share: Annotated[float, Field(ge=0, le=1e3)] = 0.0
 
 
-class EagleFields(Strict):
-    """config.json of an EAGLE drafter."""
-    width: Annotated[int, Field(ge=1, le=1 << 20)]
-    heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    inner: Annotated[int, Field(ge=1, le=1 << 20)]
-    theta: Annotated[float, Field(gt=0, le=1e12)]
-    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
-    tokenizer: Annotated[str, Field(max_length=100)]
-    rates: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+class HeadsFields(OnStates):
+    """Of draft heads."""
+    reads: bool
+    layer: LayerFields | None = None
+
+
+class EagleFields(OnStates):
+    """Of an EAGLE drafter."""
+    layer: LayerFields
+
+
+class Eagle3Fields(EagleFields):
+    """Of an EAGLE-3 drafter."""
+    depths: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
+    tokens: Annotated[int, Field(ge=1, le=1 << 24)]
 
 
 def check_skeleton(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:

@@ -55,37 +55,58 @@ def gather(spec: Gathering, lm: LM, text: Text, held: bool) -> list[Sample]:
     return samples
 
 
+WINDOW = 3
+"""Tokens that a drafter may read with a state, at most."""
+
+
 @dataclass(frozen=True, eq=False)
 class Lessons:
-    """The target's text, answer after answer. state_NH: before each token, as sessions give them; token_N: what was written
-    there; end_N: where the row's answer ends."""
+    """The target's text with the prompts, text after text. state_NH: before each token, as sessions give them; entry_ND: the
+    same at the depths that a drafter reads, one behind another (none: state_NH); window_NW: the last tokens up to the one
+    written there (the first is repeated where there are fewer); answer_N: whether the target wrote it; end_N: where the row's
+    text ends."""
     state_NH: Tensor
-    token_N: Tensor
+    entry_ND: Tensor
+    window_NW: Tensor
+    answer_N: Tensor
     end_N: Tensor
 
     @staticmethod
-    def of(lm: LM, samples: Sequence[Sample], prompts: bool = False) -> Lessons:
-        """prompts: of all tokens but a prompt's first, else of the answers alone."""
-        state, token, size = list[Tensor](), list[int](), list[int]()
+    def of(lm: LM, samples: Sequence[Sample], depths: Sequence[int] = ()) -> Lessons:
+        state, entry, window, answer, size = list[Tensor](), list[Tensor](), list[list[int]](), list[bool](), list[int]()
         for s in samples:
-            first, ids = 1 if prompts else len(s.prompt_ids), (*s.prompt_ids, *s.output_ids)
-            state.append(states(lm, ids)[first - 1:])
-            token += ids[first:]
-            size.append(len(ids) - first)
+            ids = (*s.prompt_ids, *s.output_ids)
+            own, low = states(lm, ids, depths)
+            state.append(own)
+            entry.append(low)
+            early = (*[ids[0]] * WINDOW, *ids[1:])
+            window += [list(early[i:i + WINDOW]) for i in range(1, len(ids))]
+            answer += [i >= len(s.prompt_ids) for i in range(1, len(ids))]
+            size.append(len(ids) - 1)
         sizes = torch.tensor(size)
-        return Lessons(torch.cat(state), torch.tensor(token), sizes.cumsum(0).repeat_interleave(sizes))
+        return Lessons(torch.cat(state), torch.cat(entry), torch.tensor(window), torch.tensor(answer),
+                       sizes.cumsum(0).repeat_interleave(sizes))
 
-    def ahead(self, n: int) -> Tensor:
-        """Rows whose answer goes on for n tokens behind their own."""
-        at_N = torch.arange(len(self.token_N))
-        return at_N[at_N + n < self.end_N]
+    @property
+    def token_N(self) -> Tensor:
+        """What was written."""
+        return self.window_NW[:, -1]
+
+    def pieces(self, length: int, ahead: int) -> Tensor:
+        """First rows of pieces of so many tokens that end within an answer, with `ahead` further tokens behind them."""
+        at_N = torch.arange(len(self.window_NW))
+        at_N = at_N[at_N + length + ahead <= self.end_N]
+        return at_N[self.answer_N[at_N + length - 1]]
 
 
-def states(lm: LM, ids: Sequence[int]) -> Tensor:
-    """After each of these tokens but the last, fp32. Raises ValueError where the target shows none."""
+def states(lm: LM, ids: Sequence[int], depths: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """After each of these tokens but the last, fp32: after the last layer, and at these depths, one behind another (none: the
+    same). Raises ValueError where the target shows none."""
     session = lm.open(ids)
-    hidden_NH = run([session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True))])[0].hidden_NH
+    scores = run([session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True, exits=tuple(depths)))])[0]
     session.close()
-    if hidden_NH is None:
+    if scores.hidden_NH is None:
         raise ValueError("target shows no hidden states: nothing can be trained on them")
-    return hidden_NH.float()
+    last_NH, nodes = scores.hidden_NH.float(), range(len(ids) - 1)
+    low = [scores.exit(d, nodes).hidden_NH.float() for d in depths]  # pyright: ignore[reportOptionalMemberAccess]
+    return last_NH, torch.cat(low, -1) if low else last_NH
