@@ -22,11 +22,12 @@ from polydec.models import artefact, cpu, denoiser, edge, fields, zoo
 from polydec.models.cpu.library import COMPUTES
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.denoiser import Masked
+from polydec.models.families import FAMILIES
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
 from polydec.models.lm import LM
 from polydec.models.text import Text, default_template
-from polydec.models.transformer import FAMILIES, Transformer
+from polydec.models.transformer import Transformer
 
 BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""

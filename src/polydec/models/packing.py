@@ -19,10 +19,12 @@ LONG = 32                                         # rows from which attention ov
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How many query heads (`all`) share the key and value heads (`kv`), and their width."""
+    """How many query heads (`all`) share the key and value heads (`kv`), and their width; cap: what scores near by tanh, None:
+    they are as they are."""
     all: int
     kv: int
     width: int
+    cap: float | None = None
 
     @property
     def group(self) -> int:
@@ -37,6 +39,11 @@ class Reach:
     scores: Tensor | None
     masked: Tensor | None
     mask: Tensor | None
+
+
+def _capped(scores: Tensor, cap: float | None) -> Tensor:
+    """In place: scores within (-cap, cap)."""
+    return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +68,27 @@ class Span:
     gathers: Tensor
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
     gather: Sequence[Gather]
+    cap: float | None
 
     def attend(self, at: int) -> None:
         if self.gather:
             self.gather[at]()
         keys, values, reach = self.layers[at]
         query, out = self.query.copy_(self.asks), self.out
+        if reach.scores is None and self.cap is not None:
+            for first in range(0, query.shape[2], LONG):       # block by block: all scores at once would fill memory
+                some = slice(first, first + LONG)
+                w = _capped(torch.matmul(query[:, :, some], keys[:, None]), self.cap)
+                w = w if reach.mask is None else w.add_(reach.mask[some])
+                self.gathers[:, :, some].copy_(torch.softmax(w, -1) @ values[:, None])
+            return
         if reach.scores is None:
             KV, g, _, D = query.shape
             y = scaled_dot_product_attention(query, keys.transpose(1, 2)[:, None].expand(KV, g, -1, D),
                                              values[:, None].expand(KV, g, -1, D), reach.mask, scale=1.0)
             self.gathers.copy_(y)
             return
-        scores = torch.bmm(query.view(out.shape), keys, out=reach.scores)
+        scores = _capped(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(torch.softmax(scores, -1), values, out=out)
@@ -90,6 +105,7 @@ class Single:
     out: Tensor
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
     gather: Sequence[Gather]
+    cap: float | None
 
     def attend(self, at: int) -> None:
         if self.gather:
@@ -97,7 +113,7 @@ class Single:
         keys, values, reach = self.layers[at]
         if self.query is not None:
             self.query.copy_(self.asks)
-        scores = torch.bmm(keys, self.columns, out=reach.scores)
+        scores = _capped(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(torch.softmax(scores.transpose(1, 2), -1), values, out=self.out)
@@ -191,9 +207,9 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
         if m == 1:
             query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
-            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather))
+            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather, heads.cap))
         else:
-            spans.append(Span(asks, kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D), goes, layers, gather))
+            spans.append(Span(asks, kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D), goes, layers, gather, heads.cap))
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 

@@ -17,13 +17,12 @@ from polydec.models.cache import GROWTH, Cache
 from polydec.models.cpu.library import COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
-from polydec.models.fields import check_skeleton
+from polydec.models.families import Config, read
 from polydec.models.packing import passes
 from polydec.models.pages import advise
 from polydec.models.query import Answer, Query, bounded
 from polydec.models.rope import Rope
 from polydec.models.scores import NOT_FINITE
-from polydec.models.transformer import FAMILIES, Config
 
 LIMIT = 512                                       # rows of a pass: more gain nothing, and each holds memory
 MOST = 1 << 24                                    # of any count in a config
@@ -40,23 +39,23 @@ class CpuStep:
     tree = rollback = True
     partial = True
 
-    def __init__(self, config: Config, rope: Rope, head: int, outputs: int, threads: int, isa: str, compute: str) -> None:
+    def __init__(self, config: Config, outputs: int, threads: int, isa: str, compute: str) -> None:
         c, self._lib = config, library()
-        self.config, self.layers, self.context, self.size, self.threads = c, c.layers, rope.context, c.vocab, threads
-        self._rope, self._head, self._outputs = rope, head, outputs
+        self.config, self.layers, self.context, self.size, self.threads = c, c.layers, c.context, c.vocab, threads
+        self._head, self._outputs = c.head, outputs
         self._every, self._no_exit = tuple(range(c.layers)), (-1,) * c.layers
         self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
         self._turned, self.kernel = 0, ""
         self._tokens: Tensor | None = None
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
         self.dtype, self.approximate, self.cost = "", "", 0.0
-        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, head, c.inner, self.context, outputs, rope.dim, c.eps)
+        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, c.head, c.inner, self.context, outputs, c.turned, c.eps)
         if self.context > MOST:
             raise ValueError(f"the context is {self.context} positions: the native step serves up to {MOST}")
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
         if not self._model:
             raise ValueError(f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
-                             f"multiples of 32, head {head} of 16, the instruction set {isa or 'auto'!r} one that runs here")
+                             f"multiples of 32, head {c.head} of 16, the instruction set {isa or 'auto'!r} one that runs here")
         self.compute = compute
         self._check(self._lib.step_compute(self._model, COMPUTES[compute]))
 
@@ -75,33 +74,29 @@ class CpuStep:
         then approximate). Raises ValueError where the library does not serve this network (a block type or an odd shape that
         it lacks), OSError where there is none.
         """
-        if config.get("model_type") in FAMILIES:
-            check_skeleton(config, weights)
-        c = Config.of(config)
+        c, weights = read(config, weights)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
         if not 1 <= threads <= 1024:
             raise ValueError(f"threads is {threads}: it must lie in 1 to 1024")
         if compute not in COMPUTES:
             raise ValueError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}")
         load = Loader(weights, quantize)
-        head = int(config.get("head_dim") or load.shape("model.layers.0.self_attn.q_proj.weight")[0] // c.heads)
-        rope = Rope.of(config, head)
-        if rope.dim != head and load.paired:
-            raise ValueError(f"rotary embedding turns {rope.dim} of {head} dimensions: the native step reads such models from "
-                             "safetensors only")
+        if c.turned != c.head and load.paired:
+            raise ValueError(f"rotary embedding turns {c.turned} of {c.head} dimensions: the native step reads such models "
+                             "from safetensors only")
         tokens = weights["lm_head.tokens"].long() if "lm_head.tokens" in weights else None
-        net = CpuStep(c, rope, head, c.vocab if tokens is None else len(tokens), threads, isa, compute)
+        net = CpuStep(c, c.vocab if tokens is None else len(tokens), threads, isa, compute)
         net._tokens = tokens
         if any(c.windows):
             widths = array("i", [w or 0 for w in c.windows])
             net._check(net._lib.step_windows(net._model, *widths.buffer_info()))
-        net._widen = load_all(load, c, head, net._put, tokens)
+        net._widen = load_all(load, c, net._put, tokens)
         if not load.quantised:                    # whatever was asked for, floats are multiplied as floats
             net.compute = "float32"
         net.kernel = f"native {net._lib.step_set(net._model).decode()} {net.compute}"
         rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
         net.dtype, net.approximate = load.summary, ", ".join(filter(None, (load.approximate, rounded)))
-        layer = (2 * c.heads + 2 * c.kv_heads) * head * c.width + 3 * c.inner * c.width
+        layer = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width + 3 * c.inner * c.width
         net.cost = float(c.layers * layer + net._outputs * c.width)
         return net
 
@@ -126,7 +121,7 @@ class CpuStep:
         if positions > self.context:
             raise ValueError(f"the sequence has {positions} positions: the model's context holds {self.context}")
         n = min(self.context, max(positions, 2 * self._turned, 1024))
-        table = rotary(self._rope, n)
+        table = rotary(self.config.ropes[0], n)
         cosine, sine = (np.ascontiguousarray(t.numpy()) for t in table)
         self._check(self._lib.step_rotary(self._model, cosine.ctypes.data, sine.ctypes.data, min(cosine.size, sine.size), n))
         self._turned = n

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from polydec.models import pages
 from polydec.models.cpu.library import PARTS, TYPES, library
-from polydec.models.gguf import ARCHITECTURES, GGUF, Entry
-from polydec.models.transformer import Config
+from polydec.models.families import Config
+from polydec.models.gguf import GGUF, Entry
+from polydec.models.gguf_families import ARCHITECTURES
 
 _FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _NAMES = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
@@ -38,7 +39,7 @@ class _File:
     """The blocks of a GGUF file under their Hugging Face names."""
     def __init__(self, file: GGUF) -> None:
         self._file = file
-        self.paired = ARCHITECTURES[file.architecture][1]
+        self.paired = ARCHITECTURES[file.architecture].paired
 
     def entry(self, name: str) -> Entry:
         return self._file.entries[self._file._names[name]]
@@ -163,7 +164,7 @@ def q4_1(weight_NK: Tensor) -> np.ndarray:
 QUANTISED: Mapping[str, Callable[[Tensor], np.ndarray]] = {"q8_0": q8_0, "q4_1": q4_1}
 
 
-def load_all(load: Loader, c: Config, head: int, put: Callable[[int, int, Item], int], tokens: Tensor | None,
+def load_all(load: Loader, c: Config, put: Callable[[int, int, Item], int], tokens: Tensor | None,
              ) -> Callable[[Sequence[int]], Tensor] | None:
     """Every tensor into the library, in order of use. What looks embeddings up where the library cannot: a narrow table
     and a matrix that widens it."""
@@ -189,7 +190,7 @@ def load_all(load: Loader, c: Config, head: int, put: Callable[[int, int, Item],
             full = f"model.layers.{i}.{name}"
             if part in ("q_norm", "k_norm") and full + ".weight" not in load:
                 continue
-            give(part, i, full, head if part in "qk" else 0)
+            give(part, i, full, c.head if part in "qk" else 0)
     give("norm", 0, "model.norm")
     if "lm_head.weight" in load:
         give("head", 0, "lm_head")
