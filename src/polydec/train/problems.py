@@ -2,7 +2,7 @@
 
 A solution is a line for each step and, last, a line of "=" and the answer. Three kinds:
 
-- chain: `12+7*3-5`, taken from left to right: `12+7=19`, `19*3=57`, `57-5=52`, `=52`. Nothing to choose; one slip spoils it.
+- chain: `2+7*3-5`, taken from left to right: `2+7=9`, `9*3=27`, `27-5=22`, `=22`. Nothing to choose; one slip spoils it.
 - make: `24 from 3 7 5 2`, the game of 24 with any goal: two numbers become one until one is left: `3*7=21 5 2`, …
 - order: `ABCD B<D A!1 C=3`: who sits where, from clues (C=3: on seat 3, A!1: not on seat 1, B<D: left of, A~B: beside,
   A^B: not beside); exactly one order fits. `A=2`, `B=1`, …, `=BACD`.
@@ -18,7 +18,7 @@ from itertools import permutations
 
 from polydec.train.data import held_out
 
-LARGEST = 99
+LARGEST = 30
 """No number is larger, or below 0."""
 
 
@@ -94,7 +94,7 @@ def _slip_digit(r: random.Random, question: str, before: Sequence[str], line: st
 def _draw_chain(r: random.Random) -> Problem:
     value = r.randint(1, LARGEST)
     question, steps = str(value), list[str]()
-    for _ in range(r.randint(3, 6)):
+    for _ in range(r.randint(3, 7)):
         sign, other, after = "", 0, None
         while after is None:
             sign = r.choice("+-*")
@@ -140,7 +140,7 @@ def _reaches(left: tuple[int, ...], goal: int) -> bool:
 
 
 def _draw_make(r: random.Random) -> Problem:
-    numbers = [r.randint(1, 12) for _ in range(r.choice((3, 3, 4)))]
+    numbers = [r.randint(1, 9) for _ in range(r.choice((3, 3, 4)))]
     left, steps = tuple(numbers), list[str]()
     while len(left) > 1:
         moves = _moves(left)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,15 +19,16 @@ from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.train.loop import Schedule, fit
 from polydec.train.network import Llama, Shape, Trunk, save_directory
-from polydec.train.problems import KINDS, Problem
+from polydec.train.problems import KINDS, LARGEST, Problem
 from polydec.train.progress import shown
 from polydec.train.tokens import tokenizer_files, train_tokenizer
 
-VOCAB = 256 + len(SPECIAL)
-"""Bytes and the special tokens: digits stand alone."""
+NUMBERS = tuple(map(str, range(10, LARGEST + 1)))
+VOCAB = 256 + len(SPECIAL) + len(NUMBERS)
+"""Bytes, the special tokens, and a token for each number of two digits that problems hold."""
 
 CONTEXT = 256
-"""Positions that the model can be asked for; the longest problem and its solution take about 110."""
+"""Positions that the model can be asked for; the longest problem and its solution take about 90."""
 
 NOT_LEARNED = -100
 """Stands for a token that is read and not learned to write."""
@@ -53,13 +54,14 @@ class ReasonerSpec:
     judging: float = 0.2
     seed: int = 0
     rate: float = 3e-3
+    muon: float = 0.02
 
     def __post_init__(self) -> None:
         for name in ("steps", "rows", "layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if not 112 <= self.length <= CONTEXT:
-            raise ValueError(f"length is {self.length}: it must lie in 112 to {CONTEXT}")
+        if not 96 <= self.length <= CONTEXT:
+            raise ValueError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
         if self.width < 32 or self.width % 32:
             raise ValueError(f"width is {self.width}: it must be a multiple of 32")
         if not 0 <= self.flawed < 1:
@@ -103,7 +105,7 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, or a state that belongs to
     another run."""
     out, began = Path(spec.out), time.perf_counter()
-    tokenizer = train_tokenizer([], VOCAB)
+    tokenizer = number_tokenizer()
     shape = Shape(VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT)
     learner, rows = Reasoner(shape, spec.seed), Rows(tokenizer, spec)
     apart = rows.batch(-1, 4 * spec.rows)
@@ -111,7 +113,7 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     def loss(step: int) -> tuple[Tensor, int]:
         return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
 
-    schedule = Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps), judge_every=200)
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200)
     identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds)}
     out.mkdir(parents=True, exist_ok=True)
     with shown("reasoner", spec.steps) as watch:
@@ -164,6 +166,13 @@ class Rows:
 
     def _ids(self, text: str) -> Sequence[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def number_tokenizer() -> Tokenizer:
+    """Bytes, and numbers as they stand."""
+    tokenizer = train_tokenizer([], 256 + len(SPECIAL))
+    tokenizer.add_tokens([AddedToken(n, normalized=False) for n in NUMBERS])
+    return tokenizer
 
 
 def asked(question: str) -> str:

@@ -10,12 +10,11 @@ from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript, common
-from polydec.core.types import Edit, Exactness, Reads, Vocab
-from polydec.families.ar.walk import Method, Walk
-from polydec.families.search.attempt import Attempt
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.families.ar.walk import Method
+from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.best_of import score
 from polydec.families.search.protocols import Pick, Reward
-from polydec.families.search.stats import SearchStats
 
 
 @dataclass(frozen=True)
@@ -53,28 +52,22 @@ class Rollouts:
         return self.target.vocab
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """All choices at once; the prompt is fed once."""
-        answers = [into.open(choice) for choice in request.choices]
-        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
-        walk = await Walk.open(self.method, request.prompt, base=base, whole=True)
-        first = Attempt(walk, into.hypothesis(), request.logprobs)
-        held = [first]
-        try:
-            groups = [[first.fork(choice) for _ in range(self.tries)] for choice in request.choices]
-            held += [attempt for group in groups for attempt in group]
-            return await gather(*(self._answer(answer, group, rng(choice))
-                                  for answer, group, choice in zip(answers, groups, request.choices, strict=True)))
-        finally:
-            for attempt in held:
-                attempt.close()
+        """Texts for each choice."""
+        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+            choice = answer.choice or 0
+            held += (tries := [root.fork(choice) for _ in range(self.tries)])
+            root.close()
+            return await self._answer(answer, tries, rng(choice))
+
+        return await for_each(self.method, request, into, write)
 
     async def _answer(self, answer: Text, tries: Sequence[Attempt], rng: Rng) -> Result:
-        streams, passes, first, finished = streams_of(rng, self.tries), 0, 0, list[Attempt]()
+        streams, first, finished = streams_of(rng, self.tries), -1, list[Attempt]()
         while len(finished) < self.enough and (live := [i for i, t in enumerate(tries) if not t.ended]):
-            await gather(*(tries[i].round(streams[i]) for i in live))
-            passes += 1
+            for i, r in zip(live, await gather(*(tries[i].look(streams[i]) for i in live)), strict=True):
+                tries[i].take(r)
             sure = common(t.text for t in tries)
-            if passes == 1:
+            if first < 0:
                 first = len(sure)
                 answer.edit(Edit())               # the clock of decoding starts, whether anything is certain or not
             answer.follow(tries[0].text, len(sure))
@@ -88,15 +81,11 @@ class Rollouts:
                 t.close()
         if self.reward is not None:
             await gather(*(t.judge(self.reward) for t in pool))
-            passes += 1
         seen = [t.tried(self.vocab.words) for t in pool]
         which = self.pick.pick(seen)
         pool[which].text.score = score(seen[which])
         answer.follow(pool[which].text)
-        spent = SearchStats()
-        for t in tries:
-            spent = spent.plus(t.spent)
-        return answer.result(replace(spent, passes=passes, first=first))
+        return answer.result(replace(side_by_side([t.spent for t in tries]), first=first))
 
 
 def streams_of(rng: Rng, count: int) -> list[Rng]:

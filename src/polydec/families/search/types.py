@@ -19,15 +19,18 @@ class Tried:
 
 @dataclass(frozen=True)
 class Steps:
-    """Where a step of a text ends: with the token that completes `delimiter`, or after `most` tokens (at least 1). words: how
-    tokens read; without them only their number counts."""
-    delimiter: str
+    """Where a step of a text ends: with the token that completes one of `delimiters`, or after `most` tokens (at least 1).
+    words: how tokens read; without them only their number counts."""
+    delimiters: tuple[str, ...]
     most: int
     words: Words | None
 
     def closes(self, step: Sequence[int]) -> bool:
         """Whether these tokens, all of one step so far, are the whole of it."""
-        return len(step) >= self.most or (self.words is not None and self.delimiter in self.words.decode(step))
+        if len(step) >= self.most:
+            return True
+        said = "" if self.words is None else self.words.decode(step)
+        return any(d in said for d in self.delimiters)
 
 
 def answer_of(said: str, mark: str) -> str:
