@@ -45,11 +45,11 @@ class ReasonerSpec:
     """
     out: str
     kinds: tuple[str, ...] = tuple(KINDS)
-    steps: int = 3000
-    rows: int = 16
+    steps: int = 2000
+    rows: int = 8
     length: int = 128
     width: int = 128
-    layers: int = 5
+    layers: int = 4
     flawed: float = 0.3
     judging: float = 0.2
     seed: int = 0
