@@ -38,17 +38,18 @@ def mean_logp(result: Result) -> float:
 
 
 def check_search(make: Make, width: int, *, wide: Wide | None = None, expected: Callable[[Target, int], Ranked] | None = None,
-                 score: Callable[[Result], float] | None = mean_logp) -> None:
+                 score: Callable[[Result], float] | None = mean_logp, ranked: bool = True) -> None:
     """Raise AssertionError unless what `make` gives is a search that can be relied on.
 
     width: the most answers that it gives; wide: the same search at any width, which must find the best texts of all where it is
     as wide as there are texts, ranked by their mean log-probability (None: no width does that); expected: what `make` itself
     finds of a target within a number of tokens, from a reference (None: there is none); score: what a result's score must be,
-    from its log-probabilities (None: something else counts in)."""
+    from its log-probabilities (None: something else counts in); ranked: whether answers are sorted by a score, else they are
+    drawn, in this order."""
     check_refusal(make, width)
     check_sessions(make)
     check_events(make, min(width, 2))
-    check_results(make, min(width, 2), score)
+    check_results(make, min(width, 2), score, ranked)
     check_neighbours(make, min(width, 2))
     if wide is not None:
         check_exhaustive(wide)
@@ -98,9 +99,9 @@ def _brute(target: LM, length: int, shapers: Sequence[Any], stop: str) -> Ranked
     return sorted(((math.log(p) / len(text), text) for text, p in law.items()), reverse=True)
 
 
-def check_results(make: Make, n: int, score: Callable[[Result], float] | None) -> None:
-    """Answers differ and are sorted; each ends where it must; log-probabilities are those of its own tokens, and its score is
-    made of them."""
+def check_results(make: Make, n: int, score: Callable[[Result], float] | None, ranked: bool = True) -> None:
+    """Answers differ and are sorted by their scores; each ends where it must; log-probabilities are those of its own tokens,
+    and its score is made of them."""
     for seed in range(24):
         target = toy(seed, 5, sharp=2.0)
         stop = ("", "ab", "cc", "d")[seed % 4]
@@ -111,7 +112,8 @@ def check_results(make: Make, n: int, score: Callable[[Result], float] | None) -
         texts, scores = [r.token_ids for r in found], [r.score for r in found if r.score is not None]
         assert len(found) == n and [r.choice for r in found] == list(request.choices), "not every choice has an answer"
         assert len(set(texts)) == n, f"one text is given twice: {texts}"
-        assert len(scores) == n and scores == sorted(scores, reverse=True), f"the scores are not sorted: {scores}"
+        assert not ranked or len(scores) == n, f"an answer has no score: {scores}"
+        assert scores == sorted(scores, reverse=True), f"the scores are not sorted: {scores}"
         for r in found:
             ends_rightly(target, r, request, stop)
             noted_rightly(bend(target, shapers), r)
