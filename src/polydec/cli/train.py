@@ -200,3 +200,39 @@ def nested(out: Annotated[Path, typer.Option(help="directory to write")],
     result = train_sorted(SortedSpec(str(out), target, None if data is None else str(data), layers, width, depths, distil,
                                      steps, seed=seed))
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+
+
+@app.command()
+def reasoner(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
+             kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+             steps: Annotated[int, typer.Option(help="optimiser steps")] = 2000,
+             rows: Annotated[int, typer.Option(help="rows of problems a step")] = 8,
+             width: Annotated[int, typer.Option(help="of the network")] = 128,
+             layers: Annotated[int, typer.Option(help="of the network")] = 4,
+             seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
+             json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
+    """Train a small model on problems in several steps that are generated and checked; says how long it will take."""
+    from polydec.train.reasoner import ReasonerSpec, train_reasoner
+    result = train_reasoner(ReasonerSpec(str(out), _names(kinds), steps, rows, width=width, layers=layers, seed=seed))
+    if json_:
+        print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+        return
+    print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+          f"loss {result['loss']:.3f} nats; written to {out}")
+
+
+@app.command()
+def prm(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+        target: Annotated[str, typer.Option(help="the reasoner: a name like --model's")] = "zoo:reasoner",
+        kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+        each: Annotated[int, typer.Option(help="problems of each kind that the target solves")] = 1500,
+        temperature: Annotated[float, typer.Option(help="at which it solves them")] = 1.0,
+        steps: Annotated[int, typer.Option(help="optimiser steps")] = 1500,
+        seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train a process reward model for a reasoner on its own solutions; prints what was measured as one JSON object."""
+    from polydec.train.prm import PrmSpec, train_prm
+    print(json.dumps(train_prm(PrmSpec(str(out), target, _names(kinds), each, temperature, steps=steps, seed=seed))))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -163,6 +163,14 @@ class StopHeadFields(Strict):
     tied: bool
 
 
+class StepRewardFields(Strict):
+    """config.json of a process reward model."""
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    inner: Annotated[int, Field(ge=1, le=1 << 16)]
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+
+
 class LayerFields(Strict):
     """What a config says of a layer that reads states."""
     heads: Annotated[int, Field(ge=1, le=1 << 12)]

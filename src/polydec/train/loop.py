@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from polydec.edge import Record, checked, sentence
 from polydec.files import replace
+from polydec.train.muon import Muon
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def optimisers(network: nn.Module, s: Schedule) -> list[torch.optim.Optimizer]:
     groups = [{"params": g, "weight_decay": w} for g, w in ((decayed, s.weight_decay), (plain, 0.0)) if g]
     out: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=s.rate, betas=(0.9, 0.95), eps=1e-8)]
     if deep:
-        out.append(torch.optim.Muon(deep, lr=s.muon, weight_decay=s.weight_decay))
+        out.append((torch.optim.Muon if bf16_is_native() else Muon)(deep, lr=s.muon, weight_decay=s.weight_decay))
     return out
 
 
@@ -223,9 +224,14 @@ def precision(enabled: bool) -> Any:
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
 
 
+def bf16_is_native() -> bool:
+    """Whether this machine has bf16 arithmetic of its own."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def bf16_is_faster(width: int = 512, rows: int = 1024) -> bool:
     """Whether a matrix product in bf16 is measurably faster than in fp32 here; False without bf16 arithmetic, unmeasured."""
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not bf16_is_native():
         return False
 
     def seconds(dtype: torch.dtype) -> float:

@@ -74,11 +74,11 @@ class DiverseBeam:
             groups: Sequence[Group] = [Group((Beam(into.hypothesis(), 0.0, 0),))] * self.groups
             while fed := {b.node for g in groups for b in g.live}:
                 scores, chosen, grown = await tree.score(), Counter[int](), list[Group]()
-                stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + len(fed))
                 for g in groups:
                     after, tokens = self._step(g, scores, chosen, request)
                     grown.append(after)
                     chosen.update(tokens)
+                stats = stats.plus(SearchStats(1, scored=len(fed), written=chosen.total()))
                 groups = _placed(grown, tree)
                 best.settle([b.text for g in groups for b in (*g.live, *g.ended)])
         finally:
