@@ -30,7 +30,9 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True)
 class Config:
-    """What a config.json says of the Llama skeleton. windows: of each layer its sliding window, None where it has none."""
+    """What a config.json says of the Llama skeleton. windows: of each layer its sliding window, None where it has none; block:
+    of a model that is not causal, in blocks of how many positions it sees (all of its own and of those before; 0: everything).
+    """
     vocab: int
     width: int
     layers: int
@@ -41,6 +43,7 @@ class Config:
     windows: tuple[int | None, ...]
     causal: bool
     tied: bool | None
+    block: int = 0
 
     @staticmethod
     def of(c: Mapping[str, Any]) -> Config:
@@ -66,7 +69,8 @@ class Config:
         if not causal and any(windows):
             raise ValueError("sliding_window is set in a bidirectional model: only causal ones can have it")
         return Config(c["vocab_size"], c["hidden_size"], c["num_hidden_layers"], heads, kv_heads, c["intermediate_size"],
-                      c.get("rms_norm_eps", 1e-6), windows, causal, c.get("tie_word_embeddings"))
+                      c.get("rms_norm_eps", 1e-6), windows, causal, c.get("tie_word_embeddings"),
+                      0 if causal else c.get("polydec_block") or 0)
 
 
 def _windows(c: Mapping[str, Any]) -> tuple[int | None, ...]:
@@ -148,8 +152,8 @@ class Transformer:
 
         dtype: "auto" | "float32" | "bfloat16" | "float16" | "float64", see linear.py. Beyond the published names,
         `lm_head.tokens` [C] with `lm_head.weight` [C, width] answers these ids only (others: -inf),
-        `model.embed_tokens.proj.weight` [width, embed width] widens embeddings, and `polydec_causal: false` lets every
-        position see all that are staged. Raises ValueError for an architecture, activation, rope type, dtype or device
+        `model.embed_tokens.proj.weight` [width, embed width] widens embeddings, `polydec_causal: false` lets every
+        position see all that are staged, and with `polydec_block: B` all up to the end of its own block of B. Raises ValueError for an architecture, activation, rope type, dtype or device
         that it does not know, and for missing tensors or wrong shapes.
         """
         if dtype not in DTYPES:
@@ -266,7 +270,7 @@ class Transformer:
         pairs = torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2)))
         turn = self._turns([*p.positions, *[p.positions[-1]] * (T - len(p))])
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
-        attend = attention(p, qkv, mixed, heads, c.windows, c.causal)
+        attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block)
         norm, divide = torch.linalg.vector_norm, torch.div
         taps = {d for q in p.queries for d in q.want.exits}
         for at, i in enumerate(p.layers):

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lea", "Mia", "Noel", "Olga", "Pia")
+LETTERS = "abcdefghijklmnop"
+ITEMS = (3, 8)
+"""The fewest and the most of a list."""
 TOWNS = ("Arles", "Bonn", "Cork", "Delft", "Essen", "Faro", "Ghent", "Hull", "Izmir", "Jena", "Kyoto", "Lima")
 
 
@@ -31,18 +34,44 @@ def _sort(r: random.Random) -> Task:
     return Task("sort: " + " ".join(items), " ".join(sorted(items)))
 
 
+def _shuffle(r: random.Random) -> Task:
+    items = r.sample(LETTERS, r.randint(*ITEMS))
+    return Task("shuffle: " + " ".join(items), " ".join(r.sample(items, len(items))))
+
+
+def _fill(r: random.Random) -> Task:
+    count, start = r.randint(*ITEMS), r.randrange(len(LETTERS))
+    items = [LETTERS[(start + i) % len(LETTERS)] for i in range(count)]
+    shown = r.randrange(count)
+    seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
+    return Task("fill: " + " ".join(seen), " ".join(items))
+
+
+def _chain(r: random.Random) -> Task:
+    places = r.sample(LETTERS, r.randint(4, 6))
+    steps = [f"{a} {b}" for a, b in zip(places, places[1:])]
+    return Task(f"chain: {places[0]} / " + " / ".join(r.sample(steps, len(steps))), " ".join(places[1:]))
+
+
+def _sums(r: random.Random) -> Task:
+    digits = [r.randrange(10) for _ in range(r.randint(*ITEMS))]
+    sums = [sum(digits[:i + 1]) % 10 for i in range(len(digits))]
+    return Task("sums: " + "".join(map(str, digits)), "".join(map(str, sums)))
+
+
 def _slots(r: random.Random) -> Task:
     name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
-    said = [f"{name} lives in {town}", f"and is {age} years old"]
-    return Task(f"slots: {said[0]} {said[1]}", f"name={name} town={town} age={age}")
+    return Task(f"slots: {name} lives in {town}, aged {age}", f"name: {name} town: {town} age: {age}")
 
 
 def _items(r: random.Random) -> list[str]:
-    return [r.choice("abcdefghijklmnopqrst") for _ in range(r.randint(3, 6))]
+    return [r.choice(LETTERS) for _ in range(r.randint(*ITEMS))]
 
 
-TASKS: Mapping[str, Callable[[random.Random], Task]] = {"copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots}
-"""By name, what makes one."""
+TASKS: Mapping[str, Callable[[random.Random], Task]] = {
+    "copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots, "fill": _fill, "shuffle": _shuffle, "sums": _sums,
+    "chain": _chain}
+"""By name, what makes one. Of the last three the tokens of an answer depend on each other: one pass cannot know them all."""
 
 
 def make(name: str, seed: int, number: int, held: bool = False) -> Task:
