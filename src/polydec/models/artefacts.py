@@ -4,9 +4,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polydec.models import artefact, eagle, edge, heads, ngrams, stop_head, zoo
+from polydec.models import artefact, eagle, edge, filter, heads, ngrams, stop_head, zoo
 
-MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, eagle)}
+MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, eagle, filter)}
 """The module that reads each kind."""
 
 

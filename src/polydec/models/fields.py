@@ -165,6 +165,11 @@ class StopHeadFields(Strict):
     tied: bool
 
 
+class FilterFields(Strict):
+    """config.json of a filter of confidences."""
+    block: Annotated[int, Field(ge=1, le=4096)]
+
+
 class HeadsFields(Strict):
     """config.json of draft heads."""
     width: Annotated[int, Field(ge=1, le=1 << 20)]

@@ -25,9 +25,6 @@ from polydec.train.tokens import tokenizer_files, train_tokenizer
 VOCAB = 416
 """Tokens of the tokenizer; the mask is one more."""
 
-CONTEXT = 512
-"""Positions that the model takes."""
-
 LEAST = 1e-3
 """The smallest chance of a mask."""
 
@@ -42,12 +39,12 @@ class DiffusionSpec:
     """
     out: str
     tasks: tuple[str, ...] = tuple(TASKS)
-    steps: int = 8000
+    steps: int = 4000
     rows: int = 64
-    shortest: int = 28
-    length: int = 40
+    shortest: int = 27
+    length: int = 32
     width: int = 128
-    layers: int = 5
+    layers: int = 4
     seed: int = 0
     rate: float = 2e-3
 
@@ -75,7 +72,7 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
     out, began = Path(spec.out), time.perf_counter()
     tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
     size = tokenizer.get_vocab_size()
-    shape = Shape(size + 1, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT)
+    shape = Shape(size + 1, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, spec.length)
     network = bidirectional(Llama(shape, seed=spec.seed))
     rows = Rows(tokenizer, spec)
 
@@ -91,7 +88,7 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
         curve = fit(network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
     end, begin = tokenizer.token_to_id(END), tokenizer.token_to_id(BEGIN)
     config = {**shape.config(bos=begin, eos=end), "polydec_causal": False, "polydec_mask": size}
-    save_directory(out, network, config, files=tokenizer_files(tokenizer, CONTEXT), dtype=torch.float32)
+    save_directory(out, network, config, files=tokenizer_files(tokenizer, spec.length), dtype=torch.float32)
     result = {"parameters": sum(p.numel() for p in network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
               "seconds": round(time.perf_counter() - began, 1), "curve": curve}
     files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lea", "Mia", "Noel", "Olga", "Pia")
-LETTERS = "abcdefghijklmnop"
-ITEMS = (3, 8)
-"""The fewest and the most of a list."""
+DIGITS = "0123456789"
+ITEMS = 6
+"""Of a list."""
 TOWNS = ("Arles", "Bonn", "Cork", "Delft", "Essen", "Faro", "Ghent", "Hull", "Izmir", "Jena", "Kyoto", "Lima")
 
 
@@ -21,51 +21,51 @@ class Task:
 
 def _copy(r: random.Random) -> Task:
     items = _items(r)
-    return Task("copy: " + " ".join(items), " ".join(items))
+    return Task(f"copy: {items}", items)
 
 
 def _reverse(r: random.Random) -> Task:
     items = _items(r)
-    return Task("reverse: " + " ".join(items), " ".join(reversed(items)))
+    return Task(f"reverse: {items}", items[::-1])
 
 
 def _sort(r: random.Random) -> Task:
     items = _items(r)
-    return Task("sort: " + " ".join(items), " ".join(sorted(items)))
+    return Task(f"sort: {items}", "".join(sorted(items)))
 
 
 def _shuffle(r: random.Random) -> Task:
-    items = r.sample(LETTERS, r.randint(*ITEMS))
-    return Task("shuffle: " + " ".join(items), " ".join(r.sample(items, len(items))))
+    items = r.sample(DIGITS, ITEMS)
+    return Task("shuffle: " + "".join(items), "".join(r.sample(items, ITEMS)))
 
 
 def _fill(r: random.Random) -> Task:
-    count, start = r.randint(*ITEMS), r.randrange(len(LETTERS))
-    items = [LETTERS[(start + i) % len(LETTERS)] for i in range(count)]
-    shown = r.randrange(count)
+    start = r.randrange(10)
+    items = "".join(DIGITS[(start + i) % 10] for i in range(ITEMS))
+    shown = r.randrange(ITEMS)
     seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
-    return Task("fill: " + " ".join(seen), " ".join(items))
+    return Task("fill: " + " ".join(seen), items)
 
 
 def _chain(r: random.Random) -> Task:
-    places = r.sample(LETTERS, r.randint(4, 6))
-    steps = [f"{a} {b}" for a, b in zip(places, places[1:])]
-    return Task(f"chain: {places[0]} / " + " / ".join(r.sample(steps, len(steps))), " ".join(places[1:]))
+    places = r.sample(DIGITS, ITEMS - 1)
+    steps = [a + b for a, b in zip(places, places[1:])]
+    return Task(f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:]))
 
 
 def _sums(r: random.Random) -> Task:
-    digits = [r.randrange(10) for _ in range(r.randint(*ITEMS))]
-    sums = [sum(digits[:i + 1]) % 10 for i in range(len(digits))]
-    return Task("sums: " + "".join(map(str, digits)), "".join(map(str, sums)))
+    items = _items(r)
+    sums = [sum(map(int, items[:i + 1])) % 10 for i in range(ITEMS)]
+    return Task(f"sums: {items}", "".join(map(str, sums)))
 
 
 def _slots(r: random.Random) -> Task:
     name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
-    return Task(f"slots: {name} lives in {town}, aged {age}", f"name: {name} town: {town} age: {age}")
+    return Task(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
 
 
-def _items(r: random.Random) -> list[str]:
-    return [r.choice(LETTERS) for _ in range(r.randint(*ITEMS))]
+def _items(r: random.Random) -> str:
+    return "".join(r.choice(DIGITS) for _ in range(ITEMS))
 
 
 TASKS: Mapping[str, Callable[[random.Random], Task]] = {
