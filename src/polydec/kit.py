@@ -166,6 +166,17 @@ class SecondPrompt:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """A masked-diffusion model that is block-causal."""
+    name: ClassVar[str] = "block-causal model"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if not kit.denoiser.block:
+            raise ValueError(f"method {method} needs a block-causal model, such as zoo:block-diffusion: every position of this "
+                             "one sees the whole canvas (fast-dllm decodes it)")
+
+
+@dataclass(frozen=True)
 class Trained:
     """An artefact of a type. called: what a user must have, None: what the type says; which: of several of the type, those
     that will do."""
@@ -187,3 +198,4 @@ class Trained:
 DRAFT, ANY_DRAFT = Draft(), Draft(same_tokenizer=False)
 LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)
 SECOND_PROMPT = SecondPrompt()
+BLOCKS = Blocks()

@@ -33,10 +33,13 @@ def tensors(seed=0, bias=False):
     return out
 
 
-def reference(t, ids, theta=10000.0, eps=1e-5):
-    """Logits of a bidirectional Llama block, written out."""
+def reference(t, ids, theta=10000.0, eps=1e-5, block=0):
+    """Logits of a bidirectional Llama block, or of one that sees no further than its block, written out."""
     t, D, T = {k: v.double() for k, v in t.items()}, W // H, len(ids)
     angle = torch.outer(torch.arange(T).double(), theta ** (-torch.arange(0, D, 2).double() / D)).repeat(1, 2)
+
+    behind = torch.arange(T)[None] // (block or T) > torch.arange(T)[:, None] // (block or T)
+    mask = torch.zeros(T, T).double().masked_fill(behind, float("-inf"))
 
     def norm(x, weight):
         return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight
@@ -49,7 +52,7 @@ def reference(t, ids, theta=10000.0, eps=1e-5):
         h = norm(x, t[f"{i}.n1"])
         q, k, v = ((h @ t[f"{i}.{n}"].T + t.get(f"{i}.{n}.bias", 0)).view(T, -1, D).transpose(0, 1) for n in "qkv")
         k, v = (z.repeat_interleave(H // KV, 0) for z in (turn(k), v))
-        y = scaled_dot_product_attention(turn(q)[None], k[None], v[None])[0].transpose(0, 1).reshape(T, -1)
+        y = scaled_dot_product_attention(turn(q)[None], k[None], v[None], mask)[0].transpose(0, 1).reshape(T, -1)
         x = x + y @ t[f"{i}.o"].T
         h = norm(x, t[f"{i}.n2"])
         x = x + (silu(h @ t[f"{i}.gate"].T) * (h @ t[f"{i}.up"].T)) @ t[f"{i}.down"].T
@@ -80,6 +83,8 @@ def write(path, layout, t, **changes):
     ends = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
     config = {
         "ours": {**hf, "model_type": "llama", "polydec_causal": False, "polydec_mask": MASK},
+        "sdar": {**hf, "model_type": "sdar", "mask_token_id": MASK, "block_size": 4},
+        "fast-dllm": {**hf, "model_type": "Fast_dLLM_Qwen", "mask_token_id": MASK, "bd_size": 4},
         "dream": {**hf, "model_type": "Dream", "mask_token_id": MASK, "auto_map": {"AutoModel": "modeling_dream.DreamModel"}},
         "llada": {"model_type": "llada", "d_model": W, "n_heads": H, "n_kv_heads": KV, "n_layers": LAYERS,
                   "mlp_hidden_size": INNER,
@@ -149,14 +154,57 @@ def test_feeding_a_part_keeps_the_rest(tmp_path, dtype, shifted):
     inside = tuple(r for r in ROWS if r in block)
     first = scored(model, rows=inside)
     for refresh in (Prefix(), Dual()):
-        again = scored(model, rows=inside, feeds=[(range(n), CANVAS), (refresh.feed(n, block, 1), CANVAS)])
+        again = scored(model, rows=inside, feeds=[(range(n), CANVAS), (refresh.feed(CANVAS, CANVAS, block, 1), CANVAS)])
         assert float((again - first)[:, :MASK].abs().max()) < 1e-4
     new = (*CANVAS[:5], 9, *CANVAS[6:])
     rows = (7,)
     whole = scored(model, new, rows)
-    part = scored(model, new, rows, [(range(n), CANVAS), (Dual().feed(n, block, 1), new)])
+    part = scored(model, new, rows, [(range(n), CANVAS), (Dual().feed(CANVAS, CANVAS, block, 1), new)])
     full = scored(model, new, rows, [(range(n), CANVAS), (range(n), new)])
     assert float((full - whole)[:, :MASK].abs().max()) < 1e-4 < 1e-3 < float((part - whole)[:, :MASK].abs().max())
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+def test_any_positions_can_be_fed(tmp_path, dtype, shifted):
+    """What stands apart is fed in one pass, where each sees the new keys and values of the others: with all that changed, and
+    nothing that saw it, left out, a pass over some positions is a pass over all."""
+    t = tensors(3)
+    model = checkpoint.load(write(tmp_path, "ours", t, polydec_shifted=shifted, num_hidden_layers=1), dtype=dtype).lm
+    new = (*CANVAS[:3], 8, *CANVAS[4:6], 11, 12, *CANVAS[8:])       # in one layer keys and values depend on their tokens alone
+    rows, fed = (2, 9), (2, 3, 6, 7, 9)
+    whole, part = scored(model, new, rows), scored(model, new, rows, [(range(10), CANVAS), (fed, new)])
+    late = scored(model, new, rows, [(range(10), CANVAS), ((2, 3, 9), new)])
+    assert float((part - whole)[:, :MASK].abs().max()) < 1e-4 < 1e-3 < float((late - whole)[:, :MASK].abs().max())
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("layout", ["ours", "sdar", "fast-dllm"])
+def test_a_block_causal_model_sees_no_further_than_its_block(tmp_path, layout, dtype):
+    """All at once, and block after block with what stands before kept: both are the reference's logits."""
+    t = tensors(4, bias=layout == "fast-dllm")
+    model = checkpoint.load(write(tmp_path, layout, t, **({"polydec_block": 4} if layout == "ours" else {})), dtype=dtype).lm
+    shifted = layout == "fast-dllm"
+    assert (model.block, model.shifted, model.mask) == (4, shifted, MASK)
+    want = reference(t, IDS, block=4)[[r - shifted for r in ROWS]]
+    whole = scored(model, rows=tuple(ROWS))
+    assert float((whole - want)[:, :MASK].abs().max()) < (2e-4 if dtype == "float32" else 3e-2)
+    feeds = [(range(4), CANVAS[:4]), (range(4, 8), CANVAS[:8]), (range(8, 10), CANVAS)]
+    board = model.open(10)
+
+    async def go():
+        return [await board.score(seen, [r for r in ROWS if r in feed], feed) for feed, seen in feeds]
+    assert float((torch.cat(run([go()])[0]) - whole)[:, :MASK].abs().max()) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+def test_a_canvas_may_become_shorter(tmp_path):
+    model = checkpoint.load(write(tmp_path, "ours", tensors(3)), dtype="float32").lm
+    short = CANVAS[:6]
+    got = scored(model, short, (3, 5), [(range(10), CANVAS), (range(6), short)])
+    assert float((got - scored(model, short, (3, 5)))[:, :MASK].abs().max()) < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")

@@ -92,7 +92,8 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
 
 
 def _masked(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> Masked:
-    return Masked(network, vocab, config["polydec_mask"], shifted=config.get("polydec_shifted", False))
+    return Masked(network, vocab, config["polydec_mask"], shifted=config.get("polydec_shifted", False),
+                  block=config.get("polydec_block") or 0)
 
 
 def dtypes() -> dict[str, str]:

@@ -38,7 +38,8 @@ class Config:
     of `ropes` turns its queries and keys (None: none does). scale: what scores are multiplied by; cap and final_cap: bounds
     that scores and logits near by tanh, None: none; wide_norms: q and k are normed over all heads together, if at all;
     embed_scale, residual: what embeddings, and what a layer adds, are multiplied by; divide: what logits are divided by;
-    act: "silu" or "gelu" (by tanh), of the gate."""
+    act: "silu" or "gelu" (by tanh), of the gate; block: of a model that is not causal, in blocks of how many positions it sees
+    (all of its own and of those before; 0: everything)."""
     vocab: int
     width: int
     layers: int
@@ -61,6 +62,7 @@ class Config:
     embed_scale: float = 1.0
     residual: float = 1.0
     divide: float = 1.0
+    block: int = 0
 
     @property
     def context(self) -> int:
@@ -162,6 +164,6 @@ def read(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[Config, M
     more = {"scale": head ** -0.5, **(family.more(c, head) if family.more else {})}
     config = Config(c["vocab_size"], c["hidden_size"], c["num_hidden_layers"], heads, kv_heads, head, c["intermediate_size"],
                     c.get("rms_norm_eps", 1e-6), windows, causal, c.get("tie_word_embeddings"), ropes, turns, family.norms,
-                    ACTS[act], **more)
+                    ACTS[act], block=0 if causal else c.get("polydec_block") or 0, **more)
     fields.check_shapes(config, weights)
     return config, weights

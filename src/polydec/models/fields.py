@@ -66,6 +66,7 @@ class Skeleton(Strict):
     layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
     tie_word_embeddings: Flag = None
     polydec_causal: bool = True
+    polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
     rope_parameters: RopeFields | None = None
     rope_scaling: RopeFields | None = None
 
@@ -136,6 +137,7 @@ class MaskedFields(Strict):
     """What a config.json says of a masked-diffusion model."""
     polydec_mask: Id
     polydec_shifted: bool = False
+    polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
 
 
 class LLaDAFields(Strict):
@@ -161,6 +163,11 @@ class StopHeadFields(Strict):
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     depth: Annotated[int, Field(ge=0, le=64)]
     tied: bool
+
+
+class FilterFields(Strict):
+    """config.json of a filter of confidences."""
+    block: Annotated[int, Field(ge=1, le=4096)]
 
 
 class StepRewardFields(Strict):

@@ -177,7 +177,7 @@ def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
         m, cache = len(q), queries[i].cache
         stop, length = q.first + m, cache.length
         if length >= stop or masks.is_chain(cache.parent):
-            positions += range(q.first, stop)
+            positions += q.slots
         else:
             at = [*range(q.first, length), *(length + d for d in masks.depths(cache.parent))]
             skip = max(q.first - length, 0)
@@ -187,9 +187,11 @@ def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
     return Packed([queries[i] for i in index], index, *run, positions, begins, rows)
 
 
-def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool) -> Attention:
+def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool,
+              block: int = 0) -> Attention:
     """The attention of a pass. qkv [T, heads + 2 kv heads, head] is where a layer's projections will stand, mixed
-    [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none."""
+    [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none; block:
+    where it is not causal, positions of the blocks behind which nothing is seen (0: all is seen)."""
     KV, g, D = heads.kv, heads.group, heads.width
     number = p.queries[0].cache.kv.dtype
     single = any(len(q) == 1 for q in p.queries)
@@ -199,11 +201,13 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
         m, kv, end = len(q), q.cache.kv, row + len(q)
         asks = qkv[row:end, :heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
-        fresh.append(qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3))
-        at = q.first - q.cache.start
-        slots = kv[..., at:at + m, :].unbind(0)
-        write.append([slots[i] for i in p.layers])
-        layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal)
+        new = qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3)
+        for i, stop in [(0, m)] if q.at is None else _runs(q.at):
+            at = q.slots[i] - q.cache.start
+            slots = kv[..., at:at + stop - i, :].unbind(0)
+            fresh.append(new[:, :, i:stop])
+            write.append([slots[i] for i in p.layers])
+        layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal, block)
         if m == 1:
             query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
@@ -213,14 +217,25 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 
+def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """[first, stop) of the indices of slots that lie side by side."""
+    first = 0
+    for i in range(1, len(slots) + 1):
+        if i == len(slots) or slots[i] != slots[i - 1] + 1:
+            yield first, i
+            first = i
+
+
 def _layers(q: Query, position: list[int], layers: tuple[int, ...], heads: Heads, windows: Sequence[int | None],
-            causal: bool) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Gather]]:
+            causal: bool, block: int) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Gather]]:
     m, cache = len(q), q.cache
     kv, stop = cache.kv, q.first + m
     seen = None
     if causal and not (m == 1 and masks.is_chain(cache.parent[:stop - min(cache.length, stop)])):
         seen = min(q.first, cache.length), masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device)
     size = stop if causal else cache.end
+    if block and not causal:
+        seen = 0, masks.up_to_block(q.slots, size, block, kv)
     gather = list[Gather]()
     if cache.shared:                              # every layer is gathered into the same place
         one = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])

@@ -106,8 +106,8 @@ class Transformer:
 
         dtype: "auto" | "float32" | "bfloat16" | "float16" | "float64", see linear.py. Beyond the published names,
         `lm_head.tokens` [C] with `lm_head.weight` [C, width] answers these ids only (others: -inf),
-        `model.embed_tokens.proj.weight` [width, embed width] widens embeddings, and `polydec_causal: false` lets every
-        position see all that are staged. Raises ValueError for an architecture, activation, rope type, dtype or device
+        `model.embed_tokens.proj.weight` [width, embed width] widens embeddings, `polydec_causal: false` lets every
+        position see all that are staged, and with `polydec_block: B` all up to the end of its own block of B. Raises ValueError for an architecture, activation, rope type, dtype or device
         that it does not know, and for missing tensors or wrong shapes.
         """
         if dtype not in DTYPES:
@@ -224,7 +224,7 @@ class Transformer:
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
         turn = [self._turns(k, positions) for k in range(len(c.ropes))]
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
-        attend = attention(p, qkv, mixed, heads, c.windows, c.causal)
+        attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block)
         norm, divide = torch.linalg.vector_norm, torch.div
         taps = {d for q in p.queries for d in q.want.exits}
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from polydec.train.progress import shown
 from polydec.train.tasks import TASKS, make
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
-VOCAB = 320
+VOCAB = 416
 """Tokens of the tokenizer; the mask is one more."""
 
 LEAST = 1e-3
@@ -32,26 +33,29 @@ LEAST = 1e-3
 class DiffusionSpec:
     """What `train_diffusion` makes.
 
-    out: the directory to write; tasks: names of TASKS, which take turns; steps: optimiser steps; rows: tasks a step; length:
-    positions of a row, question and answer together, the rest of it EOS; width, layers: of the network; seed; rate: the
-    highest learning rate.
+    out: the directory to write; tasks: names of TASKS, which take turns; steps: optimiser steps; rows: tasks a step;
+    shortest, length: the fewest and the most positions of a row, question and answer together, the rest of it EOS (all rows of
+    a step are equally long); width, layers: of the network; seed; rate: the highest learning rate.
     """
     out: str
     tasks: tuple[str, ...] = tuple(TASKS)
-    steps: int = 6000
-    rows: int = 32
-    length: int = 64
-    width: int = 256
-    layers: int = 6
+    steps: int = 4000
+    rows: int = 64
+    shortest: int = 27
+    length: int = 32
+    width: int = 128
+    layers: int = 4
     seed: int = 0
-    rate: float = 1e-3
+    rate: float = 2e-3
 
     def __post_init__(self) -> None:
         for name in ("steps", "rows", "layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if not 48 <= self.length <= 4096:
-            raise ValueError(f"length is {self.length}: it must lie in 48 to 4096")
+        if not 16 <= self.length <= 4096:
+            raise ValueError(f"length is {self.length}: it must lie in 16 to 4096")
+        if not 16 <= self.shortest <= self.length:
+            raise ValueError(f"shortest is {self.shortest}: it must lie in 16 to length ({self.length})")
         if self.width < 32 or self.width % 32:
             raise ValueError(f"width is {self.width}: it must be a multiple of 32")
         if not self.tasks:
@@ -104,17 +108,18 @@ class Rows:
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Tokens [rows, length], and which of them belong to the answer. A function of the step alone."""
         spec = self._spec
-        some = [self._row(step * spec.rows + i) for i in range(spec.rows)]
-        return torch.tensor([t for t, _ in some]), torch.tensor([[i >= n for i in range(spec.length)] for _, n in some])
+        length = random.Random(f"{spec.seed} {step}").randint(spec.shortest, spec.length)
+        some = [self._row(step * spec.rows + i, length) for i in range(spec.rows)]
+        return torch.tensor([t for t, _ in some]), torch.tensor([[i >= n for i in range(length)] for _, n in some])
 
-    def _row(self, i: int) -> tuple[Sequence[int], int]:
+    def _row(self, i: int, length: int) -> tuple[Sequence[int], int]:
         spec = self._spec
         question, answer = _texts(spec, i)
         asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
         said = self._ids(answer + END)
-        left = spec.length - len(asked) - len(said)
+        left = length - len(asked) - len(said)
         if left < 0:
-            raise ValueError(f"length is {spec.length}: task {question!r} and its answer take {spec.length - left} positions")
+            raise ValueError(f"shortest is {spec.shortest}: task {question!r} and its answer take {length - left} positions")
         return [*asked, *said, *[mark_id(self._tokenizer, END)] * left], len(asked)
 
     def _ids(self, text: str) -> list[int]:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lea", "Mia", "Noel", "Olga", "Pia")
+DIGITS = "0123456789"
+ITEMS = 6
+"""Of a list."""
 TOWNS = ("Arles", "Bonn", "Cork", "Delft", "Essen", "Faro", "Ghent", "Hull", "Izmir", "Jena", "Kyoto", "Lima")
 
 
@@ -18,31 +21,57 @@ class Task:
 
 def _copy(r: random.Random) -> Task:
     items = _items(r)
-    return Task("copy: " + " ".join(items), " ".join(items))
+    return Task(f"copy: {items}", items)
 
 
 def _reverse(r: random.Random) -> Task:
     items = _items(r)
-    return Task("reverse: " + " ".join(items), " ".join(reversed(items)))
+    return Task(f"reverse: {items}", items[::-1])
 
 
 def _sort(r: random.Random) -> Task:
     items = _items(r)
-    return Task("sort: " + " ".join(items), " ".join(sorted(items)))
+    return Task(f"sort: {items}", "".join(sorted(items)))
+
+
+def _shuffle(r: random.Random) -> Task:
+    items = r.sample(DIGITS, ITEMS)
+    return Task("shuffle: " + "".join(items), "".join(r.sample(items, ITEMS)))
+
+
+def _fill(r: random.Random) -> Task:
+    start = r.randrange(10)
+    items = "".join(DIGITS[(start + i) % 10] for i in range(ITEMS))
+    shown = r.randrange(ITEMS)
+    seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
+    return Task("fill: " + " ".join(seen), items)
+
+
+def _chain(r: random.Random) -> Task:
+    places = r.sample(DIGITS, ITEMS - 1)
+    steps = [a + b for a, b in zip(places, places[1:])]
+    return Task(f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:]))
+
+
+def _sums(r: random.Random) -> Task:
+    items = _items(r)
+    sums = [sum(map(int, items[:i + 1])) % 10 for i in range(ITEMS)]
+    return Task(f"sums: {items}", "".join(map(str, sums)))
 
 
 def _slots(r: random.Random) -> Task:
     name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
-    said = [f"{name} lives in {town}", f"and is {age} years old"]
-    return Task(f"slots: {said[0]} {said[1]}", f"name={name} town={town} age={age}")
+    return Task(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
 
 
-def _items(r: random.Random) -> list[str]:
-    return [r.choice("abcdefghijklmnopqrst") for _ in range(r.randint(3, 6))]
+def _items(r: random.Random) -> str:
+    return "".join(r.choice(DIGITS) for _ in range(ITEMS))
 
 
-TASKS: Mapping[str, Callable[[random.Random], Task]] = {"copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots}
-"""By name, what makes one."""
+TASKS: Mapping[str, Callable[[random.Random], Task]] = {
+    "copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots, "fill": _fill, "shuffle": _shuffle, "sums": _sums,
+    "chain": _chain}
+"""By name, what makes one. Of the last three the tokens of an answer depend on each other: one pass cannot know them all."""
 
 
 def make(name: str, seed: int, number: int, held: bool = False) -> Task:

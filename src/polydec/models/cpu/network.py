@@ -164,7 +164,7 @@ class CpuStep:
                 token += [-1] * n if self._widen is not None or not q.token else q.token
             self._place(q, position, seen, prefix, start, tail)
             sequence += [s] * n
-            slot += range(q.first, q.first + n)
+            slot += q.slots
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
         if (need := max(position)) >= self._turned:
@@ -290,9 +290,11 @@ class CpuStep:
         stop = q.first + n
         chain = all(p == j - 1 for j, p in enumerate(parent[:stop - length])) if stop > length else True
         if not self.config.causal:
-            position += self._depths(q) if not chain else range(q.first, stop)
-            seen += [cache.end] * n
-            prefix += [cache.end] * n
+            position += self._depths(q) if not chain else q.slots
+            block = self.config.block or cache.end
+            ends = [min(cache.end, (s // block + 1) * block) for s in q.slots]
+            seen += ends
+            prefix += ends
             start += [0] * n
             return
         if chain:
