@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.options import Option, read
 
@@ -16,11 +17,13 @@ ENGINES = ("transformers", "vllm", "llamacpp")
 @dataclass(frozen=True)
 class Setting:
     """What a rule is told beside its own fields. eos: ids that end a text; ends: these and the request's stop ids, in
-    ascending order; seed and choice: name the randomness of rules that draw."""
+    ascending order; seed and choice: name the randomness of rules that draw; language: the texts that are allowed, None:
+    all."""
     eos: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     seed: int = 0
     choice: int = 0
+    language: Language[Any] | None = None
 
 
 @dataclass(frozen=True)
