@@ -13,7 +13,7 @@ from polydec.core.types import Exactness
 ROOT = Path(registry.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
 ROLES = {"targets", "shapers", "drafters", "trees", "verifiers", "policies", "unmaskers", "refreshes", "contrasts"}
-LEVEL = {**dict.fromkeys(("options", "edge", "files", "core"), 0), **dict.fromkeys(("families", "models"), 1),
+LEVEL = {**dict.fromkeys(("options", "edge", "files", "core"), 0), **dict.fromkeys(("families", "models", "constraints"), 1),
          **dict.fromkeys(ROLES, 2), **dict.fromkeys(("kit", "card"), 2), "recipes": 3,
          "steering": 3}                                                                        # all else is an application: 4
 

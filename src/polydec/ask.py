@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from polydec import registry, steer
 from polydec.card import Card
+from polydec.constraints.protocols import Constraint, Language
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
@@ -32,8 +33,9 @@ class Ask:
 
     prompt: text (through the chat template where the model has one), token ids, or chat messages; method: any name of a
     method; options: of the method; sampling: None for the checkpoint's own; stop: a text or several; stop_token_ids: end an
-    answer like EOS; order: the engine whose order of sampling rules is followed. The n answers share the seed and have their
-    own randomness each.
+    answer like EOS; order: the engine whose order of sampling rules is followed; constraint: which texts an answer may be
+    (`Regex`, `JsonSchema`, `Lark`, `AnyOf`, `SpanOf`), None: any. The n answers share the seed and have their own randomness
+    each.
 
     steer: any name of a way to steer (polydec.steer), None for none, or "cfg" where there is a negative prompt; steer_options:
     of that. negative_prompt: what the prompt is held against, in any form that a prompt has; the empty text is an empty turn
@@ -55,6 +57,7 @@ class Ask:
                         "alternatives to report beside each token"] = None
     raw: Annotated[bool, "no chat template"] = False
     order: str = "vllm"
+    constraint: Constraint | None = None
     steer: str | None = None
     steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     negative_prompt: Prompt | None = None
@@ -145,7 +148,8 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
     writer = point.text.writer(stops, values["include_stop"], after=() if alone else ids)
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
-    guard = build_guard(sampling, eos=eos, stop_ids=stop_ids)
+    language = None if ask.constraint is None else _language(ask.constraint, model, sampling, family, eos, stop_ids)
+    guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
                       guard)
     shape = _shaped if family == "ar" else _beside
@@ -153,8 +157,8 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     if steered is not None and LAYERS in card.needs and point.lm.layers and not law.layers:
         raise ValueError(f"method {card.name} runs some layers of a model alone, which steering {steered.card.name} rules out: "
                          "take another method (auto, prompt-lookup or plain), or steer by dola")
-    laws = shape(model, law, card, sampling, request, _text("order", ask.order))
-    build = Build(card.name, options, *laws, model.artefacts, memory(card.name))
+    laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
+    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language)
     return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options, steered)
 
 
@@ -168,6 +172,7 @@ class Build:
     shapers: tuple[Shaper[Any], ...]
     artefacts: tuple[Any, ...]
     memory: dict[str, Any]
+    language: Language[Any] | None = None
 
     def decoder(self, measure: Callable[[], Costs]) -> Decoder:
         asked: list[bool] = []
@@ -180,18 +185,37 @@ class Build:
         return self._build(measure) if asked else first
 
     def _build(self, measure: Callable[[], Costs]) -> Decoder:
-        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers)
+        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers, self.language)
         return registry.build(self.method, kit, self.options)[0]
 
 
+def _language(constraint: Constraint, model: LM, sampling: Sampling, family: str, eos: frozenset[int],
+              stop_ids: frozenset[int]) -> Language[Any]:
+    """What a constraint means to this model. Raises ValueError where the rest of the request leaves it no room."""
+    vocab = model.checkpoint.lm.vocab
+    if family == "diffusion":
+        raise ValueError("constraint needs a text that is written from left to right, and a masked-diffusion model fills gaps "
+                         "in any order: leave it out")
+    known = () if vocab.words is None else vocab.words.pieces
+    ends = eos | {x for x in stop_ids if x >= len(known) or known[x] is None}       # other stop ids are text as well
+    if not ends:
+        raise ValueError("constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
+                         "give a special token among stop_token_ids")
+    language = constraint.language(vocab, ends)
+    if language.finite and sampling.min_tokens:
+        raise ValueError(f"min_tokens is {sampling.min_tokens}: the constraint holds a few texts only, and they end where they "
+                         "end, so leave min_tokens out")
+    return language
+
+
 def _shaped(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
-            order: str) -> tuple[Any, Any, tuple[()]]:
+            order: str, language: Language[Any] | None) -> tuple[Any, Any, tuple[()]]:
     """The target's law, which may be steered, and the draft's as the request bends them (no shapers are left over); a draft
     that may have another vocabulary takes the rules that name no token."""
     lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
     eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
     shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0,
-                            words=lm.vocab.words, geometry=lm.geometry)
+                            words=lm.vocab.words, geometry=lm.geometry, language=language)
     target = Shaped(law, *shapers) if shapers else law
     if draft is None or (not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens):
         return target, None, ()                   # one that may help, and has no room for this text, is left out
@@ -202,7 +226,7 @@ def _shaped(model: LM, law: Target, card: Card, sampling: Sampling, request: Req
 
 
 def _beside(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
-            order: str) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
+            order: str, language: Language[Any] | None) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
     """A masked-diffusion model, no draft, and the shapers that bend each gap's law by itself. Raises ValueError for a rule that
     looks at the text before a token."""
     if rule := next(iter(sequential(sampling)), None):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
+from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper, Target
 from polydec.families.diffusion.protocols import Denoiser
 from polydec.models.costs import Costs
@@ -42,10 +43,10 @@ def any_one(artefact: Artefact) -> bool:
 @dataclass(frozen=True)
 class Kit:
     """target: the law to decode, shaped as the request asks, or a masked-diffusion model, which recipes of that family ask for
-    as `denoiser`; draft: the small model's, or None; artefacts: all that goes with
-    the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
-    its later requests in the same engine; shapers: of a masked-diffusion model, which shapes each gap's law by itself;
-    beside: the target behind the second prompt of a request, None where it has none."""
+    as `denoiser`; draft: the small model's, or None; artefacts: all that goes with the model; measure: gives the costs of
+    passes, called when a recipe first asks for them; memory: what a method leaves for its later requests in the same engine;
+    shapers: of a masked-diffusion model, which shapes each gap's law by itself; beside: the target behind the second prompt of a
+    request, None where it has none; language: the texts that the request allows (the target's law holds no others), None: all."""
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
@@ -53,6 +54,7 @@ class Kit:
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     shapers: tuple[Shaper[Any], ...] = ()
     beside: Target | None = None
+    language: Language[Any] | None = None
 
     @property
     def family(self) -> str:

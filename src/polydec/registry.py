@@ -40,7 +40,7 @@ def mechanisms(role: str) -> dict[str, type]:
         module = import_module(f"polydec.{role}.{m.name}")
         for name, thing in vars(module).items():
             if isinstance(thing, type) and thing.__module__ == module.__name__ and hasattr(thing, ROLES[role]) \
-                    and not name.startswith("_"):
+                    and not name.startswith("_") and not getattr(thing, "_is_protocol", False):
                 out[m.name if m.name not in out else f"{m.name}.{name}"] = thing
     return out
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from torch import Tensor
+
 
 class Writer(Protocol):
     """Turns the tokens of one answer into text. Made anew for each choice; the only role that may keep state inside."""
@@ -45,6 +47,10 @@ class Guard(Protocol):
     def start(self, prompt: Sequence[int]) -> Any: ...
     def step(self, states: Any, token: int) -> Any:
         """The state after one more token of the answer. Raises ValueError where it must not be written."""
+        ...
+
+    def kept(self, states: Any, logp_V: Tensor) -> float:
+        """The log-probability, at most 0, that a law gives to all tokens together that may be written next."""
         ...
 
 
