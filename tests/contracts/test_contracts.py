@@ -19,7 +19,13 @@ OTHERS = {"search", "rollouts"}                    # they have contracts of thei
 
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
 def test_verifier(name):
-    check_verifier(example(registry.mechanisms("verifiers")[name]))
+    check_verifier(example(registry.mechanisms("verifiers")[name]), laws=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
+def test_verifier_over_more_laws(name):
+    check_verifier(example(registry.mechanisms("verifiers")[name]), laws=4)
 
 
 @pytest.mark.parametrize("name", registry.mechanisms("trees"))

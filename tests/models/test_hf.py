@@ -48,7 +48,12 @@ def theirs_of(name, seed=0):
     return model
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# one with windows and groups and one that is recurrent by default: the others' contracts take a minute
+FAST = ("gpt2", "gemma3", "lfm2")
+BOTH = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES]
+
+
+@pytest.fixture(scope="module", params=BOTH)
 def pair(request):
     theirs = theirs_of(request.param)
     return request.param, theirs, HF(theirs)

@@ -13,8 +13,8 @@ from polydec.testing.shaper_contract import rows
 
 def check_contrast(rule: Contrasting, *, size: int = 7, neutral: bool = False) -> None:
     """Raise AssertionError where `rule` breaks a promise on rows of `size` tokens: what it gives is a row of the same kind,
-    with a token that has weight and none that is NaN or infinite; a token that the first law rules out stays out; arguments are not
-    written to; the same rows give the same row; what tokens are called changes nothing.
+    with a token that has weight and none that is NaN or infinite; a token that the first law rules out stays out; arguments
+    are not written to; the same rows give the same row; what tokens are called changes nothing.
 
     neutral: where all laws are the same the first one comes back.
     """

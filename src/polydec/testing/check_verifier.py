@@ -43,13 +43,14 @@ def check_verifier(verifier: Verifier, *, laws: int = 2, tolerance: float = 1e-9
     target's for every kind of candidate and mixture of kinds; of LAW and ARGMAX, that a certain row is followed unread;
     of all, that what it accepts is a path without probes and that nothing it was given is written to.
 
-    laws: random laws for each kind of candidates; every second one has four tokens where they can be enumerated.
+    laws: random laws for each of the eleven kinds of candidates; every second one has four tokens where they can be
+    enumerated.
     """
     if verifier.exactness is Exactness.LAW:
         sizes = (3, 4) if _enumerable(verifier, 4) else (3,)
         for n, (name, sources) in enumerate(CANDIDATES.items()):
             for j in range(laws):
-                size = sizes[j % len(sizes)]
+                size = sizes[(n + j) % len(sizes)]
                 _law(verifier, n + len(CANDIDATES) * j, size, Siblings(size, sources), name, 2, tolerance)
         for name in ("one draw", "drawn, then certain"):
             _law(verifier, 7, 3, Siblings(3, CANDIDATES[name], depth=2), f"{name}, two levels", 3, tolerance)
