@@ -246,7 +246,7 @@ class Lower:
 def make(setting: Setting, *, lower_first: Annotated[float, AtLeast(0), "off the first token's logit"] = 0.0) -> Lower | None:
     return Lower(lower_first) if lower_first else None
 
-RULE = Rule("lower_first", make, {"vllm": 95, "transformers": 5, "llamacpp": 185}, always=True)
+RULE = Rule("lower_first", make, {"vllm": 95, "transformers": 1, "llamacpp": 999}, always=True)
 '''
 USE = '''
 import sys, polydec.shapers
