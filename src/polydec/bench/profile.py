@@ -129,7 +129,7 @@ class _Kept(edge.Record):
 def read(lm: LM) -> Profile | None:
     """The profile of this model here, or None where there is none (or what stands there is damaged)."""
     try:
-        return edge.checked(_Kept, _known()[key(lm)], "profile").profile
+        return edge.check(_Kept, _known()[key(lm)], "profile").profile
     except (ValueError, KeyError, RuntimeError):  # RuntimeError: nobody's home
         return None
 
