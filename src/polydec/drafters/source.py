@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.calibration import Calibration
 
@@ -71,17 +72,13 @@ class Place:
 
 
 @dataclass(frozen=True)
-class SourceGuess:
+class SourceGuess(Guess):
     """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
     config: Source
     source: tuple[int, ...]
     ends: dict[tuple[int, ...], list[int]]
     place: Place
     rates: Calibration
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:
