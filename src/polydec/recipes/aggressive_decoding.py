@@ -6,7 +6,7 @@ from typing import Annotated
 from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.cost_aware import CostAware
-from polydec.drafters.source import Source
+from polydec.drafters.input_guided import InputGuided
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Formerly, Within
@@ -40,5 +40,5 @@ def build(
     cost_aware: Annotated[bool, Formerly("thrift"),
                           "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
-    drafter = Source(start, stop, near, eager, block)
+    drafter = InputGuided(start, stop, near, eager, block)
     return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(block))
