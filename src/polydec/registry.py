@@ -101,13 +101,19 @@ def options(name: str) -> tuple[Option, ...]:
 
 
 def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a recipe with the values they have. Raises ValueError for an unknown option, or a value of the wrong
-    type or out of range."""
+    """All options of a recipe with the values they have, under their names of today. Raises ValueError for an unknown option,
+    one that is given twice, or a value of the wrong type or out of range."""
     known = {o.name: o for o in options(name)}
-    for option in given or {}:
-        if option not in known:
+    today = {o.formerly: o.name for o in known.values() if o.formerly}
+    values = dict[str, Any]()
+    for option, value in (given or {}).items():
+        now = today.get(option, option)
+        if now not in known:
             raise ValueError(f"option {shown(option)} of method {find(name)} is unknown: " + _nearest(str(option), known))
-    return {o.name: o.convert(given[o.name]) if given and o.name in given else o.default for o in known.values()}
+        if now in values:
+            raise ValueError(f"option {now} of method {find(name)} is given twice: {known[now].formerly} is its earlier name")
+        values[now] = value
+    return {o.name: o.convert(values[o.name]) if o.name in values else o.default for o in known.values()}
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

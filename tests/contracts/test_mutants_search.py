@@ -38,6 +38,10 @@ MUTANTS = {
     "the first end wins": ("ranking", "return self.score(total, limit if self.length_penalty > 0.0 else length) <= worst",
                           "return True"),
     "the bound is no bound": ("ranking", "limit if self.length_penalty > 0.0 else length", "length"),
+    "an ended text goes on": ("diverse_beam", "if after.text.finish_reason is None:",
+                              "if after.text.finish_reason != 'length':"),
+    "charges of earlier steps stay": ("diverse_beam", "await tree.score(), Counter[int](), list[Group]()",
+                                      "await tree.score(), vars(self).setdefault('chosen', Counter[int]()), list[Group]()"),
     "temperature 0 is a law of one text": ("searched", "", ""),
 }
 MUTE = """

@@ -164,7 +164,7 @@ def test_greedy_text_is_that_of_generate(pair):
     from polydec.targets.shaped import Shaped
     target = Shaped(lm_of(net), Greedy())
     request = Request(tuple(ids), max_tokens=24)
-    recycling = build("token-recycling", target, None, {"k": 3, "nodes": 6, "depth": 3, "thrift": False})[0]
+    recycling = build("token-recycling", target, None, {"k": 3, "nodes": 6, "depth": 3, "cost_aware": False})[0]
     for decoder in (build("plain", target)[0], recycling):
         assert list(run([answer_one(decoder, request)])[0].token_ids) == want[0, 8:].tolist()
 

@@ -9,6 +9,7 @@ from math import log, sqrt
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.tree_builder import TreeBuilder
 
@@ -122,15 +123,11 @@ class Node:
 
 
 @dataclass(frozen=True)
-class TrigramGuess:
+class TrigramGuess(Guess):
     """own: rows that differ from the given table's; text: everything so far, the pending root included."""
     config: Trigram
     own: dict[Pair, dict[int, float]]
     text: list[int]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

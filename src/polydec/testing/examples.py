@@ -15,7 +15,7 @@ from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.families.ar.protocols import Drafter, Tree, Verifier
+from polydec.families.ar.protocols import Drafter, Guess, Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.diffusion.protocols import Unmasker
 from polydec.kit import Artefact
@@ -112,14 +112,10 @@ class Siblings:
 
 
 @dataclass(frozen=True)
-class SiblingsGuess:
+class SiblingsGuess(Guess):
     """One session of each source's toy."""
     config: Siblings
     sessions: tuple[Session, ...]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

@@ -24,10 +24,10 @@ from polydec.train.acceptance import Acceptance, measure
 from polydec.train.divergence import acceptance, divergence
 from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
+from polydec.train.own_text import write_text
 from polydec.train.progress import shown
 from polydec.train.selfplay import Mode, Sample
 from polydec.train.teacher import Laws, Teacher
-from polydec.train.text import gather
 
 POLICIES: Mapping[str, float] = {"target": 0.0, "mixed": 0.5, "on-policy": 1.0}      # share of steps on the draft's own text
 
@@ -93,7 +93,7 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
-        gather(checkpoint.load(spec.target), path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
+        write_text(checkpoint.load(spec.target), path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
     samples = [s for s in selfplay.read(path, shape.vocab)
                if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context]
     if not samples:

@@ -12,7 +12,7 @@ import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from polydec.edge import Record, checked, sentence
+from polydec.edge import Record, check, sentence
 from polydec.files import replace
 from polydec.train.muon import Muon
 
@@ -189,7 +189,7 @@ def read_state(path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimi
         content = torch.load(path, weights_only=True)
     except Exception as e:
         raise ValueError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
-    saved = checked(State, content, f"{path} is not a checkpoint of training ({anew})")
+    saved = check(State, content, f"{path} is not a checkpoint of training ({anew})")
     if saved.identity != known:
         other = [k for k in {*known, *saved.identity} if known.get(k) != saved.identity.get(k)]
         raise ValueError(sentence(f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
+from polydec.models.checkpoint import Checkpoint
 from polydec.models.lm import LM
 from polydec.models.text import Text
 from polydec.train import selfplay
 from polydec.train.data import data_root
+from polydec.train.progress import counted
 from polydec.train.selfplay import Mode, Sample
 
 
@@ -36,18 +38,23 @@ class Gathering(Protocol):
     def seed(self) -> int: ...
 
 
+def write_text(point: Checkpoint, path: Path, data: str | None, each: int, *, max_tokens: int, seed: int) -> None:
+    """Let the target answer `each` prompts a kind into `path`, each in the mode of its own, and a tenth as many held-out ones
+    into held.jsonl beside it. What is there already is passed over. data: where the prompts are, as in `data_root`."""
+    for file, count, held in ((path, each, False), (path.with_name("held.jsonl"), max(1, each // 10), True)):
+        with counted(f"writing {file.name}") as watch:
+            selfplay.write(file, point.lm, point.text, data_root(data), count, max_tokens=max_tokens, seed=seed, held=held,
+                           watch=watch)
+
+
 def gather(spec: Gathering, lm: LM, text: Text, held: bool) -> list[Sample]:
     """The target's answers at the temperature, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many)."""
     path = Path(spec.text) if spec.text and not held else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
     if not path.exists():
-        asked: list[tuple[str, tuple[int, ...], Mode]] = []
-        for kind, user in selfplay.prompts(data_root(spec.data), max(1, spec.each // 3) if held else spec.each, held=held,
-                                           seed=spec.seed, longest=800):
-            ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
-            if len(ids) + spec.max_tokens <= lm.network.context:
-                asked.append((kind, ids, Mode(spec.temperature, 1.0)))
         part = path.with_name(f"{path.stem}.part.jsonl")          # what an interrupted run has collected counts
-        selfplay.collect(part, lm, asked, max_tokens=spec.max_tokens, seed=spec.seed, live=8)
+        selfplay.write(part, lm, text, data_root(spec.data), max(1, spec.each // 3) if held else spec.each, held=held,
+                       max_tokens=spec.max_tokens, seed=spec.seed, live=8, mode=Mode(spec.temperature, 1.0), longest=800,
+                       room=spec.max_tokens)
         part.rename(path)
     samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
     if not samples:
