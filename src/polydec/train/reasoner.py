@@ -45,7 +45,7 @@ class ReasonerSpec:
     """
     out: str
     kinds: tuple[str, ...] = tuple(KINDS)
-    steps: int = 2000
+    steps: int = 4000
     rows: int = 8
     length: int = 128
     width: int = 128
