@@ -205,7 +205,7 @@ def nested(out: Annotated[Path, typer.Option(help="directory to write")],
 @app.command()
 def reasoner(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
              kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-             steps: Annotated[int, typer.Option(help="optimiser steps")] = 2000,
+             steps: Annotated[int, typer.Option(help="optimiser steps")] = 4000,
              rows: Annotated[int, typer.Option(help="rows of problems a step")] = 8,
              width: Annotated[int, typer.Option(help="of the network")] = 128,
              layers: Annotated[int, typer.Option(help="of the network")] = 4,

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -102,8 +103,9 @@ def check_ledger(make: Make) -> None:
 def check_draws(make: Make) -> None:
     """No name of a draw is used twice; choices and seeds draw independently; the same request gives the same text."""
     decoder = make(toy(21, 6, sharp=0.5))
-    for vary in ("choice", "seed"):
-        requests = [Request(PROMPT, 24, ignore_eos=True, **{vary: i}) for i in range(8)]
+    alike = Request(PROMPT, 24, ignore_eos=True)
+    for vary, requests in (("choice", [replace(alike, choice=i) for i in range(8)]),
+                           ("seed", [replace(alike, seed=i) for i in range(8)])):
         texts = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
         assert len(set(texts)) == len(texts), f"requests that differ in {vary} gave the same text"
         assert texts == [run([answer_one(decoder, r)])[0].token_ids for r in requests], "the same request, another text"

@@ -21,7 +21,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """One step. closure: as torch has it; none is called."""
         for group in self.param_groups:
             for p in group["params"]:

@@ -141,13 +141,15 @@ def _reaches(left: tuple[int, ...], goal: int) -> bool:
 
 def _draw_make(r: random.Random) -> Problem:
     numbers = [r.randint(1, 9) for _ in range(r.choice((3, 3, 4)))]
-    left, steps = tuple(numbers), list[str]()
+    left: tuple[int, ...] = tuple(numbers)
+    steps = list[str]()
     while len(left) > 1:
         moves = _moves(left)
         step = r.choice(sorted(moves))
         steps.append(step)
         left = moves[step]
-    return Problem("make", f"{left[0]} from {' '.join(map(str, numbers))}", tuple(steps), str(left[0]))
+    goal = sum(left)                              # one number
+    return Problem("make", f"{goal} from {' '.join(map(str, numbers))}", tuple(steps), str(goal))
 
 
 def _open_make(question: str, lines: Sequence[str]) -> bool:

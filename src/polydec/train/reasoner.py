@@ -45,7 +45,7 @@ class ReasonerSpec:
     """
     out: str
     kinds: tuple[str, ...] = tuple(KINDS)
-    steps: int = 2000
+    steps: int = 4000
     rows: int = 8
     length: int = 128
     width: int = 128
@@ -94,8 +94,9 @@ class Reasoner(nn.Module):
 def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
     """What leaves the last layer, before the final norm: what a decoder sees as hidden states."""
     x, T = trunk.embed_tokens(token_BT), token_BT.shape[1]
+    cos_TD, sin_TD = trunk.get_buffer("cos")[:T], trunk.get_buffer("sin")[:T]
     for layer in trunk.layers:
-        x = layer(x, trunk.cos[:T], trunk.sin[:T])
+        x = layer(x, cos_TD, sin_TD)
     return x
 
 
@@ -151,7 +152,7 @@ class Rows:
         goals = [t if yes else NOT_LEARNED for t, yes in zip(tokens, learned, strict=True)]
         return tokens[:length], goals[1:length + 1], rights[:length]
 
-    def _problems(self, r: random.Random) -> Iterator[tuple[list[int], bool, int]]:
+    def _problems(self, r: random.Random) -> Iterator[tuple[Sequence[int], bool, int]]:
         """Pieces of problems without end: tokens, whether they are learned, and whether all is right behind the last."""
         while True:
             problem = problems.make(r.choice(self._spec.kinds), self._spec.seed, r.getrandbits(60))
