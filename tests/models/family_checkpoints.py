@@ -17,16 +17,33 @@ YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_pos
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
 LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0 + i / 8 for i in range(8)],
         "long_factor": [1.5 + i for i in range(8)], "original_max_position_embeddings": 24}
+PHI = {**LONG, "partial_rotary_factor": 0.75, "short_factor": [1.0 + i / 8 for i in range(6)],
+       "long_factor": [1.5 + i for i in range(6)]}
+WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 # Of each: transformers' name, what its config says beside SIZE.
 FAMILIES = {
     "llama3": ("Llama", {"rope_parameters": LLAMA3}),
     "yarn": ("Llama", {"rope_parameters": YARN}),
     "linear": ("Llama", {"rope_parameters": LINEAR}),
     "longrope": ("Llama", {"rope_parameters": LONG}),
+    "gemma": ("Gemma", {"head_dim": 32}),
+    "gemma2": ("Gemma2", {"head_dim": 32, "sliding_window": 11, "query_pre_attn_scalar": 32, "attn_logit_softcapping": 2.0,
+                          "final_logit_softcapping": 3.0}),
+    "gemma3": ("Gemma3Text", {"head_dim": 32, "sliding_window": 11, "query_pre_attn_scalar": 32, "layer_types": WINDOWS,
+                              "rope_parameters": {"full_attention": {**LINEAR, "rope_theta": 1e6},
+                                                  "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
+    "phi3": ("Phi3", {"sliding_window": 11}),
+    "phi4-mini": ("Phi3", {"rope_parameters": PHI, "original_max_position_embeddings": 24, "tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 4}),
+    "olmo2": ("Olmo2", {}),
+    "granite": ("Granite", {"embedding_multiplier": 3.0, "logits_scaling": 0.5, "residual_multiplier": 0.7,
+                            "attention_multiplier": 0.2}),
 }
-BY_LENGTH = ("longrope",)                         # whose published rule turns a whole text anew when it grows long
-ARCHITECTURES = {"llama": "LLAMA"}
-PAIRED = ("llama",)                               # whose q and k llama.cpp stores with turned partners side by side
+BY_LENGTH = ("longrope", "phi4-mini")                         # whose published rule turns a whole text anew when it grows long
+ARCHITECTURES = {"llama": "LLAMA", "gemma": "GEMMA", "gemma2": "GEMMA2", "gemma3_text": "GEMMA3", "phi3": "PHI3",
+                 "smollm3": "SMOLLM3", "olmo2": "OLMO2", "granite": "GRANITE"}
+PLUS = ("gemma", "gemma2", "gemma3_text")         # to whose norms llama.cpp's converter adds 1
+PAIRED = ("llama", "smollm3", "granite")          # whose q and k it stores with turned partners side by side
 
 
 def model_of(name: str, seed: int = 0, **changes):
@@ -34,7 +51,7 @@ def model_of(name: str, seed: int = 0, **changes):
     family, more = FAMILIES[name]
     config = getattr(transformers, f"{family}Config")(**{**SIZE, **more, **changes})
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval().to(torch.float32)
+    model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config).eval().to(torch.float32)
     g = torch.Generator().manual_seed(seed)
     for key, p in model.named_parameters():
         r = torch.randn(p.shape, generator=g)
@@ -68,10 +85,11 @@ def write(path, model, kind: Type = Type.F32):
     head = getattr(c, "head_dim", None) or c.hidden_size // heads[0]
     w.add_key_length(head); w.add_value_length(head); w.add_vocab_size(c.vocab_size)
     _positions(w, c, head)
+    _more(w, c)
     for name, t in model.state_dict().items():
         if name == "lm_head.weight" and c.tie_word_embeddings:
             continue
-        a = t.numpy()
+        a = t.numpy() + (c.model_type in PLUS and name.endswith("norm.weight"))
         for which, n in zip("qk", heads):
             if f".{which}_proj." in name and c.model_type in PAIRED:
                 a = a.reshape(n, 2, -1, *a.shape[1:]).swapaxes(1, 2).reshape(a.shape)
@@ -85,7 +103,7 @@ def write(path, model, kind: Type = Type.F32):
 
 
 def _positions(w, c, head: int) -> None:
-    rope = c.rope_parameters
+    rope = c.rope_parameters.get("full_attention", c.rope_parameters)
     w.add_rope_freq_base(rope["rope_theta"])
     w.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
     kind = rope["rope_type"]
@@ -101,6 +119,18 @@ def _positions(w, c, head: int) -> None:
         for which in ("long", "short"):
             w.add_tensor(f"rope_factors_{which}.weight", torch.tensor(rope[f"{which}_factor"]).numpy())
         w.add_rope_scaling_attn_factors(model_frequencies(c, "longrope", magnitude=True))
+
+
+def _more(w, c) -> None:
+    if getattr(c, "sliding_window", None):
+        w.add_sliding_window(c.sliding_window)
+    if c.model_type == "gemma2":
+        w.add_attn_logit_softcapping(c.attn_logit_softcapping); w.add_final_logit_softcapping(c.final_logit_softcapping)
+    if c.model_type == "gemma3_text":
+        w.add_sliding_window_pattern([t == "sliding_attention" for t in c.layer_types])
+    if c.model_type == "granite":
+        w.add_embedding_scale(c.embedding_multiplier); w.add_logit_scale(c.logits_scaling)
+        w.add_residual_scale(c.residual_multiplier); w.add_attention_scale(c.attention_multiplier)
 
 
 def model_frequencies(c, kind: str, magnitude: bool = False):

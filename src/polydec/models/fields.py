@@ -45,8 +45,14 @@ class RopeFields(Strict):
     long_factor: list[Positive] | None = None
 
 
+class RopesFields(RopeFields):
+    """rope_parameters that differ between kinds of layers."""
+    full_attention: RopeFields | None = None
+    sliding_attention: RopeFields | None = None
+
+
 class Skeleton(Strict):
-    """config.json of the Llama skeleton."""
+    """config.json of the Llama skeleton and the families that are read as it is."""
     vocab_size: Count | None = None
     hidden_size: Count | None = None
     num_hidden_layers: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -60,6 +66,7 @@ class Skeleton(Strict):
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
     original_max_position_embeddings: Annotated[int, Field(ge=2, le=(1 << 31) - 1)] | None = None
     hidden_act: str | None = None
+    hidden_activation: str | None = None
     sliding_window: Positions | None = None
     use_sliding_window: Flag = None
     max_window_layers: Annotated[int, Field(ge=0, le=1 << 24)] = 28
@@ -67,7 +74,19 @@ class Skeleton(Strict):
     tie_word_embeddings: Flag = None
     polydec_causal: bool = True
     polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
-    rope_parameters: RopeFields | None = None
+    sliding_window_pattern: Annotated[int, Field(ge=1, le=4096)] | None = None
+    query_pre_attn_scalar: Positive | None = None
+    attn_logit_softcapping: Positive | None = None
+    final_logit_softcapping: Positive | None = None
+    rope_local_base_freq: Annotated[float, Field(gt=1, le=1e12)] | None = None
+    use_bidirectional_attention: Flag = None
+    no_rope_layers: list[Literal[0, 1]] | None = None
+    no_rope_layer_interval: Annotated[int, Field(ge=1, le=4096)] | None = None
+    embedding_multiplier: Positive | None = None
+    logits_scaling: Positive | None = None
+    residual_multiplier: Positive | None = None
+    attention_multiplier: Positive | None = None
+    rope_parameters: RopesFields | None = None
     rope_scaling: RopeFields | None = None
 
 
@@ -224,6 +243,8 @@ def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
         raise ValueError(f"num_hidden_layers is {layers}: the file holds {len(weights)} tensors in all")
     if c.layer_types is not None and len(c.layer_types) != layers:
         raise ValueError(f"layer_types has {len(c.layer_types)} entries: num_hidden_layers is {layers}")
+    if c.no_rope_layers and len(c.no_rope_layers) < layers:
+        raise ValueError(f"no_rope_layers has {len(c.no_rope_layers)} entries: num_hidden_layers is {layers}")
 
 
 def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:

@@ -200,9 +200,25 @@ class GGUF(Mapping[str, Tensor]):
             tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
         return tensor
 
+    def part(self, name: str, first: int, stop: int) -> Entry:
+        """Rows [first, stop) of a tensor, by its Hugging Face name; its leading sides count as one."""
+        entry = self.entries[self._names[name]]
+        if len(entry.shape) < 2:
+            size = (entry.stop - entry.start) // entry.shape[0]
+            return replace(entry, shape=(stop - first,), start=entry.start + first * size, stop=entry.start + stop * size)
+        size = (entry.stop - entry.start) // math.prod(entry.shape[:-1])
+        return replace(entry, shape=(stop - first, entry.shape[-1]), start=entry.start + first * size,
+                       stop=entry.start + stop * size)
+
+    def rows(self, name: str, first: int, stop: int) -> Tensor:
+        """The same, dequantised."""
+        return self._dequantised(self.part(name, first, stop), name)
+
     def tensor(self, own: str) -> Tensor:
         """By the file's own name, as it stands."""
-        entry = self.entries[own]
+        return self._dequantised(self.entries[own], own)
+
+    def _dequantised(self, entry: Entry, own: str) -> Tensor:
         raw = self.raw(entry)
         if entry.type in _PLAIN:
             return torch.from_numpy(np.array(raw)).view(_PLAIN[entry.type]).view(entry.shape)

@@ -55,10 +55,59 @@ class Architecture:
         return self.names.get(block) or _BLOCK.get(block)
 
 
+_AROUND = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+           "post_ffw_norm": "post_feedforward_layernorm"}
+
+
+def _pattern(file: File, config: Config, every: int) -> list[str]:
+    """Which layers have the window: all but every n-th, or as the file lists them."""
+    said, n = file.fields.get(f"{file.architecture}.attention.sliding_window_pattern", every), config["num_hidden_layers"]
+    if isinstance(said, list):
+        if len(said) != n:
+            raise ValueError(f"{file.path} has a sliding_window_pattern of {len(said)} layers: there are {n}")
+        return ["sliding_attention" if x else "full_attention" for x in said]
+    if type(said) is not int or said < 1:
+        raise ValueError(f"{file.path} has sliding_window_pattern = {said!r:.40}: a number from 1 on, or one a layer, is legal")
+    return ["sliding_attention" if (i + 1) % said else "full_attention" for i in range(n)]
+
+
+def _granite(file: File, config: Config) -> Config:
+    """Multipliers; a file without one means the usual scale of scores, and 1 otherwise."""
+    return {"embedding_multiplier": file.real("granite.embedding_scale", 1.0),
+            "residual_multiplier": file.real("granite.residual_scale", 1.0),
+            "logits_scaling": file.real("granite.logit_scale", 1.0),
+            "attention_multiplier": file.real("granite.attention.scale", config["head_dim"] ** -0.5)}
+
+
+def _gemma2(file: File, config: Config) -> Config:
+    wide = config["hidden_size"] // config["num_attention_heads"]    # which the largest scales by, no key says so
+    return {"sliding_window": config.get("sliding_window", 4096), "layer_types": _pattern(file, config, 2),
+            "query_pre_attn_scalar": wide if config["num_hidden_layers"] == 46 else config["head_dim"],
+            "attn_logit_softcapping": file.real("gemma2.attn_logit_softcapping", 50.0),
+            "final_logit_softcapping": file.real("gemma2.final_logit_softcapping", 30.0)}
+
+
+def _gemma3(file: File, config: Config) -> Config:
+    wide, window = config["hidden_size"] // config["num_attention_heads"], config.get("sliding_window")
+    cap = "gemma3.final_logit_softcapping"
+    return {"sliding_window": window,
+            "layer_types": _pattern(file, config, 6 if window else 1),
+            "query_pre_attn_scalar": wide if config["num_hidden_layers"] == 62 else config["head_dim"],
+            "final_logit_softcapping": file.real(cap) if file.fields.get(cap) else None,
+            "rope_local_base_freq": file.real("gemma3.rope.freq_base_swa", 10000.0)}
+
+
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture("llama", paired=True),
     "qwen2": Architecture("qwen2"),
     "qwen3": Architecture("qwen3"),
+    "gemma": Architecture("gemma", plus=1.0),
+    "gemma2": Architecture("gemma2", names=_AROUND, plus=1.0, more=_gemma2),
+    "gemma3": Architecture("gemma3_text", names=_AROUND, plus=1.0, more=_gemma3),
+    "phi3": Architecture("phi3", names={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}),
+    "smollm3": Architecture("smollm3", paired=True),
+    "olmo2": Architecture("olmo2", names=_AROUND),
+    "granite": Architecture("granite", paired=True, more=_granite),
 }
 
 

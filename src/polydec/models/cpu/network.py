@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polydec.core.types import Reads, Want
 from polydec.models.cache import GROWTH, Cache
-from polydec.models.cpu.library import COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
+from polydec.models.cpu.library import ACTS, COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
 from polydec.models.families import Config, read
@@ -49,7 +49,11 @@ class CpuStep:
         self._tokens: Tensor | None = None
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
         self.dtype, self.approximate, self.cost = "", "", 0.0
-        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, c.head, c.inner, self.context, outputs, c.turned, c.eps)
+        scale = float(1 / np.sqrt(np.float32(c.scale ** -2)))       # in fp32, as of a head's width
+        norms = (c.norms.attention, c.norms.attended, c.norms.mlp, c.norms.mlped)
+        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, c.head, c.inner, self.context, outputs, c.turned,
+                      len(c.ropes), sum(1 << i for i, name in enumerate(norms) if name is not None), c.wide_norms, ACTS[c.act],
+                      c.eps, scale, c.cap or 0.0, c.final_cap or 0.0, c.embed_scale, c.residual, c.divide)
         if self.context > MOST:
             raise ValueError(f"the context is {self.context} positions: the native step serves up to {MOST}")
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
@@ -90,6 +94,9 @@ class CpuStep:
         if any(c.windows):
             widths = array("i", [w or 0 for w in c.windows])
             net._check(net._lib.step_windows(net._model, *widths.buffer_info()))
+        if any(k != 0 for k in c.turns):
+            which = array("i", [-1 if k is None else k for k in c.turns])
+            net._check(net._lib.step_turns(net._model, *which.buffer_info()))
         net._widen = load_all(load, c, net._put, tokens)
         if not load.quantised:                    # whatever was asked for, floats are multiplied as floats
             net.compute = "float32"
@@ -121,9 +128,10 @@ class CpuStep:
         if positions > self.context:
             raise ValueError(f"the sequence has {positions} positions: the model's context holds {self.context}")
         n = min(self.context, max(positions, 2 * self._turned, 1024))
-        table = rotary(self.config.ropes[0], n)
-        cosine, sine = (np.ascontiguousarray(t.numpy()) for t in table)
-        self._check(self._lib.step_rotary(self._model, cosine.ctypes.data, sine.ctypes.data, min(cosine.size, sine.size), n))
+        for k, rope in enumerate(self.config.ropes):
+            cosine, sine = (np.ascontiguousarray(t.numpy()) for t in rotary(rope, n))
+            size = min(cosine.size, sine.size)
+            self._check(self._lib.step_rotary(self._model, k, cosine.ctypes.data, sine.ctypes.data, size, n))
         self._turned = n
 
     def _check(self, code: int) -> None:
