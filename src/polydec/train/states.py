@@ -1,4 +1,4 @@
-"""`polydec train heads` and `polydec train eagle`: drafters on a target's states, from text that it wrote itself."""
+"""`polydec train heads`, `eagle` and `probes`: drafters on a target's states, from text that it wrote itself."""
 from __future__ import annotations
 
 import json
@@ -26,12 +26,13 @@ from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.train import selfplay
+from polydec.train.kinds import KINDS
 from polydec.train.loop import Schedule, fit
 from polydec.train.network import from_weights
 from polydec.train.own_text import Lessons, gather
 from polydec.train.progress import shown as progress
 from polydec.train.selfplay import Sample
-from polydec.train.students import KINDS, Kind, Shown, Student
+from polydec.train.students import Kind, Shown, Student
 from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
 
@@ -126,14 +127,14 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
                     aside=lambda: divergence(student, aside, looked, spec, kind))
     known, seconds = rates(student, aside, spec.length, levels), round(time.perf_counter() - began, 1)
     drafter = kind.drafter(student.model(known), Ranked.of(deep(known), NODES[-1]))
-    share = cost_of(point.lm, drafter, unseen[:4])
+    share = cost_of(point.lm, drafter, unseen[:4], kind.rows(NODES[-1]))
     kind.save(out, student.model(known, share), {"target": spec.target})
     result = {"kind": spec.kind, "parameters": sum(p.numel() for p in student.parameters()),
               "positions": len(lessons.window_NW), "answers": int(lessons.answer_N.sum()),
               "loss": curve[-1][1], "seconds": seconds, "share": share,
               "held_out": rates(student, held, spec.length, levels),
               "tokens_per_pass": {n: tokens_per_pass(point.lm, unseen[:MEASURED], spec.max_tokens, kind.drafter(
-                  student.model(known), Ranked.of(deep(known), n)), n) for n in NODES}}
+                  student.model(known), Ranked.of(deep(known), n)), kind.rows(n)) for n in NODES}}
     replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
     return result
 
@@ -190,7 +191,7 @@ def tokens_per_pass(lm: LM, samples: Sequence[Sample], max_tokens: int, drafter:
     return round(sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results), 3)
 
 
-def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample]) -> float:
+def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> float:
     """How many passes of one row a proposal takes here, in time of this process, with all that belongs to it."""
     class Timed:
         seconds, count = 0.0, 0
@@ -210,7 +211,7 @@ def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample]) -> float:
     target = Shaped(lm, Greedy())
     requests = [Request(s.prompt_ids, max_tokens=32) for s in samples]
     for one in requests:
-        run([answer_one(Speculative(target, Timed(), Match(), Fixed(LEVELS, NODES[-1])), one)])
+        run([answer_one(Speculative(target, Timed(), Match(), Fixed(2 * LEVELS, rows)), one)])
     start, passes = time.process_time(), 0
     for one in requests:
         passes += run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), one)])[0].stats.passes
