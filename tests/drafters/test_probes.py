@@ -4,6 +4,8 @@ import torch
 
 import micro
 from polydec import registry
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab, Want
@@ -14,8 +16,11 @@ from polydec.models import checkpoint, probes
 from polydec.models.lm import LM
 from polydec.models.probes import Probes
 from polydec.models.transformer import Transformer
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy
 from polydec.trees.ranked import Ranked
+from polydec.trees.sure_prefix import SurePrefix
 
 
 def of_width(width, vocab, enter):
@@ -102,3 +107,33 @@ def test_wrong_probes_are_told_in_one_sentence(tmp_path):
         build("hidden-transfer", Probes(hidden.bias_PH, hidden.maps, 7, vocab, hidden.rates))
     with pytest.raises(ValueError, match="rows is 0: it must lie in 1 to 1024"):
         FromProbes(prompt, Ranked(), 0)
+
+
+def test_a_span_goes_on_while_it_is_sure():
+    law = toy(5, 5, eos=-1)
+
+    async def grown(least):
+        return await SurePrefix(least, False).grow(law.open((0, 1)), 1, 2, Budget(4, 8), Rng.of(0))
+    weight, text, chances = law.network.weight, [0, 1], []
+    for _ in range(4):
+        row = weight[text[-2], text[-1]].softmax(0)
+        text.append(int(row.argmax()))
+        chances.append(float(row.max()))
+    for least in (0.0, *chances, 1.1):
+        n = next((i for i in range(4) if chances[i] < least or text[i + 2] == text[i + 1]), 4)
+        assert run([grown(least)])[0].token == tuple(text[1:2 + n])
+
+
+def test_trust_takes_what_is_drafted_and_verified_does_not():
+    """Where a span is never sure enough both are plain; else the unchecked one writes more a pass, and another text."""
+    law, (prompt, _) = Shaped(toy(5, 4, eos=-1), Greedy()), probes.examples(toy(5, 4).vocab, 4, 4)
+    said = {}
+    for name in ("plain", "lexical-unit-decoding", "lexical-unit-decoding-verified"):
+        for sure in ("0.2", "1.5") if name != "plain" else ("",):
+            decoder, _ = registry.build(name, Kit(law, None, (prompt,)), {"confidence": sure} if sure else {})
+            said[name + sure] = run([answer_one(decoder, Request((0, 1), 24))])[0]
+    plain = said["plain"].token_ids
+    assert said["lexical-unit-decoding1.5"].token_ids == plain
+    assert said["lexical-unit-decoding-verified0.2"].token_ids == plain
+    loose = said["lexical-unit-decoding0.2"]
+    assert loose.token_ids != plain and loose.stats.passes < 24

@@ -183,7 +183,7 @@ def eagle(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
 
 @app.command()
 def probes(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
-           kind: Annotated[str, typer.Option(help="ppd or hidden-transfer")] = "ppd",
+           kind: Annotated[str, typer.Option(help="ppd, hidden-transfer or lud")] = "ppd",
            target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
            data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
            text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,

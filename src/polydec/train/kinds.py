@@ -19,5 +19,6 @@ KINDS: Mapping[str, Kind] = {
     "eagle-3": Kind(make_eagle3, FromEagle, eagle3.save, 4, depths=depths_of),
     "chimera": Kind(make_chimera, FromEagle, chimera.save),
     "ppd": Kind(make_ppd, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
+    "lud": Kind(make_ppd, FromProbes, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes),
     "hidden-transfer": Kind(make_hidden, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
 }

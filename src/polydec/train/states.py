@@ -94,10 +94,10 @@ class StatesSpec:
 def train_states(spec: StatesSpec) -> dict[str, Any]:
     """Train, save at spec.out, and say how it does on held-out prompts (also in out/training.json): how often each level's
     token of each rank is right behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many
-    passes of the target a draft costs. It learns the target's laws at the tokens that the target wrote. Every eighth answer is
+    passes of the target a draft costs; its seconds are this process's own. It learns the target's laws at the tokens that the target wrote. Every eighth answer is
     set aside, and the weights that are best on these are saved. Interrupted, it goes on where it was when called again. Raises
     ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
-    out, began, kind = Path(spec.out), time.perf_counter(), KINDS[spec.kind]
+    out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = checkpoint.load(spec.target), checkpoint.open_source(spec.target)
     target = from_weights(source.config, source.weights)
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
@@ -125,7 +125,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         curve = fit(student, loss, schedule,
                     state=out / "state.pt", identity=identity, watch=watch,
                     aside=lambda: divergence(student, aside, looked, spec, kind))
-    known, seconds = rates(student, aside, spec.length, levels), round(time.perf_counter() - began, 1)
+    known, seconds = rates(student, aside, spec.length, levels), round(time.process_time() - began, 1)
     drafter = kind.drafter(student.model(known), Ranked.of(deep(known), NODES[-1]))
     share = cost_of(point.lm, drafter, unseen[:4], kind.rows(NODES[-1]))
     kind.save(out, student.model(known, share), {"target": spec.target})
@@ -151,14 +151,17 @@ def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec
     at_BM = row_B[:, None] + torch.arange(spec.length + student.shown.levels)
     with torch.no_grad():
         truth_BMV = student.shown.logits(given.state_NH[at_BM])
+        written_BM = truth_BMV.softmax(-1).gather(-1, given.token_N[at_BM][..., None])[..., 0]
+    sure_BM, unit_BT = written_BM >= kind.sure, torch.ones_like(at_BT, dtype=torch.bool)
     for k, (made, logits) in enumerate(student(given.entry_ND[at_BT], given.window_NW[at_BM])):
-        here = slice(k + 1, k + 1 + spec.length) if k + 1 + spec.length <= at_BM.shape[1] else slice(k + 1, None)
-        true, aim = given.state_NH[at_BT + k + 1], truth_BMV[:, here]
-        counts = given.answer_N[at_BT + k + 1]
+        true, aim = given.state_NH[at_BT + k + 1], truth_BMV[:, k + 1:k + 1 + spec.length]
+        unit_BT = unit_BT & sure_BM[:, k + 1:k + 1 + spec.length]
+        counts = given.answer_N[at_BT + k + 1] & unit_BT
         if student.some is not None:              # what its head does not know it cannot learn
             counts = counts & torch.isin(aim.argmax(-1), student.some)
             aim = aim[..., student.some]
         if not counts.any():
+            total = total + 0.0 * logits.sum()    # nothing to learn here
             continue
         part = F.cross_entropy(logits[counts], aim[counts].softmax(-1))
         if kind.features:

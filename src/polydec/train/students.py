@@ -153,12 +153,14 @@ def make_chimera(shown: Shown) -> Student:
 @dataclass(frozen=True)
 class Kind:
     """start: a student of this kind; drafter: of its artefact and a tree; save: its module's; levels: how many tokens ahead it
-    is trained for; features: weight of the states' loss beside the laws'; rows: how many are fed for so many nodes; depths: of
+    is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
+    target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
     the target's number of layers those that it reads."""
     start: Callable[[Shown], Student]
     drafter: Callable[[Any, Any], Any]
     save: Callable[..., None]
     levels: int = 3
     features: float = 0.0
+    sure: float = 0.0
     rows: Callable[[int], int] = int
     depths: Callable[[int], tuple[int, ...]] = lambda layers: ()
