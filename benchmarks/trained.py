@@ -102,7 +102,8 @@ def main() -> None:
                     rounds, texts = counted.accepted, [r.token_ids for r in done]
                     rows.append({
                         "method": name, "law": law, "nodes": nodes,
-                        "tokens a pass": round(sum(t for t, _ in pairs) / sum(p for _, p in pairs), 3), "low": low, "high": high,
+                        "tokens a pass": round(sum(t for t, _ in pairs) / sum(p for _, p in pairs), 3),
+                        "low": low, "high": high,
                         **{f"accepted {d} deep": round(sum(n >= d for n in rounds) / len(rounds), 3) for d in (1, 2, 3, 4)},
                         "rows a pass": round(1 + sum(r.stats.drafted for r in done) / sum(p for _, p in pairs), 1),
                         "plain's text": texts == plain[law], "draft in passes": cost,

@@ -82,6 +82,8 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
           divergence: Annotated[str, typer.Option(help="fkl, rkl, jsd or tvd")] = "fkl",
           beta: Annotated[float, typer.Option(help="of jsd")] = 0.5,
           policy: Annotated[str, typer.Option(help="whose text: target, on-policy or mixed")] = "target",
+          own: Annotated[float | None, typer.Option(help="share of steps on the draft's own text (else: policy)")] = None,
+          tasks: Annotated[str, typer.Option(help="divergences of some kinds of prompts, such as code=rkl,summary=jsd")] = "",
           temperature: Annotated[float, typer.Option(help="of both laws")] = 1.0,
           tokens: Annotated[int, typer.Option(help="how many tokens it can propose (0: all)")] = 8192,
           layers: Annotated[int, typer.Option(help="of the draft")] = 1,
@@ -90,8 +92,10 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
     """Distil a small draft from a target (DistillSpec); prints what was measured as one JSON object."""
     from polydec.train.draft import DraftSpec, train_draft
+    pairs = tuple((kind.strip(), name.strip()) for kind, _, name in (t.partition("=") for t in tasks.split(",") if t.strip()))
     spec = DraftSpec(out=str(out), target=target, data=None if data is None else str(data), each=each, max_tokens=max_tokens,
                      text=None if text is None else str(text), divergence=divergence, beta=beta, policy=policy,
+                     own=own, tasks=pairs,
                      temperature=temperature, tokens=tokens, layers=layers, width=width, steps=steps, seed=seed)
     result = train_draft(spec)
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))

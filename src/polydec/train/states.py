@@ -94,9 +94,9 @@ class StatesSpec:
 def train_states(spec: StatesSpec) -> dict[str, Any]:
     """Train, save at spec.out, and say how it does on held-out prompts (also in out/training.json): how often each level's
     token of each rank is right behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many
-    passes of the target a draft costs; its seconds are this process's own. It learns the target's laws at the tokens that the target wrote. Every eighth answer is
-    set aside, and the weights that are best on these are saved. Interrupted, it goes on where it was when called again. Raises
-    ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    passes of the target a draft costs; its seconds are this process's own. It learns the target's laws at the tokens that the
+    target wrote. Every eighth answer is set aside, and the weights that are best on these are saved. Interrupted, it goes on
+    where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = checkpoint.load(spec.target), checkpoint.open_source(spec.target)
     target = from_weights(source.config, source.weights)
