@@ -1,6 +1,7 @@
 """Training of drafters on states: what is trained is what drafts, resumed runs give the same weights, and it learns."""
 import json
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,16 +11,17 @@ from polydec import load
 from polydec.cli.main import app
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft
-from polydec.families.ar.types import Budget
+from polydec.core.types import Draft, Reads
+from polydec.families.ar.types import Budget, Verdict
 from polydec.families.ar.walk import prefill
 from polydec.models import artefacts, checkpoint
 from polydec.train import states
+from polydec.train.kinds import KINDS
 from polydec.train.network import from_weights
 from polydec.train.own_text import Lessons
 from polydec.train.selfplay import Sample
 from polydec.train.states import StatesSpec, train_states
-from polydec.train.students import KINDS, Shown
+from polydec.train.students import Shown
 
 TEXT = (5, 6, 7, 8, 30, 31, 9, 40, 41, 12, 50, 61, 7, 70)
 
@@ -30,12 +32,14 @@ def model(tmp_path_factory):
 
 
 class Chain:
-    """Asks for the laws along a chain of these tokens, and keeps them."""
-    def __init__(self, tokens):
-        self.tokens, self.rows = tokens, None
+    """Asks for the laws along a chain of these tokens behind `root`, and keeps them."""
+    def __init__(self, root, tokens):
+        self.root, self.tokens, self.rows = root, tokens, None
 
     async def grow(self, session, root, position, budget, rng):
         draft = Draft.chain(root)
+        if root != self.root:
+            return draft
         for depth in range(budget.depth):
             scores = await session.score(draft, None)
             draft = Draft.chain(root, self.tokens[:depth + 1])
@@ -57,13 +61,17 @@ def test_what_is_trained_is_what_drafts(kind, model):
     at = torch.arange(known - 1)[None]
     with torch.no_grad():
         trained = [logits[0, -1] for _, logits in student(lessons.entry_ND[at], lessons.window_NW[None, :known - 1 + levels])]
-    tree = Chain(TEXT[known:])
-    drafter = way.drafter(student.model(), tree)
+    tree, before = Chain(TEXT[known - 1], TEXT[known:]), TEXT[:known - 1]
+    drafter = way.drafter(student.model([[0.5]] * levels), tree)
 
     async def drafted():
-        session = point.lm.open(TEXT[:known])
-        guess = drafter.open(TEXT[:known], session)
-        await prefill(session, guess, TEXT[:known])
+        session = point.lm.open(before)
+        guess = drafter.open(before, session)
+        await prefill(session, guess, before)
+        draft = await guess.propose(before[-1], len(before), Budget(levels, 8), Rng.of(0))
+        scores = await session.score(draft, replace(guess.want, law=Reads.ROW, prompt=False, last=False))
+        session.commit(before[-1:])
+        guess.learn(draft, scores, Verdict((), TEXT[known - 1]))
         await guess.propose(TEXT[known - 1], known, Budget(len(trained), 8), Rng.of(0))
     run([drafted()])
     for row_V, logits in zip(tree.rows, trained, strict=True):

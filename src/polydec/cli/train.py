@@ -82,6 +82,8 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
           divergence: Annotated[str, typer.Option(help="fkl, rkl, jsd or tvd")] = "fkl",
           beta: Annotated[float, typer.Option(help="of jsd")] = 0.5,
           policy: Annotated[str, typer.Option(help="whose text: target, on-policy or mixed")] = "target",
+          own: Annotated[float | None, typer.Option(help="share of steps on the draft's own text (else: policy)")] = None,
+          tasks: Annotated[str, typer.Option(help="divergences of some kinds of prompts, such as code=rkl,summary=jsd")] = "",
           temperature: Annotated[float, typer.Option(help="of both laws")] = 1.0,
           tokens: Annotated[int, typer.Option(help="how many tokens it can propose (0: all)")] = 8192,
           layers: Annotated[int, typer.Option(help="of the draft")] = 1,
@@ -90,8 +92,10 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
     """Distil a small draft from a target (DistillSpec); prints what was measured as one JSON object."""
     from polydec.train.draft import DraftSpec, train_draft
+    pairs = tuple((kind.strip(), name.strip()) for kind, _, name in (t.partition("=") for t in tasks.split(",") if t.strip()))
     spec = DraftSpec(out=str(out), target=target, data=None if data is None else str(data), each=each, max_tokens=max_tokens,
                      text=None if text is None else str(text), divergence=divergence, beta=beta, policy=policy,
+                     own=own, tasks=pairs,
                      temperature=temperature, tokens=tokens, layers=layers, width=width, steps=steps, seed=seed)
     result = train_draft(spec)
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
@@ -140,7 +144,7 @@ def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.j
 
 @app.command()
 def heads(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
-          kind: Annotated[str, typer.Option(help="medusa, hydra or hydra++")] = "medusa",
+          kind: Annotated[str, typer.Option(help="medusa, hydra, hydra++ or clover")] = "medusa",
           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
@@ -161,7 +165,7 @@ def heads(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
 
 @app.command()
 def eagle(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
-          kind: Annotated[str, typer.Option(help="eagle or eagle-3")] = "eagle",
+          kind: Annotated[str, typer.Option(help="eagle, eagle-3 or chimera")] = "eagle",
           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
@@ -178,6 +182,27 @@ def eagle(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
     print(json.dumps(train_states(StatesSpec(
         out=str(out), kind=kind, target=target, data=None if data is None else str(data),
         text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, tokens=tokens, steps=steps,
+        length=length, rate=rate, seed=seed))))
+
+
+@app.command()
+def probes(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+           kind: Annotated[str, typer.Option(help="ppd, hidden-transfer or lud")] = "ppd",
+           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
+           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
+           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
+           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+           levels: Annotated[int, typer.Option("--probes", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")] = 0,
+           steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
+           length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
+           rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
+           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train probes that ride in the target's own pass; prints what was measured as one JSON object."""
+    from polydec.train.states import StatesSpec, train_states
+    print(json.dumps(train_states(StatesSpec(
+        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
+        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, steps=steps,
         length=length, rate=rate, seed=seed))))
 
 

@@ -4,9 +4,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polydec.models import artefact, eagle, eagle3, edge, filter, heads, ngrams, step_reward, stop_head, zoo
+from polydec.models import (
+    artefact,
+    chimera,
+    clover,
+    eagle,
+    eagle3,
+    edge,
+    filter,
+    heads,
+    ngrams,
+    probes,
+    step_reward,
+    stop_head,
+    zoo,
+)
 
-MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, eagle, eagle3, step_reward, filter)}
+MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, clover, eagle, eagle3, chimera, probes, step_reward, filter)}
 """The module that reads each kind."""
 
 

@@ -226,6 +226,17 @@ class EagleFields(OnStates):
     layer: LayerFields
 
 
+class ProbeFields(OnStates):
+    """Of soft probes."""
+    maps: bool
+    enter: Annotated[int, Field(ge=0, le=4096)]
+
+
+class CloverFields(EagleFields):
+    """Of a Clover drafter."""
+    levels: Annotated[int, Field(ge=1, le=16)]
+
+
 class Eagle3Fields(EagleFields):
     """Of an EAGLE-3 drafter."""
     depths: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]

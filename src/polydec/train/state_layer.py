@@ -44,23 +44,19 @@ class Block(nn.Module):
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
         made = (F.linear(n, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
         q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
-        position_T = torch.arange(T) if at_T is None or not level else at_T + level
-        cos, sin = (t[position_T] for t in self._turn)
+        first_T = torch.arange(T) if at_T is None or not level else at_T
+        cos, sin = (t[first_T + level] for t in self._turn)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
         past.append((k, v))
-        first_T = torch.arange(T) if at_T is None else at_T
-        if not level:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            y = _behind(q, past, first_T)
+        y = behind(q, past, first_T) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x_BTS + F.pad(F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"]), (x_BTS.shape[-1] - H, 0))
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
         inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(n, w["mlp.up_proj.weight"])
         return x[..., -H:] + F.linear(inner, w["mlp.down_proj.weight"])
 
 
-def _behind(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
+def behind(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
     """Attention of drafted entries: over the text up to each one's position, and over the entries behind that position."""
     (text_k, text_v), levels = past[0], past[1:]
     scale = q.shape[-1] ** -0.5

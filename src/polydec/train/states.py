@@ -1,4 +1,4 @@
-"""`polydec train heads` and `polydec train eagle`: drafters on a target's states, from text that it wrote itself."""
+"""`polydec train heads`, `eagle` and `probes`: drafters on a target's states, from text that it wrote itself."""
 from __future__ import annotations
 
 import json
@@ -26,12 +26,13 @@ from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.train import selfplay
+from polydec.train.kinds import KINDS
 from polydec.train.loop import Schedule, fit
 from polydec.train.network import from_weights
 from polydec.train.own_text import Lessons, gather
 from polydec.train.progress import shown as progress
 from polydec.train.selfplay import Sample
-from polydec.train.students import KINDS, Kind, Shown, Student
+from polydec.train.students import Kind, Shown, Student
 from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
 
@@ -93,10 +94,10 @@ class StatesSpec:
 def train_states(spec: StatesSpec) -> dict[str, Any]:
     """Train, save at spec.out, and say how it does on held-out prompts (also in out/training.json): how often each level's
     token of each rank is right behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many
-    passes of the target a draft costs. It learns the target's laws at the tokens that the target wrote. Every eighth answer is
-    set aside, and the weights that are best on these are saved. Interrupted, it goes on where it was when called again. Raises
-    ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
-    out, began, kind = Path(spec.out), time.perf_counter(), KINDS[spec.kind]
+    passes of the target a draft costs; its seconds are this process's own. It learns the target's laws at the tokens that the
+    target wrote. Every eighth answer is set aside, and the weights that are best on these are saved. Interrupted, it goes on
+    where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = checkpoint.load(spec.target), checkpoint.open_source(spec.target)
     target = from_weights(source.config, source.weights)
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
@@ -124,16 +125,16 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         curve = fit(student, loss, schedule,
                     state=out / "state.pt", identity=identity, watch=watch,
                     aside=lambda: divergence(student, aside, looked, spec, kind))
-    known, seconds = rates(student, aside, spec.length, levels), round(time.perf_counter() - began, 1)
+    known, seconds = rates(student, aside, spec.length, levels), round(time.process_time() - began, 1)
     drafter = kind.drafter(student.model(known), Ranked.of(deep(known), NODES[-1]))
-    share = cost_of(point.lm, drafter, unseen[:4])
+    share = cost_of(point.lm, drafter, unseen[:4], kind.rows(NODES[-1]))
     kind.save(out, student.model(known, share), {"target": spec.target})
     result = {"kind": spec.kind, "parameters": sum(p.numel() for p in student.parameters()),
               "positions": len(lessons.window_NW), "answers": int(lessons.answer_N.sum()),
               "loss": curve[-1][1], "seconds": seconds, "share": share,
               "held_out": rates(student, held, spec.length, levels),
               "tokens_per_pass": {n: tokens_per_pass(point.lm, unseen[:MEASURED], spec.max_tokens, kind.drafter(
-                  student.model(known), Ranked.of(deep(known), n)), n) for n in NODES}}
+                  student.model(known), Ranked.of(deep(known), n)), kind.rows(n)) for n in NODES}}
     replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
     return result
 
@@ -150,14 +151,17 @@ def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec
     at_BM = row_B[:, None] + torch.arange(spec.length + student.shown.levels)
     with torch.no_grad():
         truth_BMV = student.shown.logits(given.state_NH[at_BM])
+        written_BM = truth_BMV.softmax(-1).gather(-1, given.token_N[at_BM][..., None])[..., 0]
+    sure_BM, unit_BT = written_BM >= kind.sure, torch.ones_like(at_BT, dtype=torch.bool)
     for k, (made, logits) in enumerate(student(given.entry_ND[at_BT], given.window_NW[at_BM])):
-        here = slice(k + 1, k + 1 + spec.length) if k + 1 + spec.length <= at_BM.shape[1] else slice(k + 1, None)
-        true, aim = given.state_NH[at_BT + k + 1], truth_BMV[:, here]
-        counts = given.answer_N[at_BT + k + 1]
+        true, aim = given.state_NH[at_BT + k + 1], truth_BMV[:, k + 1:k + 1 + spec.length]
+        unit_BT = unit_BT & sure_BM[:, k + 1:k + 1 + spec.length]
+        counts = given.answer_N[at_BT + k + 1] & unit_BT
         if student.some is not None:              # what its head does not know it cannot learn
             counts = counts & torch.isin(aim.argmax(-1), student.some)
             aim = aim[..., student.some]
         if not counts.any():
+            total = total + 0.0 * logits.sum()    # nothing to learn here
             continue
         part = F.cross_entropy(logits[counts], aim[counts].softmax(-1))
         if kind.features:
@@ -190,7 +194,7 @@ def tokens_per_pass(lm: LM, samples: Sequence[Sample], max_tokens: int, drafter:
     return round(sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results), 3)
 
 
-def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample]) -> float:
+def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> float:
     """How many passes of one row a proposal takes here, in time of this process, with all that belongs to it."""
     class Timed:
         seconds, count = 0.0, 0
@@ -210,7 +214,7 @@ def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample]) -> float:
     target = Shaped(lm, Greedy())
     requests = [Request(s.prompt_ids, max_tokens=32) for s in samples]
     for one in requests:
-        run([answer_one(Speculative(target, Timed(), Match(), Fixed(LEVELS, NODES[-1])), one)])
+        run([answer_one(Speculative(target, Timed(), Match(), Fixed(2 * LEVELS, rows)), one)])
     start, passes = time.process_time(), 0
     for one in requests:
         passes += run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), one)])[0].stats.passes

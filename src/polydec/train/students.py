@@ -1,7 +1,7 @@
 """What is trained on a target's states: the weights of each kind of drafter, unrolled over pieces of text."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.drafters.eagle import FromEagle
-from polydec.drafters.heads import FromHeads
-from polydec.models import eagle, eagle3, heads
+from polydec.models import chimera, clover, heads
+from polydec.models.chimera import Chimera
+from polydec.models.clover import Clover
 from polydec.models.eagle import Eagle
 from polydec.models.eagle3 import Eagle3
 from polydec.models.heads import Heads
@@ -79,10 +79,11 @@ class LayerStudent(Student):
         for k in range(self.shown.levels):
             embed = self.shown.embed(window_BMW[:, k:k + T, -model.window:]).flatten(0, 1)
             rows = (model.below if k else model.enter)(embed, above.flatten(0, 1)).view(B, -1, self.block.wide)
+            out = self.block(rows, past, at_T)
             if not k:                             # a state and its token may take several entries, of which the last counts
                 slots = rows.shape[1] // T
                 at_T = torch.arange(T) * slots + slots - 1
-            out = self.block(rows, past, at_T)
+                rows, out = rows[:, at_T], out[:, at_T]
             above, made = (None if t is None else t.view(B, T, -1) for t in model.read(k, true, out.flatten(0, 1)))
             yield (above, self.speak(model, rows, out)) if made is None else (made, self.shown.logits(made))
 
@@ -130,23 +131,36 @@ def make_eagle3(shown: Shown) -> Student:
     return student
 
 
+def make_clover(shown: Shown) -> Student:
+    s = shown.target.s
+    attend, out = clover.begun(s.width, shown.seed, 0.01)
+
+    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Clover:
+        assert layer is not None
+        return Clover(layer, (t[0], t[1], t[2]), ((t[3], t[4], t[5]), (t[6], t[7], t[8])), shown.levels, vocab, rates, share)
+    return HeadStudent(shown, [*attend, *out[0], *out[1]], Block(s, shown.seed), make)
+
+
+def make_chimera(shown: Shown) -> Student:
+    s = shown.target.s
+
+    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Chimera:
+        assert layer is not None
+        return Chimera((t[0], t[1]), t[2:], layer, vocab, rates, share)
+    return LayerStudent(shown, chimera.begun(s.width, shown.levels, shown.seed), Block(s, shown.seed), make)
+
+
 @dataclass(frozen=True)
 class Kind:
     """start: a student of this kind; drafter: of its artefact and a tree; save: its module's; levels: how many tokens ahead it
-    is trained for; features: weight of the states' loss beside the laws'; depths: of the target's number of layers those that
-    it reads."""
+    is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
+    target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
+    the target's number of layers those that it reads."""
     start: Callable[[Shown], Student]
     drafter: Callable[[Any, Any], Any]
     save: Callable[..., None]
     levels: int = 3
     features: float = 0.0
+    sure: float = 0.0
+    rows: Callable[[int], int] = int
     depths: Callable[[int], tuple[int, ...]] = lambda layers: ()
-
-
-KINDS: Mapping[str, Kind] = {
-    "medusa": Kind(make_heads(False, False), FromHeads, heads.save),
-    "hydra": Kind(make_heads(True, False), FromHeads, heads.save),
-    "hydra++": Kind(make_heads(True, True), FromHeads, heads.save),
-    "eagle": Kind(make_eagle, FromEagle, eagle.save, 1, 1.0),
-    "eagle-3": Kind(make_eagle3, FromEagle, eagle3.save, 4, 0.0, depths_of),
-}
