@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from polydec.edge import Record, checked, sentence
 from polydec.files import replace
+from polydec.train.muon import Muon
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def optimisers(network: nn.Module, s: Schedule) -> list[torch.optim.Optimizer]:
     groups = [{"params": g, "weight_decay": w} for g, w in ((decayed, s.weight_decay), (plain, 0.0)) if g]
     out: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=s.rate, betas=(0.9, 0.95), eps=1e-8)]
     if deep:
-        out.append(torch.optim.Muon(deep, lr=s.muon, weight_decay=s.weight_decay))
+        out.append(Muon(deep, lr=s.muon, weight_decay=s.weight_decay))
     return out
 
 
