@@ -78,9 +78,12 @@ def watch(console: Console, shown: Sequence[Frame], delay: float) -> None:
             time.sleep(delay if console.is_terminal else 0.0)
 
 
-_STYLE = """body{font:14px/1.6 system-ui,sans-serif;margin:2em;color:#222;background:#fff}
+_STYLE = """
+body{font:14px/1.6 system-ui,sans-serif;margin:2em;color:#222;background:#fff}
 table{border-collapse:collapse;margin:.5em 0 2em}td{padding:.1em .35em;white-space:pre;font-family:monospace}
-th{text-align:right;font-weight:400;color:#777;padding:0 .8em 0 0}.g{color:#bbb}.n{outline:2px solid #1a7f37;border-radius:3px}"""
+th{text-align:right;font-weight:400;color:#777;padding:0 .8em 0 0}
+.g{color:#bbb}.n{outline:2px solid #1a7f37;border-radius:3px}
+"""
 
 
 def page(title: str, choices: Sequence[tuple[str, Sequence[Frame]]]) -> str:

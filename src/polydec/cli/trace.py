@@ -203,7 +203,7 @@ def _checked(event: Event, what: str) -> Event:
             good &= isinstance(event.pieces, tuple) and all(isinstance(p, str) for p in event.pieces)
             good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
         case Unmasked():
-            good &= ids(event.position) and ids(event.block) and len(event.block) == 2 and ids(event.fed) and len(event.fed) == 2
+            good &= all(map(ids, (event.position, event.block, event.fed))) and len(event.block) == len(event.fed) == 2
             good = good and type(event.step) is int and len(event.position) == len(event.confidence) == len(event.piece)
             good = good and all(isinstance(p, str) for p in event.piece) and all(type(c) is float for c in event.confidence)
             good = good and all(0 <= p < 1 << 20 for p in (*event.position, *event.block))

@@ -153,7 +153,8 @@ def save(out: Path, student: Student, kind: dict[str, Any]) -> None:
     save_directory(out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=torch.float16)
 
 
-def _loss(spec: DiffusionSpec, student: Student, step: int, token_BT: Tensor, answer_BT: Tensor, rng: torch.Generator) -> Tensor:
+def _loss(spec: DiffusionSpec, student: Student, step: int, token_BT: Tensor, answer_BT: Tensor,
+          rng: torch.Generator) -> Tensor:
     if spec.causal:
         return next_token_loss(student.network, token_BT, answer_BT)
     if spec.block:

@@ -112,8 +112,9 @@ def right(name: str, question: str, answer: str) -> bool:
     return answer == {
         "copy": lambda: said, "reverse": lambda: said[::-1], "sort": lambda: "".join(sorted(said)),
         "slots": lambda: "name: {} town: {} age: {}".format(*said.split(", ")),
-        "fill": lambda: _counted(items), "sums": lambda: "".join(str(sum(map(int, said[:i + 1])) % 10) for i in range(len(said))),
-        "chain": lambda: _walked(items[0], {a: b for a, b in items[2:]})}[name]()
+        "fill": lambda: _counted(items),
+        "sums": lambda: "".join(str(sum(map(int, said[:i + 1])) % 10) for i in range(len(said))),
+        "chain": lambda: _walked(items[0], dict(map(tuple, items[2:])))}[name]()
 
 
 def _counted(items: Sequence[str]) -> str:

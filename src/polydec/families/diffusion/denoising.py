@@ -1,7 +1,7 @@
 """Denoising: a canvas of gaps, filled in any order, some in each pass."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,9 @@ class Denoising:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, each on a board of its own: a prompt sees the answer, so nothing can be shared."""
-        return await each(self.denoiser, request, into, lambda board, text: _write(self, board, text, rng(text.choice or 0), into))
+        def write(board: Board, text: Text) -> Coroutine[Any, Any, Result]:
+            return _write(self, board, text, rng(text.choice or 0), into)
+        return await each(self.denoiser, request, into, write)
 
     def start(self, request: Request, ends: frozenset[int]) -> Spot:
         """Before the first pass."""
@@ -117,7 +119,8 @@ class Denoising:
         return Look(spot.canvas, spot.block, rows, logw_RV, self.shapers, spot.passes, spot.ends)
 
 
-async def each(denoiser: Denoiser, request: Request, into: Transcript, write: Any) -> list[Result]:
+async def each(denoiser: Denoiser, request: Request, into: Transcript,
+               write: Callable[[Board, Text], Coroutine[Any, Any, Result]]) -> list[Result]:
     """write(board, text) for every choice, all at once; boards are closed however that ends."""
     texts, boards = [into.open(choice) for choice in request.choices], list[Board]()
     try:
