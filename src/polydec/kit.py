@@ -45,8 +45,9 @@ class Kit:
     """target: the law to decode, shaped as the request asks, or a masked-diffusion model, which recipes of that family ask for
     as `denoiser`; draft: the small model's, or None; artefacts: all that goes with the model; measure: gives the costs of
     passes, called when a recipe first asks for them; memory: what a method leaves for its later requests in the same engine;
-    shapers: of a masked-diffusion model, which shapes each gap's law by itself; beside: the target behind the second prompt of a
-    request, None where it has none; language: the texts that the request allows (the target's law holds no others), None: all."""
+    shapers: of a masked-diffusion model, which shapes each gap's law by itself; beside: the target behind the second prompt of
+    a request, None where it has none; language: the texts that the request allows (the target's law holds no others), None:
+    all."""
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()

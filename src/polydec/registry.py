@@ -69,6 +69,19 @@ def find(name: str) -> str:
     raise ValueError(f"method {shown(name)} is unknown: {_suggestion(name)}")
 
 
+DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm"}
+"""By a model's family, the method that "auto" means."""
+
+
+def of_model(name: str, family: str) -> str:
+    """The method that a name means for a model of this family: "auto" is the family's own default. Raises ValueError for a
+    name that is unknown, or a method of the other family."""
+    found = find(name)
+    found = DEFAULTS[family] if found == "auto" else found
+    check_family(found, family)
+    return found
+
+
 def search(words: str) -> list[str]:
     """Methods whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
     wanted = _plain(words).split("-")

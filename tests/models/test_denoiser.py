@@ -293,5 +293,48 @@ def test_an_autoregressive_model_is_refused(tmp_path, lm):
         Engine(ar).submit("The fox", method="fast-dllm")
     with pytest.raises(ValueError, match="it is a masked-diffusion model, which cannot draft"):
         load(str(tmp_path), draft=lm.name)
-    with pytest.raises(ValueError, match="is a masked-diffusion model, decoded without a draft"):
-        load(lm.name, draft=str(tmp_path))
+    guided = load(lm.name, draft=str(tmp_path))
+    with pytest.raises(ValueError, match="method fast-dllm decodes a masked-diffusion model without one"):
+        Engine(guided).submit("The fox", method="auto")
+    with pytest.raises(ValueError, match="infill is given: only a masked-diffusion model fills gaps"):
+        Engine(ar).submit("The fox", infill="a[[2]]b")
+
+
+@pytest.mark.parametrize("method", ["fast-dllm", "freedave", "guided-diffusion", "dkv-cache", "ccd"])
+def test_a_text_with_gaps_keeps_what_is_given(lm, tmp_path, method):
+    model = load(lm.name, draft=str(micro.write(tmp_path)), dtype="float32") if method == "guided-diffusion" else lm
+    given = (5, None, None, 9, None, 11)
+    for seed in range(3):
+        engine = Engine(model)
+        out = engine.run([engine.submit("The fox", method=method, infill=given, seed=seed, logprobs=1,
+                                        sampling=lm.sampling(temperature=0.9))])[0]
+        ids = out.choices[0].token_ids
+        ends = [i for i, x in enumerate(ids) if x in lm.checkpoint.lm.vocab.eos]
+        kept = [(x, y) for x, y in zip(ids, given) if y is not None]
+        assert kept and all(x == y for x, y in kept) and (len(ids) == 7 or ends == [len(ids) - 1])
+
+
+def test_infilled_text_says_its_gaps_in_brackets(lm):
+    engine = Engine(lm)
+    plan = engine.submit("The fox", method="auto", infill="The[[2]] fox").plan
+    fox = lm.checkpoint.text.encode(" fox", special=False)
+    start = lm.checkpoint.text.encode("The", special=False)
+    assert plan.request.given[:-1] == (*start, None, None, *fox) and plan.request.given[-1] in lm.checkpoint.lm.vocab.eos
+    for bad, message in (("The fox", "infill has no gap"), ((1, 2), "infill has no gap"), ((None, 10 ** 6), r"infill\[1\] is"),
+                         ("[[5000]]", "max_tokens is 5001")):
+        with pytest.raises(ValueError, match=message):
+            engine.submit("The fox", method="auto", infill=bad)
+
+
+def test_no_end_stands_before_min_tokens(lm):
+    vocab = lm.checkpoint.lm.vocab
+    seen = set()
+    for seed in range(12):
+        for least in (0, 9):
+            engine = Engine(lm)
+            out = engine.run([engine.submit("The fox", method="mdlm", max_tokens=12, seed=seed, stop_token_ids=tuple(range(40)),
+                                            sampling=lm.sampling(temperature=1.5, min_tokens=least))])[0]
+            ids = out.choices[0].token_ids
+            assert len(ids) > least
+            seen.add(len(ids) > 9)
+    assert seen == {True, False} and vocab.size > 40

@@ -59,6 +59,8 @@ class Flags:
     order: Annotated[str, Option(help="order of the rules: vllm, transformers or llamacpp", rich_help_panel=SAMPLING)] = "vllm"
     stop: Annotated[list[str] | None, Option(help="stop string (repeatable)", rich_help_panel=SAMPLING)] = None
     stop_token_id: Annotated[list[int] | None, Option(help="stop id (repeatable)", rich_help_panel=SAMPLING)] = None
+    infill: Annotated[str | None, Option(help="the answer with gaps, [[3]] for three tokens (masked-diffusion models)",
+                                         rich_help_panel=SAMPLING)] = None
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="go on after EOS", rich_help_panel=SAMPLING)] = False
     regex: Annotated[str | None, Option(help="the answer matches this regular expression", rich_help_panel=CONSTRAINT)] = None
     json_schema: Annotated[Path | None, Option(help="the answer is JSON that the schema in this file allows",
@@ -119,7 +121,8 @@ class Flags:
         return {"method": self.method, "options": self.options(), "sampling": self.sampling(lm),
                 "max_tokens": self.max_tokens, "stop": tuple(self.stop or ()),
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
-                "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint()}
+                "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint(),
+                "infill": self.infill}
 
 
 def pairs(flag: str, items: list[str] | None) -> dict[str, str]:

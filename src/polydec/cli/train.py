@@ -53,23 +53,68 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
 
 @app.command()
 def diffusion(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
-              tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots")] = "copy,reverse,sort,slots",
-              steps: Annotated[int, typer.Option(help="optimiser steps")] = 6000,
-              rows: Annotated[int, typer.Option(help="tasks a step")] = 32,
-              length: Annotated[int, typer.Option(help="positions of a row, task and answer together")] = 64,
-              width: Annotated[int, typer.Option(help="of the network")] = 256,
-              layers: Annotated[int, typer.Option(help="of the network")] = 6,
+              tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots, fill, shuffle, sums, pick, count, chain")]
+              = "copy,slots,fill,shuffle,sums,pick,count",
+              steps: Annotated[int, typer.Option(help="optimiser steps")] = 4000,
+              rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
+              shortest: Annotated[int, typer.Option(help="positions of the shortest rows, task and answer together")] = 27,
+              length: Annotated[int, typer.Option(help="positions of the longest rows, which is the model's context")] = 32,
+              width: Annotated[int, typer.Option(help="of the network")] = 128,
+              layers: Annotated[int, typer.Option(help="of the network")] = 4,
+              rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
+              muon: Annotated[float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")] = 0.02,
+              start: Annotated[str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")] = None,
+              anneal: Annotated[int, typer.Option(help="steps in which an autoregressive start learns to look ahead")] = 0,
+              shifted: Annotated[bool, typer.Option(help="a position's law is read one before it, as in Dream")] = False,
+              block: Annotated[int, typer.Option(help="block-causal, in blocks of so many positions (0: not)")] = 0,
+              causal: Annotated[bool, typer.Option(help="an autoregressive model of the same tasks, to compare")] = False,
               seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
               json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
-    """Train a small masked-diffusion model from scratch on tasks that are generated; says how long it will take."""
+    """Train a small masked-diffusion model on tasks that are generated; says how long it will take."""
     from polydec.train.diffusion import DiffusionSpec, train_diffusion
-    names = tuple(t.strip() for t in tasks.split(",") if t.strip())
-    result = train_diffusion(DiffusionSpec(str(out), names, steps, rows, length, width, layers, seed))
+    result = train_diffusion(DiffusionSpec(str(out), _names(tasks), steps, rows, shortest, length, width, layers, seed, rate,
+                                           muon, start, anneal, shifted, block, causal))
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
     print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
           f"loss {result['loss']:.3f} nats; written to {out}")
+
+
+@app.command("filter")
+def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
+            target: Annotated[str, typer.Option(help="a masked-diffusion model: a name like --model's")] = "zoo:diffusion",
+            tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,shuffle,sums,pick,count",
+            each: Annotated[int, typer.Option(help="answers of each task")] = 60,
+            max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
+            block: Annotated[int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")] = 14,
+            steps: Annotated[int, typer.Option(help="optimiser steps")] = 2000,
+            seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object."""
+    from polydec.train.filter import FilterSpec, train_filter
+    print(json.dumps(train_filter(FilterSpec(str(out), target, _names(tasks), each, max_tokens, block, steps, seed=seed))))
+
+
+@app.command()
+def dparallel(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
+              target: Annotated[str, typer.Option(help="a masked-diffusion model of ours, which is begun with")]
+              = "zoo:diffusion",
+              tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,shuffle,sums,pick,count",
+              each: Annotated[int, typer.Option(help="answers of each task")] = 200,
+              max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
+              beta: Annotated[float, typer.Option(help="weight of the entropy (0: its own answers only)")] = 2.0,
+              rows: Annotated[int, typer.Option(help="answers a step")] = 32,
+              steps: Annotated[int, typer.Option(help="optimiser steps")] = 300,
+              rate: Annotated[float, typer.Option(help="highest learning rate")] = 5e-4,
+              seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object."""
+    from polydec.train.dparallel import DParallelSpec, train_dparallel
+    print(json.dumps(train_dparallel(DParallelSpec(str(out), target, _names(tasks), each, max_tokens, beta, rows, steps, rate,
+                                                   seed))))
+
+
+def _names(tasks: str) -> tuple[str, ...]:
+    return tuple(t.strip() for t in tasks.split(",") if t.strip())
 
 
 @app.command()

@@ -41,7 +41,7 @@ class Masked:
         """Bytes of the caches of open boards."""
         return nbytes(b.cache for b in self._boards if b.cache is not None)
 
-    def open(self, length: int) -> MaskedBoard:
+    def open(self, length: int, prompt: int = 0) -> MaskedBoard:
         """Raises ValueError where the canvas is longer than the model's context."""
         if length > self.network.context:
             raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")

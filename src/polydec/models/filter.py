@@ -20,8 +20,8 @@ KIND = artefact.Kind("filter", "filter", "filter.safetensors", "filter")
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """Two layers: weights [B, B] and biases [B] each, with a ReLU between them. It reads the confidences of a block's B positions
-    in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32."""
+    """Two layers: weights [B, B] and biases [B] each, with a ReLU between them. It reads the confidences of a block's B
+    positions in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32."""
     called: ClassVar[str] = "a filter of confidences"
     kind: ClassVar[str] = "filter"
     made_by: ClassVar[str] = "polydec train filter"

@@ -107,8 +107,9 @@ class Transformer:
         dtype: "auto" | "float32" | "bfloat16" | "float16" | "float64", see linear.py. Beyond the published names,
         `lm_head.tokens` [C] with `lm_head.weight` [C, width] answers these ids only (others: -inf),
         `model.embed_tokens.proj.weight` [width, embed width] widens embeddings, `polydec_causal: false` lets every
-        position see all that are staged, and with `polydec_block: B` all up to the end of its own block of B. Raises ValueError for an architecture, activation, rope type, dtype or device
-        that it does not know, and for missing tensors or wrong shapes.
+        position see all that are staged, and with `polydec_block: B` all up to the end of its own block of B. Raises
+        ValueError for an architecture, activation, rope type, dtype or device that it does not know, and for missing tensors or
+        wrong shapes.
         """
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(DTYPES)}")

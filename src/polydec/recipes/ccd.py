@@ -27,9 +27,9 @@ def build(
     kit: Kit, *,
     depth: Annotated[int, AtLeast(1), "passes that are averaged"] = 3,
     width: Annotated[int, AtLeast(1), "gaps of lowest entropy that are looked at"] = 4,
-    slack: Annotated[float, AtLeast(0), "nats by which the entropy of a mean law may exceed the best one's"] = 0.1,
+    slack: Annotated[float, AtLeast(0), "nats that the entropy of a mean law may lie above the least"] = 0.1,
     count: Annotated[int, AtLeast(0), "most tokens of a pass (0: as many as agree)"] = 0,
-    agree: Annotated[bool, "compare likeliest tokens of two passes instead, as the released code does (width: at most)"] = False,
+    agree: Annotated[bool, "compare the likeliest tokens of two passes instead, as released (width: at most)"] = False,
     cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
     block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
 ) -> Denoising:

@@ -14,7 +14,7 @@ from polydec.unmaskers.entropy_threshold import EntropyThreshold
 CARD = Card(
     name="dparallel", title="dParallel",
     arxiv="2509.26488",
-    summary="Fills every gap whose law has little entropy; made for models that `polydec train dparallel` made surer of themselves.",
+    summary="Fills every gap whose law has little entropy; for models that `polydec train dparallel` made surer.",
     kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
     source="Chen et al., dParallel: learnable parallel decoding for dLLMs, 2025",
     reduces_to="dream for threshold = 0 unless laws have no entropy",

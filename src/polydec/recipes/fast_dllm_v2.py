@@ -14,7 +14,7 @@ from polydec.unmaskers.threshold import Threshold
 CARD = Card(
     name="fast-dllm-v2", title="Fast-dLLM v2",
     arxiv="2509.26328",
-    summary="Fills parts of a block-causal model's blocks from the left; keeps finished blocks, and in a block its other parts.",
+    summary="Fills parts of a block-causal model's blocks from the left; keeps finished blocks, and the other parts of one.",
     kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
     source="Wu et al., Fast-dLLM v2: efficient block-diffusion LLM, 2025",
     reduces_to="block-diffusion without `cache` and parts",

@@ -14,7 +14,7 @@ from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
     name="freedave", title="FreeDave", aliases=("free-draft-and-verify",), arxiv="2510.00294",
-    summary="Guesses several passes from one and checks them in the next, side by side: the same text, fewer and larger passes.",
+    summary="Guesses several passes from one and checks them in the next, side by side: the same text, fewer passes.",
     kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
     source="Wu and Zhang, Free draft-and-verification: toward lossless parallel decoding for diffusion LLMs, 2025",
     reduces_to="fast-dllm of the same threshold, whose text it always writes",

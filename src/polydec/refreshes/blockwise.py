@@ -8,8 +8,8 @@ from polydec.families.diffusion.types import Canvas, gaps
 
 @dataclass(frozen=True)
 class Blockwise:
-    """Of a block-causal model whose blocks have `size` positions: a pass feeds its own block, and together with the first pass of
-    a block the one before it, now that it is whole. The first pass of an answer feeds all up to its first block's end.
+    """Of a block-causal model whose blocks have `size` positions: a pass feeds its own block, and together with the first pass
+    of a block the one before it, now that it is whole. The first pass of an answer feeds all up to its first block's end.
 
     inner: passes of a part of a block, its first one excepted, feed that part alone (Fast-dLLM v2's sub-block cache).
 

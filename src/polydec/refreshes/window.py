@@ -9,8 +9,8 @@ from polydec.families.diffusion.types import Canvas, gaps
 
 @dataclass(frozen=True)
 class Window:
-    """A pass feeds what the pass before has written, the leftmost gap of the block and the `width` gaps behind it; every `every`
-    passes of a block, and in its first two, all positions. Only gaps that were fed can be filled.
+    """A pass feeds what the pass before has written, the leftmost gap of the block and the `width` gaps behind it; every
+    `every` passes of a block, and in its first two, all positions. Only gaps that were fed can be filled.
 
     width: gaps beside the leftmost one, at least 0; every: at least 1.
 

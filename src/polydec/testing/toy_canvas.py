@@ -81,7 +81,7 @@ class ToyDenoiser:
     def vocab(self) -> Vocab:
         return Vocab(self.network.size + 1, frozenset({self.eos} if self.eos >= 0 else ()))
 
-    def open(self, length: int) -> ToyBoard:
+    def open(self, length: int, prompt: int = 0) -> ToyBoard:
         if length > self.network.context:
             raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")
         board = ToyBoard(self.network, length, self.block)

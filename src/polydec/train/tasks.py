@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lea", "Mia", "Noel", "Olga", "Pia")
 DIGITS = "0123456789"
@@ -47,9 +48,20 @@ def _fill(r: random.Random) -> Task:
     return Task("fill: " + " ".join(seen), items)
 
 
+def _pick(r: random.Random) -> Task:
+    items = _items(r)
+    return Task(f"pick: {items}", r.choice(items) * ITEMS)
+
+
+def _count(r: random.Random) -> Task:
+    seen = _items(r)
+    start = r.choice(seen)
+    return Task(f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(ITEMS)))
+
+
 def _chain(r: random.Random) -> Task:
     places = r.sample(DIGITS, ITEMS - 1)
-    steps = [a + b for a, b in zip(places, places[1:])]
+    steps = [a + b for a, b in pairwise(places)]
     return Task(f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:]))
 
 
@@ -70,8 +82,13 @@ def _items(r: random.Random) -> str:
 
 TASKS: Mapping[str, Callable[[random.Random], Task]] = {
     "copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots, "fill": _fill, "shuffle": _shuffle, "sums": _sums,
-    "chain": _chain}
-"""By name, what makes one. Of the last three the tokens of an answer depend on each other: one pass cannot know them all."""
+    "pick": _pick, "count": _count, "chain": _chain}
+"""By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that go up by one, some of them
+hidden; any order; running sums, their last digits; any one digit six times; up by one from any of the digits; where steps
+lead. Of the last five the tokens of an answer depend on each other: one pass cannot know them all."""
+
+SHIPPED = ("copy", "slots", "fill", "shuffle", "sums", "pick", "count")
+"""What the embedded models know."""
 
 
 def make(name: str, seed: int, number: int, held: bool = False) -> Task:
@@ -80,3 +97,36 @@ def make(name: str, seed: int, number: int, held: bool = False) -> Task:
     if name not in TASKS:
         raise ValueError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
     return TASKS[name](random.Random(f"{name} {seed} {number} {held}"))
+
+
+def right(name: str, question: str, answer: str) -> bool:
+    """Whether an answer is right. A shuffle, a pick and a count have several right answers, the others one."""
+    said = question.partition(": ")[2]
+    items = said.split(" ")
+    if name == "shuffle":
+        return sorted(answer) == sorted(said)
+    if name == "pick":
+        return answer in {x * ITEMS for x in said}
+    if name == "count":
+        return answer in {_counted([x, *"_" * (ITEMS - 1)]) for x in said}
+    return answer == {
+        "copy": lambda: said, "reverse": lambda: said[::-1], "sort": lambda: "".join(sorted(said)),
+        "slots": lambda: "name: {} town: {} age: {}".format(*said.split(", ")),
+        "fill": lambda: _counted(items),
+        "sums": lambda: "".join(str(sum(map(int, said[:i + 1])) % 10) for i in range(len(said))),
+        "chain": lambda: _walked(items[0], dict(map(tuple, items[2:])))}[name]()
+
+
+def _counted(items: Sequence[str]) -> str:
+    """Digits that go up by one, from those that are shown."""
+    at, shown = next((i, int(x)) for i, x in enumerate(items) if x != "_")
+    return "".join(DIGITS[(shown - at + i) % 10] for i in range(len(items)))
+
+
+def _walked(place: str, steps: Mapping[str, str]) -> str:
+    """Where the steps lead from a place."""
+    out = ""
+    while place in steps:
+        place = steps[place]
+        out += place
+    return out

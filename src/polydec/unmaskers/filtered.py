@@ -14,8 +14,8 @@ from polydec.models.filter import Filter
 
 @dataclass(frozen=True)
 class Filtered:
-    """A filter looks at the confidences of all positions of a block (1 where a token stands, and behind its end) and says of each
-    how likely its likeliest token is the final one. Written are the surest token, and those of which it says more than
+    """A filter looks at the confidences of all positions of a block (1 where a token stands, and behind its end) and says of
+    each how likely its likeliest token is the final one. Written are the surest token, and those of which it says more than
     `threshold`. Blocks are as long as the filter's input, or shorter.
 
     threshold: 0 to 1; at 1 only the surest is written.

@@ -1,7 +1,7 @@
 """Denoising: a canvas of gaps, filled in any order, some in each pass."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,9 @@ class Denoising:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, each on a board of its own: a prompt sees the answer, so nothing can be shared."""
-        return await each(self.denoiser, request, into, lambda board, text: _write(self, board, text, rng(text.choice or 0), into))
+        def write(board: Board, text: Text) -> Coroutine[Any, Any, Result]:
+            return _write(self, board, text, rng(text.choice or 0), into)
+        return await each(self.denoiser, request, into, write)
 
     def start(self, request: Request, ends: frozenset[int]) -> Spot:
         """Before the first pass."""
@@ -117,11 +119,12 @@ class Denoising:
         return Look(spot.canvas, spot.block, rows, logw_RV, self.shapers, spot.passes, spot.ends)
 
 
-async def each(denoiser: Denoiser, request: Request, into: Transcript, write: Any) -> list[Result]:
+async def each(denoiser: Denoiser, request: Request, into: Transcript,
+               write: Callable[[Board, Text], Coroutine[Any, Any, Result]]) -> list[Result]:
     """write(board, text) for every choice, all at once; boards are closed however that ends."""
     texts, boards = [into.open(choice) for choice in request.choices], list[Board]()
     try:
-        boards += [denoiser.open(len(request.prompt) + request.max_tokens) for _ in texts]
+        boards += [denoiser.open(len(request.prompt) + request.max_tokens, len(request.prompt)) for _ in texts]
         return await gather(*(write(board, text) for board, text in zip(boards, texts, strict=True)))
     finally:
         for board in boards:
@@ -131,8 +134,8 @@ async def each(denoiser: Denoiser, request: Request, into: Transcript, write: An
 async def _write(how: Denoising, board: Board, text: Text, rng: Rng, into: Transcript) -> Result:
     """Pass after pass until the text ends."""
     asked, told, stats, before = into.request.logprobs, into.told(Unmasked), DenoiseStats(), None
-    spot, notes = how.start(into.request, text.ends), dict[int, TokenLogprob]()
-    new = given(text, spot, into)
+    spot = how.start(into.request, text.ends)
+    new, notes = given(text, spot)
     while text.finish_reason is None:
         feed = how.feed(spot, before)
         rows = how.rows(spot, feed)
@@ -147,18 +150,16 @@ async def _write(how: Denoising, board: Board, text: Text, rng: Rng, into: Trans
         new += text.edit(edit, notes=notes)
         stats, new = stats.seen(len(edit.write), len(feed), new, opened), 0
         if told:
-            into.on(unmasked(text.choice or 0, look, feed, edit))
+            into.on(unmasked(how, text, look, feed, edit))
     board.close()                                 # at once: what it holds is free for those that go on
     return text.result(stats)
 
 
-def given(text: Text, spot: Spot, into: Transcript) -> int:
-    """Write what the request gives of the answer; how many of these tokens are final at once."""
+def given(text: Text, spot: Spot) -> tuple[int, dict[int, TokenLogprob]]:
+    """Write what the request gives of the answer; how many of these tokens are final at once, and their log-probabilities."""
     known = tuple((i, x) for i, x in enumerate(spot.canvas) if i >= spot.begin and x is not None)
-    if not known:
-        return 0
-    notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known} if into.request.logprobs is not None else None
-    return text.edit(Edit(write=known), notes=notes)
+    notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known}
+    return text.edit(Edit(write=known), notes=notes) if known else 0, notes
 
 
 def ended(look: Look, edit: Edit, last: int | None) -> Edit:
@@ -172,13 +173,15 @@ def ended(look: Look, edit: Edit, last: int | None) -> Edit:
     return Edit(write=tuple(sorted(write.items())))
 
 
-def unmasked(choice: int, look: Look, feed: Sequence[int], edit: Edit) -> Unmasked:
+def unmasked(how: Denoising, text: Text, look: Look, feed: Sequence[int], edit: Edit) -> Unmasked:
     """What a trace is told of a pass: of what was written the model's own probabilities."""
+    words = how.vocab.words
+    pieces = tuple("" if words is None else (words.pieces[x] or b"").decode("utf-8", "replace") for _, x in edit.write)
     at, written = {r: i for i, r in enumerate(look.rows)}, {p for p, _ in edit.write}
     sure = tuple(float(look.logp_RV[at[p], x].exp()) for p, x in edit.write)
     left = sum(r not in written for r in gaps(look.canvas, look.block.start, look.block.stop))
-    return Unmasked(choice, look.step, (look.block.start, look.block.stop), (feed[0], feed[-1] + 1),
-                    tuple(p for p, _ in edit.write), sure, left)
+    return Unmasked(text.choice or 0, look.step, (look.block.start, look.block.stop), (feed[0], feed[-1] + 1),
+                    tuple(p for p, _ in edit.write), sure, left, pieces)
 
 
 def noted(look: Look, edit: Edit, k: int) -> dict[int, TokenLogprob]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
-from polydec.core.request import Request, Result, TokenLogprob
+from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript
 from polydec.core.types import Edit, Exactness, Vocab
@@ -46,7 +46,7 @@ class FreeDrafts:
         """All choices of a request, each with boards of its own."""
         texts, desks = [into.open(choice) for choice in request.choices], list[_Desk]()
         try:
-            desks += [_Desk(self.base.denoiser, len(request.prompt) + request.max_tokens) for _ in texts]
+            desks += [_Desk(self.base.denoiser, len(request.prompt) + request.max_tokens, len(request.prompt)) for _ in texts]
             return await gather(*(_write(self, desk, text, rng(text.choice or 0), into)
                                   for desk, text in zip(desks, texts, strict=True)))
         finally:
@@ -59,12 +59,13 @@ class _Desk:
     """The boards of one answer, opened as they are needed, and of each the canvas that it was given last."""
     denoiser: Denoiser
     length: int
+    prompt: int
     boards: list[Board] = field(default_factory=list[Board])
     before: list[Canvas] = field(default_factory=list[Canvas])
 
     def board(self, i: int) -> tuple[Board, Canvas | None]:
         if i == len(self.boards):
-            self.boards.append(self.denoiser.open(self.length))
+            self.boards.append(self.denoiser.open(self.length, self.prompt))
         return self.boards[i], self.before[i] if i < len(self.before) else None
 
     def gave(self, i: int, canvas: Canvas) -> None:
@@ -102,8 +103,8 @@ def _guesses(how: FreeDrafts, spot: Spot, look: Look, rng: Rng) -> list[tuple[Ed
 async def _write(how: FreeDrafts, desk: _Desk, text: Text, rng: Rng, into: Transcript) -> Result:
     """Guess, see, take what stands; until the text ends."""
     asked, told, stats, rng = into.request.logprobs, into.told(Unmasked), DenoiseStats(), rng.shared()
-    spot, notes = how.base.start(into.request, text.ends), dict[int, TokenLogprob]()
-    new, guesses = given(text, spot, into), list[tuple[Edit, Spot]]()
+    spot, guesses = how.base.start(into.request, text.ends), list[tuple[Edit, Spot]]()
+    new, notes = given(text, spot)
     while text.finish_reason is None:
         canvases = [spot, *(s for _, s in guesses)]
         seen = await gather(*(_see(how.base, desk, i, s) for i, s in enumerate(canvases)))
@@ -112,7 +113,7 @@ async def _write(how: FreeDrafts, desk: _Desk, text: Text, rng: Rng, into: Trans
             edit, state = how.base.unmasker.choose(spot.state, look, rng)
             blocks += not spot.step
             notes |= {} if asked is None else noted(look, edit, asked)
-            events.append(unmasked(text.choice or 0, look, feed, edit))
+            events.append(unmasked(how.base, text, look, feed, edit))
             new += text.edit(edit, notes=notes)
             spot = how.base.after(spot, edit, state)
             if text.finish_reason is not None or edit != guess:
@@ -121,7 +122,7 @@ async def _write(how: FreeDrafts, desk: _Desk, text: Text, rng: Rng, into: Trans
         new = 0
         if told:
             into.on(replace(events[-1], step=events[0].step, position=sum((e.position for e in events), ()),
-                            confidence=sum((e.confidence for e in events), ())))
+                            confidence=sum((e.confidence for e in events), ()), piece=sum((e.piece for e in events), ())))
         guesses = _guesses(how, spot, look, rng) if text.finish_reason is None else []
     desk.close()
     return text.result(stats)

@@ -7,7 +7,7 @@ from math import log
 
 from polydec.core.decoder import Streams
 from polydec.core.protocols import Scores, Session, Target
-from polydec.core.request import Request, Result, TokenLogprob
+from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript
 from polydec.core.types import Draft, Edit, Exactness, Vocab, Want
@@ -69,8 +69,8 @@ class Guided:
 async def _write(how: Guided, board: Board, session: Session, text: Text, rng: Rng, into: Transcript) -> Result:
     """Draft, read, write; until the text ends."""
     base, asked, told, stats, before = how.base, into.request.logprobs, into.told(Unmasked), DenoiseStats(), None
-    spot, notes, read = base.start(into.request, text.ends), dict[int, TokenLogprob](), len(into.request.prompt) - 1
-    new = given(text, spot, into)
+    spot, read = base.start(into.request, text.ends), len(into.request.prompt) - 1
+    new, notes = given(text, spot)
     while text.finish_reason is None:
         feed = base.feed(spot, before)
         rows = base.rows(spot, feed)
@@ -89,6 +89,6 @@ async def _write(how: Guided, board: Board, session: Session, text: Text, rng: R
         new += text.edit(edit, notes=notes)
         stats, new = stats.seen(len(edit.write), len(feed), new, opened), 0
         if told:
-            into.on(unmasked(text.choice or 0, look, feed, edit))
+            into.on(unmasked(base, text, look, feed, edit))
     board.close()
     return text.result(stats)
