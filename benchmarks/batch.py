@@ -222,7 +222,7 @@ def ours(lm: api.LM, prompts: Sequence[Sequence[int]], batch: int, args: argpars
     engine, out, start = api.Engine(lm), list[Any](), time.perf_counter()
     for i in range(0, len(prompts), batch):
         tickets = [engine.submit(ids, method="prompt-lookup", raw=True,
-                                 options={"depth": args.depth, "growth": 0, "thrift": False},
+                                 options={"depth": args.depth, "growth": 0, "cost_aware": False},
                                  max_tokens=args.tokens, sampling=lm.sampling(temperature=0.0)) for ids in prompts[i:i + batch]]
         out += [c.token_ids for c in engine.run(tickets)]
     return out, time.perf_counter() - start

@@ -66,6 +66,18 @@ def test_options_come_from_the_signature():
     assert decoder.exactness is Exactness.LAW
 
 
+def test_an_option_is_known_by_its_earlier_name():
+    target, draft = toy(1), toy(2)
+    assert build("prompt-lookup", target, draft, {"thrift": "false"}) == build("prompt-lookup", target, draft,
+                                                                                {"cost_aware": False})
+    assert "thrift" not in build("prompt-lookup", target, draft)[1]
+    with pytest.raises(ValueError, match="cost_aware of method prompt-lookup is given twice: thrift is its earlier name"):
+        registry.chosen("prompt-lookup", {"thrift": True, "cost_aware": False})
+    taken = [o for r in registry.recipes().values() for o in registry.options(r.CARD.name) if o.formerly]
+    assert taken and not any(o.formerly in {other.name for other in registry.options(name)}
+                             for name in registry.recipes() for o in registry.options(name) if o.formerly)
+
+
 @pytest.mark.parametrize("name, wanted", [
     ("LayerSkip", "layerskip"), ("early-exit", "layerskip"), ("EAGLE-2's tree", "eagle-2-tree"), ("CALM", "calm"),
     ("Draft & Verify", "draft-and-verify"), ("layer_skip", "draft-and-verify"), ("2404.16710", "layerskip"),
@@ -82,7 +94,7 @@ def test_names_belong_to_one_method():
 
 
 @pytest.mark.parametrize("words, first", [
-    ("eagle-2", "eagle-2-tree"), ("layer skip", "draft-and-verify"), ("recycling", "token-recycling")])
+    ("eagle-2", "eagle-2"), ("layer skip", "draft-and-verify"), ("recycling", "token-recycling")])
 def test_words_find_methods(words, first):
     assert first in registry.search(words)[:3]
 

@@ -13,7 +13,7 @@ from polydec.core.types import Exactness
 ROOT = Path(registry.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
 ROLES = {"targets", "shapers", "drafters", "trees", "verifiers", "policies", "unmaskers", "refreshes", "contrasts"}
-LEVEL = {**dict.fromkeys(("options", "edge", "files", "core"), 0), **dict.fromkeys(("families", "models"), 1),
+LEVEL = {**dict.fromkeys(("options", "edge", "files", "core"), 0), **dict.fromkeys(("families", "models", "constraints"), 1),
          **dict.fromkeys(ROLES, 2), **dict.fromkeys(("kit", "card"), 2), "recipes": 3,
          "steering": 3}                                                                        # all else is an application: 4
 
@@ -104,7 +104,7 @@ def test_recipes(key):
     module = registry.recipes()[key]
     card, path = module.CARD, Path(module.__file__)
     assert card.name == key == path.stem.replace("_", "-")
-    assert card.kind in {"draft-and-verify", "unmasking", "sampler", "search", "constraint", "refresh"}
+    assert card.kind in {"draft-and-verify", "unmasking", "sampler", "search", "rollouts", "constraint", "refresh"}
     assert card.family in {"ar", "diffusion", "any"}
     assert card.guarantee is None or isinstance(card.guarantee, Exactness)
     assert all((card.title, card.summary, card.source, card.reduces_to))

@@ -25,7 +25,7 @@ def test_what_is_no_object_is_said(text):
     ({"name": "x", "lives": "\x1b[2J" * 99}, "lives is '\\x1b"), ([], "it"), (None, "it")])
 def test_a_wrong_field_is_named(data, says):
     with pytest.raises(ValueError) as error:
-        edge.checked(Cat, data, "cat")
+        edge.check(Cat, data, "cat")
     assert str(error.value).startswith("cat: ") and says in str(error.value)
     assert edge.sentence(error.value) == str(error.value)
 

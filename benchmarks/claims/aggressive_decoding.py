@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
 
 from polydec.api import LM
+from polydec.drafters.input_guided import InputGuided
 from polydec.drafters.lookup import Lookup
-from polydec.drafters.source import Source
 from polydec.drafters.suffix import Suffix
 from polydec.verifiers.match import Match
 
@@ -43,9 +43,9 @@ def main() -> None:
         got, fed = dict[str, list[tuple[int, int]]](), dict[str, int]()
         for ids, start, stop in prompts:
             methods = {"prompt-lookup": Lookup(8), "prompt-lookup, growth 2": Lookup(8, growth=2), "suffix-automaton": Suffix(),
-                       "as published": Source(start, stop, eager=True, block=args.block),
-                       "near": Source(start, stop, True, True, args.block),
-                       "near, whole prompt": Source(near=True, block=args.block)}
+                       "as published": InputGuided(start, stop, eager=True, block=args.block),
+                       "near": InputGuided(start, stop, True, True, args.block),
+                       "near, whole prompt": InputGuided(near=True, block=args.block)}
             for name, drafter in methods.items():
                 r = decode(shaped(lm, 0.0), drafter, Match(), ids, args, depth=args.block, nodes=args.block)
                 got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))

@@ -17,7 +17,7 @@ from polydec.core.scheduler import Scheduler
 from polydec.testing.kits import build
 
 METHODS = {"plain": ("plain", {}), "jacobi 4": ("jacobi", {"block": 4}), "jacobi 8": ("jacobi", {"block": 8}),
-           "prompt-lookup": ("prompt-lookup", {"thrift": False}),
+           "prompt-lookup": ("prompt-lookup", {"cost_aware": False}),
            **{f"lookahead {w}/{n}/{g}": ("lookahead", {"window": w, "ngram": n, "guesses": g})
               for w, n, g in ((2, 3, 2), (4, 3, 4), (8, 3, 8), (4, 4, 4), (7, 5, 7), (15, 5, 15))}}
 

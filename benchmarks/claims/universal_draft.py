@@ -26,7 +26,7 @@ def main() -> None:
         got, rates = dict[str, list[tuple[int, int]]](), dict[str, list[tuple[float, float]]]()
         for method in args.methods.split(","):
             for p in prompts:
-                whole = {"thrift": False} if method == "prompt-lookup" else {}
+                whole = {"cost_aware": False} if method == "prompt-lookup" else {}
                 c = api.generate(lm, p, method=method, options=whole, max_tokens=args.tokens, seed=args.seed,
                                  sampling=lm.sampling(temperature=temperature))
                 m = c.metrics

@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polydec import registry
     from polydec.api import LM, Ask, Choice, Completion, Engine, Piece, Ticket, generate, load, stream
+    from polydec.constraints.any_of import AnyOf
+    from polydec.constraints.json_schema import JsonSchema
+    from polydec.constraints.lark import Lark
+    from polydec.constraints.regex import Regex
+    from polydec.constraints.span_of import SpanOf
     from polydec.core.request import Request, Result
     from polydec.core.rng import Rng
     from polydec.core.trace import replay
@@ -14,12 +19,15 @@ if TYPE_CHECKING:
     from polydec.targets.shaped import Shaped
 
 __version__ = "0.1.0"
-__all__ = ["LM", "Ask", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
-           "Shaped", "Speculative", "Ticket", "build_shapers", "generate", "load", "registry", "replay", "stream"]
+__all__ = ["LM", "AnyOf", "Ask", "Choice", "Completion", "Draft", "Engine", "Exactness", "JsonSchema", "Lark", "Piece", "Regex",
+           "Request", "Result", "Rng", "Sampling", "Shaped", "SpanOf", "Speculative", "Ticket", "build_shapers", "generate",
+           "load", "registry", "replay", "stream"]
 
 # Names are looked up when they are first used: torch takes seconds to load, and the command's entry point, which has to meet
 # an interrupt meanwhile, is loaded after this module.
 _HOMES = {"api": ("LM", "Ask", "Choice", "Completion", "Engine", "Piece", "Ticket", "generate", "load", "stream"),
+          "constraints.any_of": ("AnyOf",), "constraints.json_schema": ("JsonSchema",), "constraints.lark": ("Lark",),
+          "constraints.regex": ("Regex",), "constraints.span_of": ("SpanOf",),
           "families.ar.speculative": ("Speculative",), "core.request": ("Request", "Result"), "core.rng": ("Rng",),
           "core.trace": ("replay",), "core.types": ("Draft", "Exactness"), "shapers.sampling": ("Sampling", "build_shapers"),
           "targets.shaped": ("Shaped",)}

@@ -1,13 +1,15 @@
 """A request as a user makes it, and the checked plan of it: everything that can be wrong is said before anything runs."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
 from polydec import registry, steer
 from polydec.card import Card
+from polydec.constraints.protocols import Constraint, Language
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
@@ -16,6 +18,7 @@ from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
 from polydec.options import AtLeast, Note, Option, Within, option, shown
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
+from polydec.targets.no_early_end import NoEarlyEnd
 from polydec.targets.reprompted import Reprompted
 from polydec.targets.shaped import Shaped
 
@@ -32,8 +35,10 @@ class Ask:
 
     prompt: text (through the chat template where the model has one), token ids, or chat messages; method: any name of a
     method; options: of the method; sampling: None for the checkpoint's own; stop: a text or several; stop_token_ids: end an
-    answer like EOS; order: the engine whose order of sampling rules is followed. The n answers share the seed and have their
-    own randomness each.
+    answer like EOS; infill: the answer with gaps, for a masked-diffusion model: a text in which [[3]] stands for three tokens,
+    or ids with None for each gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens; order:
+    the engine whose order of sampling rules is followed; constraint: which texts an answer may be (`Regex`, `JsonSchema`,
+    `Lark`, `AnyOf`, `SpanOf`), None: any. The n answers share the seed and have their own randomness each.
 
     steer: any name of a way to steer (polydec.steer), None for none, or "cfg" where there is a negative prompt; steer_options:
     of that. negative_prompt: what the prompt is held against, in any form that a prompt has; the empty text is an empty turn
@@ -54,7 +59,9 @@ class Ask:
     logprobs: Annotated[int | None, Within(0, 64), Note("none: no log-probabilities"),
                         "alternatives to report beside each token"] = None
     raw: Annotated[bool, "no chat template"] = False
+    infill: str | Sequence[int | None] | None = None
     order: str = "vllm"
+    constraint: Constraint | None = None
     steer: str | None = None
     steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     negative_prompt: Prompt | None = None
@@ -126,9 +133,8 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     """Check a request against a model and build its decoder; nothing is computed. memory: what a method keeps between
     requests, by its name; measure: gives the costs of passes, None: the model's. Raises ValueError with one sentence that
     names the field, the value and what is legal."""
-    point, card = model.checkpoint, registry.get(_text("method", ask.method)).CARD
-    family = family_of(point.lm)
-    registry.check_family(card.name, family)
+    point, family = model.checkpoint, family_of(model.checkpoint.lm)
+    card: Card = registry.get(registry.of_model(_text("method", ask.method), family)).CARD
     values = {o.name: o.convert(getattr(ask, o.name)) for o in limits()}
     options = registry.chosen(card.name, _mapping("options", ask.options))
     stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
@@ -138,23 +144,25 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
         raise ValueError(f"steer is {shown(steered.card.name)}: a masked-diffusion model has no law of a next token to steer")
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
-    length = _length(model, card, ids, values["max_tokens"], steered)
+    given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
+    length = _length(model, card, ids, len(given) or values["max_tokens"], steered)
     if sampling.min_tokens > length:
         raise ValueError(f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})")
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
     alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
     writer = point.text.writer(stops, values["include_stop"], after=() if alone else ids)
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
-    guard = build_guard(sampling, eos=eos, stop_ids=stop_ids)
+    language = None if ask.constraint is None else _language(ask.constraint, model, sampling, family, eos, stop_ids)
+    guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
-                      guard)
+                      guard, given)
     shape = _shaped if family == "ar" else _beside
     law = point.lm if steered is None else steered.law(model, ids)
     if steered is not None and LAYERS in card.needs and point.lm.layers and not law.layers:
         raise ValueError(f"method {card.name} runs some layers of a model alone, which steering {steered.card.name} rules out: "
                          "take another method (auto, prompt-lookup or plain), or steer by dola")
-    laws = shape(model, law, card, sampling, request, _text("order", ask.order))
-    build = Build(card.name, options, *laws, model.artefacts, memory(card.name))
+    laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
+    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language)
     return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options, steered)
 
 
@@ -168,6 +176,7 @@ class Build:
     shapers: tuple[Shaper[Any], ...]
     artefacts: tuple[Any, ...]
     memory: dict[str, Any]
+    language: Language[Any] | None = None
 
     def decoder(self, measure: Callable[[], Costs]) -> Decoder:
         asked: list[bool] = []
@@ -180,18 +189,37 @@ class Build:
         return self._build(measure) if asked else first
 
     def _build(self, measure: Callable[[], Costs]) -> Decoder:
-        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers)
+        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers, self.language)
         return registry.build(self.method, kit, self.options)[0]
 
 
+def _language(constraint: Constraint, model: LM, sampling: Sampling, family: str, eos: frozenset[int],
+              stop_ids: frozenset[int]) -> Language[Any]:
+    """What a constraint means to this model. Raises ValueError where the rest of the request leaves it no room."""
+    vocab = model.checkpoint.lm.vocab
+    if family == "diffusion":
+        raise ValueError("constraint needs a text that is written from left to right, and a masked-diffusion model fills gaps "
+                         "in any order: leave it out")
+    known = () if vocab.words is None else vocab.words.pieces
+    ends = eos | {x for x in stop_ids if x >= len(known) or known[x] is None}       # other stop ids are text as well
+    if not ends:
+        raise ValueError("constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
+                         "give a special token among stop_token_ids")
+    language = constraint.language(vocab, ends)
+    if language.finite and sampling.min_tokens:
+        raise ValueError(f"min_tokens is {sampling.min_tokens}: the constraint holds a few texts only, and they end where they "
+                         "end, so leave min_tokens out")
+    return language
+
+
 def _shaped(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
-            order: str) -> tuple[Any, Any, tuple[()]]:
+            order: str, language: Language[Any] | None) -> tuple[Any, Any, tuple[()]]:
     """The target's law, which may be steered, and the draft's as the request bends them (no shapers are left over); a draft
     that may have another vocabulary takes the rules that name no token."""
     lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
     eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
     shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0,
-                            words=lm.vocab.words, geometry=lm.geometry)
+                            words=lm.vocab.words, geometry=lm.geometry, language=language)
     target = Shaped(law, *shapers) if shapers else law
     if draft is None or (not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens):
         return target, None, ()                   # one that may help, and has no room for this text, is left out
@@ -202,13 +230,45 @@ def _shaped(model: LM, law: Target, card: Card, sampling: Sampling, request: Req
 
 
 def _beside(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
-            order: str) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
-    """A masked-diffusion model, no draft, and the shapers that bend each gap's law by itself. Raises ValueError for a rule that
-    looks at the text before a token."""
+            order: str, language: Language[Any] | None) -> tuple[Any, Any, tuple[Shaper[Any], ...]]:
+    """A masked-diffusion model, the draft that guides it where the method asks for one, and the shapers that bend each gap's
+    law by itself. Raises ValueError for a draft that is of no use, or a rule that looks at the text before a token."""
+    lm: Any = model.checkpoint.lm
+    if model.draft is not None and not card.needs_draft:
+        raise ValueError(f"draft is {shown(model.draft.name)}: method {card.name} decodes a masked-diffusion model without one "
+                         "(guided-diffusion takes one)")
+    if sampling.min_tokens:                       # a matter of positions here
+        ends = (frozenset[int]() if request.ignore_eos else lm.vocab.eos) | request.stop_ids
+        lm = NoEarlyEnd(lm, ends, len(request.prompt) + sampling.min_tokens)
+        sampling = replace(sampling, min_tokens=0)
     if rule := next(iter(sequential(sampling)), None):
         raise ValueError(f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
                          "any order: leave it out")
-    return model.checkpoint.lm, None, build_shapers(sampling, order=order, seed=request.seed, choice=0)
+    draft = None if model.draft is None else model.draft.lm
+    return lm, draft, build_shapers(sampling, order=order, seed=request.seed, choice=0)
+
+
+_GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
+
+
+def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple[int | None, ...]:
+    """The tokens of an answer with gaps, None for each gap; end: an EOS behind it, which tells the model where it ends. Raises
+    ValueError where it has no gap, or the model cannot fill one."""
+    if family_of(model.checkpoint.lm) != "diffusion":
+        raise ValueError("infill is given: only a masked-diffusion model fills gaps, such as zoo:diffusion")
+    size, out = model.checkpoint.lm.vocab.size, list[int | None]()
+    if isinstance(answer, str):
+        for i, part in enumerate(_GAPS.split(answer)):
+            out += (None,) * int(part) if i % 2 else model.checkpoint.text.encode(part, special=False) if part else ()
+    else:
+        for at, x in enumerate(answer):
+            if x is not None and (type(x) is not int or not 0 <= x < size):
+                raise ValueError(f"infill[{at}] is {shown(x)}: it must be none, for a gap, or an id of 0 to {size - 1}")
+        out += answer
+    if None not in out:
+        raise ValueError("infill has no gap: write [[3]] where three tokens are to be filled in")
+    eos = min(model.checkpoint.lm.vocab.eos, default=None)
+    return (*out, eos) if end and eos is not None else tuple(out)
 
 
 def room(model: LM, method: str, ids: Sequence[int], steered: Steering | None = None) -> tuple[int, str]:

@@ -6,7 +6,8 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from reprlib import Repr
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +16,10 @@ LONGEST = 300
 LARGEST_TEXT = 1 << 28
 """Bytes of a text file that is read as a whole."""
 _WORD = 100                                       # characters of a path or a name in a sentence
+_BRANCH = re.compile(r"\[|^(constrained-)?(int|float|str|bool)$")        # which branch of a union it was, pydantic says
+_SHORT = Repr()
+_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
+_SHORT.maxstring = 60
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -40,25 +45,27 @@ class Record(BaseModel):
 R = TypeVar("R", bound=BaseModel)
 
 
-def checked(kind: type[R], data: Any, what: str) -> R:
+def check(kind: type[R], data: Any, what: str) -> R:
     """`data` as a record. Raises ValueError with one sentence that begins with `what` and names the first wrong field."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part)[:40] for part in first["loc"][:4])
+        names = [x for x in first["loc"] if isinstance(x, int) or not _BRANCH.search(x)]
+        field = ".".join(str(x)[:40] for x in names[:4])
         if first["type"] == "missing":
-            raise ValueError(sentence(f"{what}: {where} is missing")) from None
-        given = f" is {_spoken(first['input'])}" if where else ""
+            raise ValueError(sentence(f"{what}: {field} is missing")) from None
         message = first["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("should be", "must be")
-        raise ValueError(sentence(f"{what}: {where or 'it'}{given}: {message}")) from None
+        given = f"{field} is {_spoken(first['input'])}" if field else "it"
+        raise ValueError(sentence(f"{what}: {given}: {message}")) from None
 
 
 def _spoken(value: Any) -> str:
-    if isinstance(value, str):
-        return repr(value[:60])
-    plain = value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 10 ** 30)
-    return repr(value) if plain else f"a {type(value).__name__}"
+    """A value as a sentence may have it. Python refuses to write out a number of thousands of digits."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} that is too long to write"
 
 
 def parse(text: str | bytes, what: str) -> Any:
@@ -96,7 +103,12 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
         raise ValueError(sentence(f"{what}: {error}")) from None
 
 
-def read_at_most(file: IO[bytes], most: int) -> bytes:
+class Readable(Protocol):
+    """An open file of bytes."""
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_at_most(file: Readable, most: int) -> bytes:
     """All that is left of a stream. Raises ValueError where that is more than `most` bytes."""
     parts, left = list[bytes](), most
     while part := file.read(1 << 20):

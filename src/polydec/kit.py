@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
+from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper, Target
 from polydec.families.diffusion.protocols import Denoiser
 from polydec.models.costs import Costs
@@ -42,10 +43,11 @@ def any_one(artefact: Artefact) -> bool:
 @dataclass(frozen=True)
 class Kit:
     """target: the law to decode, shaped as the request asks, or a masked-diffusion model, which recipes of that family ask for
-    as `denoiser`; draft: the small model's, or None; artefacts: all that goes with
-    the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
-    its later requests in the same engine; shapers: of a masked-diffusion model, which shapes each gap's law by itself;
-    beside: the target behind the second prompt of a request, None where it has none."""
+    as `denoiser`; draft: the small model's, or None; artefacts: all that goes with the model; measure: gives the costs of
+    passes, called when a recipe first asks for them; memory: what a method leaves for its later requests in the same engine;
+    shapers: of a masked-diffusion model, which shapes each gap's law by itself; beside: the target behind the second prompt of
+    a request, None where it has none; language: the texts that the request allows (the target's law holds no others), None:
+    all."""
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
@@ -53,6 +55,7 @@ class Kit:
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     shapers: tuple[Shaper[Any], ...] = ()
     beside: Target | None = None
+    language: Language[Any] | None = None
 
     @property
     def family(self) -> str:
@@ -166,6 +169,17 @@ class SecondPrompt:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """A masked-diffusion model that is block-causal."""
+    name: ClassVar[str] = "block-causal model"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if not kit.denoiser.block:
+            raise ValueError(f"method {method} needs a block-causal model, such as zoo:block-diffusion: every position of this "
+                             "one sees the whole canvas (fast-dllm decodes it)")
+
+
+@dataclass(frozen=True)
 class Trained:
     """An artefact of a type. called: what a user must have, None: what the type says; which: of several of the type, those
     that will do."""
@@ -187,3 +201,4 @@ class Trained:
 DRAFT, ANY_DRAFT = Draft(), Draft(same_tokenizer=False)
 LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)
 SECOND_PROMPT = SecondPrompt()
+BLOCKS = Blocks()

@@ -139,8 +139,6 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     if draft == "default":
         draft = zoo.default_draft(name)
     draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it
-    if family_of(model.lm) == "diffusion" and draft is not None:
-        raise ValueError(f"draft is {shown(draft)}: {shown(name)} is a masked-diffusion model, decoded without a draft")
     small = None if draft is None else checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
     if small is not None and family_of(small.lm) == "diffusion":
         raise ValueError(f"draft is {shown(draft)}: it is a masked-diffusion model, which cannot draft for {shown(name)}")

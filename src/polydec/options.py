@@ -149,12 +149,18 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Formerly:
+    """An earlier name of the option, which is understood like its name."""
+    name: str
+
+
+@dataclass(frozen=True)
 class Option:
     """One parameter that a user sets.
 
     type: int, float, bool, str, tuple[int, ...] or Mapping[int, float], or one of these with None; default: of that type;
     help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value of a
-    mapping); note: said in parentheses behind the range.
+    mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well.
     """
     name: str
     type: Any
@@ -162,6 +168,7 @@ class Option:
     help: str
     limits: tuple[Limit, ...] = ()
     note: str = ""
+    formerly: str = ""
 
     @property
     def kind(self) -> type:
@@ -263,7 +270,8 @@ def _declared(name: str, hint: Any, default: Any) -> Option:
     kind, extras = _unfold(hint)
     return Option(name, kind, default, next((x for x in extras if isinstance(x, str)), ""),
                   tuple(x for x in extras if isinstance(x, _LIMITS)),
-                  next((x.text for x in extras if isinstance(x, Note)), ""))
+                  next((x.text for x in extras if isinstance(x, Note)), ""),
+                  next((x.name for x in extras if isinstance(x, Formerly)), ""))
 
 
 def _unfold(hint: Any) -> tuple[Any, tuple[Any, ...]]:

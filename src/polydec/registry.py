@@ -40,7 +40,7 @@ def mechanisms(role: str) -> dict[str, type]:
         module = import_module(f"polydec.{role}.{m.name}")
         for name, thing in vars(module).items():
             if isinstance(thing, type) and thing.__module__ == module.__name__ and hasattr(thing, ROLES[role]) \
-                    and not name.startswith("_"):
+                    and not name.startswith("_") and not getattr(thing, "_is_protocol", False):
                 out[m.name if m.name not in out else f"{m.name}.{name}"] = thing
     return out
 
@@ -67,6 +67,19 @@ def find(name: str) -> str:
     if _plain(name) in names():
         return names()[_plain(name)]
     raise ValueError(f"method {shown(name)} is unknown: {_suggestion(name)}")
+
+
+DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm"}
+"""By a model's family, the method that "auto" means."""
+
+
+def of_model(name: str, family: str) -> str:
+    """The method that a name means for a model of this family: "auto" is the family's own default. Raises ValueError for a
+    name that is unknown, or a method of the other family."""
+    found = find(name)
+    found = DEFAULTS[family] if found == "auto" else found
+    check_family(found, family)
+    return found
 
 
 def search(words: str) -> list[str]:
@@ -101,13 +114,19 @@ def options(name: str) -> tuple[Option, ...]:
 
 
 def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a recipe with the values they have. Raises ValueError for an unknown option, or a value of the wrong
-    type or out of range."""
+    """All options of a recipe with the values they have, under their names of today. Raises ValueError for an unknown option,
+    one that is given twice, or a value of the wrong type or out of range."""
     known = {o.name: o for o in options(name)}
-    for option in given or {}:
-        if option not in known:
+    today = {o.formerly: o.name for o in known.values() if o.formerly}
+    values = dict[str, Any]()
+    for option, value in (given or {}).items():
+        now = today.get(option, option)
+        if now not in known:
             raise ValueError(f"option {shown(option)} of method {find(name)} is unknown: " + _nearest(str(option), known))
-    return {o.name: o.convert(given[o.name]) if given and o.name in given else o.default for o in known.values()}
+        if now in values:
+            raise ValueError(f"option {now} of method {find(name)} is given twice: {known[now].formerly} is its earlier name")
+        values[now] = value
+    return {o.name: o.convert(values[o.name]) if o.name in values else o.default for o in known.values()}
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -104,7 +104,7 @@ def test_trace_says_what_an_approximation_promises(polydec, model, tmp_path):
 
 def test_defaults_of_methods_can_be_given_back(polydec):
     from polydec import registry
-    for name, option in (("rsd-c", "levels=2,1,1"), ("auto", "ask=none"), ("prompt-lookup", "thrift=true")):
+    for name, option in (("rsd-c", "levels=2,1,1"), ("auto", "ask=none"), ("prompt-lookup", "cost_aware=true")):
         out = polydec("methods", name)[1]
         assert f"--set {option} " in out
         known = {o.name: o for o in registry.options(name)}

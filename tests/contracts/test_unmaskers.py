@@ -1,10 +1,21 @@
 """Every unmasker, refresh rule and diffusion recipe that the registry finds keeps its contract."""
+from dataclasses import replace
+
 import pytest
 
 from polydec import registry
-from polydec.testing.check_unmasker import check_canvas_decoder, check_joint, check_refresh, check_unmasker
-from polydec.testing.examples import example
+from polydec.kit import BLOCKS
+from polydec.testing.check_unmasker import (
+    check_batch,
+    check_canvas_decoder,
+    check_ends,
+    check_joint,
+    check_refresh,
+    check_unmasker,
+)
+from polydec.testing.examples import artefacts, example
 from polydec.testing.kits import build
+from polydec.testing.toy import toy
 
 
 @pytest.mark.parametrize("name", registry.mechanisms("unmaskers"))
@@ -23,9 +34,25 @@ def test_refresh(name):
     check_refresh(example(registry.mechanisms("refreshes")[name]))
 
 
+def made(name, denoiser, own=0, **options):
+    """A recipe over a toy denoiser, with the blocks, the draft and the artefacts that it needs."""
+    card = registry.get(name).CARD
+    if BLOCKS in card.needs or own:
+        denoiser = replace(denoiser, block=own or 4)
+    size = denoiser.vocab.size
+    draft = toy(3, size, eos=denoiser.eos if denoiser.eos >= 0 else None) if card.needs_draft else None
+    return build(name, denoiser, draft, options, artefacts=artefacts(denoiser.vocab))[0]
+
+
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
 def test_recipe(name):
-    check_canvas_decoder(lambda denoiser: build(name, denoiser)[0])
+    check_canvas_decoder(lambda denoiser: made(name, denoiser))
+
+
+@pytest.mark.parametrize("name", registry.of_family("diffusion"))
+def test_recipe_on_a_block_causal_model(name):
+    check_ends(lambda denoiser: made(name, denoiser, 5))
+    check_batch(lambda denoiser: made(name, denoiser, 5))
 
 
 @pytest.mark.parametrize("name", ["mdlm", "left-to-right"])

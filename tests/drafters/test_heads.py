@@ -11,12 +11,13 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab
+from polydec.drafters._states import StateGuess
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.heads import FromHeads, HeadLaws
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
 from polydec.kit import Kit
-from polydec.models import artefacts, eagle, heads
+from polydec.models import artefacts, eagle, eagle3, heads
 from polydec.models.heads import Heads
 from polydec.models.query import Answer
 from polydec.policies.fixed import Fixed
@@ -40,20 +41,24 @@ ROOT = Draft.chain(1)
 @dataclass(frozen=True, eq=False)
 class Oracle:
     """In place of Hydra's weights: the state that a toy leaves after the tokens of the path."""
-    reads, cost = True, 0.1
+    reads, cost, network, window = True, 0.1, None, 1
     marks: torch.Tensor                           # of each token what `even` makes of its embedding
 
     def __len__(self):
         return 3
 
+    def start(self, state_NH):
+        return heads.even(state_NH)
+
     def forward(self, queries):
         out = []
-        for _, inputs_NI in queries:
+        for _, carry_NC, embed_NH in queries:
+            inputs_NI = torch.cat([carry_NC, heads.even(embed_NH)], 1)
             token_NT = [[int((self.marks - row).abs().sum(-1).argmin()) for row in rows.split(4)] for rows in inputs_NI]
             before = [t[1:-1] or None for t in token_NT]
             first = [round(float(rows[0] / rows[2] * 7)) for rows in inputs_NI]
-            out.append(torch.tensor([[t[-1], b[-1] if b else x, 7, 0]
-                                     for t, b, x in zip(token_NT, before, first, strict=True)]))
+            out.append((inputs_NI, torch.tensor([[t[-1], b[-1] if b else x, 7, 0]
+                                                 for t, b, x in zip(token_NT, before, first, strict=True)])))
         return out
 
 
@@ -69,15 +74,20 @@ def test_who_knows_the_model_is_never_wrong(tree):
 class Fed:
     """In place of EAGLE's weights: of a toy's state (token, the one before, 7, 0) and the next token the next state. The cache
     holds the tokens, each of which must stand behind the one that its state says."""
-    width = 4
+    window, depths, depth = 1, (), 64
 
     def __init__(self, law):
         self.network = self
         self.new_cache, self.cost = law.network.new_cache, 0.1
 
-    def enter(self, embed_NH, state_NH):
-        token, before = embed_NH[:, 0], state_NH[:, 0].double()
+    def enter(self, embed_NWH, state_NH):
+        token, before = embed_NWH[:, -1, 0], state_NH[:, 0].double()
         return torch.stack([token, before, torch.full_like(token, 7), torch.zeros_like(token)], 1)
+
+    below = enter
+
+    def read(self, k, true_H, out_NS):
+        return out_NS, out_NS
 
     def forward(self, queries):
         for q in queries:
@@ -115,14 +125,14 @@ def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(tmp_path):
     kept = tips[0].cache.length
     text = (5, 6, 7, 8, *out.token_ids)[:kept + 1]
     assert kept > 20
-    state_NH = states(lm, text)
+    state_NH, _ = states(lm, text)
 
     async def anew():
         guess = FromEagle(own, BestFirst(3)).open(text, lm.open(text))
-        guess.pending = list(zip(text[1:], state_NH, strict=True))
+        guess.pending, guess.true_H = [((x,), s) for x, s in zip(text[1:], state_NH, strict=True)], state_NH[-1]
         await guess.propose(text[-1], len(text), Budget(1, 1), Rng.of(0))
-        return guess.state_H
-    assert run([anew()])[0].allclose(tips[0].state_H, atol=1e-4)
+        return guess.tip.hidden_RH
+    assert run([anew()])[0].allclose(tips[0].tip.hidden_RH, atol=1e-4)
 
 
 def some(vocab, reads):
@@ -160,7 +170,8 @@ def test_untrained_heads_say_what_the_state_says():
     same = Heads(heads.fresh(4, 2, False, 0), False, law.vocab, ((1.0,),) * 2)
     session, state_H = law.open((0, 1)), torch.tensor([2.0, 1.0, 7.0, 0.0])
     for shaped in (session, Shaped(law, Temperature(0.5)).open((0, 1))):
-        got = run([HeadLaws(same, state_H, shaped).score(ROOT, None)])[0]
+        known = StateGuess(None, shaped, None, true_H=state_H)
+        got = run([HeadLaws(same, known).score(ROOT, None)])[0]
         assert got.row(0).isfinite().all()
     network = torch.nn.functional.normalize(state_H, dim=0) * 2                       # rms 1 at width 4
     assert heads.even(state_H[None])[0].allclose(network, atol=1e-5)
@@ -174,14 +185,16 @@ def test_hydra_that_reads_nothing_is_medusa():
     blind = Heads(wide, True, vocab, small.rates)
     for k in range(3):
         x = torch.randn(2, 4)
-        assert blind.after(k, torch.cat([x, torch.randn(2, 4 * (k + 1))], 1)).allclose(small.after(k, x), atol=1e-6)
+        carry = torch.cat([x, torch.randn(2, 4 * k)], 1)
+        assert blind.step(k, carry, torch.randn(2, 4))[1].allclose(small.step(k, x, x)[1], atol=1e-6)
 
 
 def test_queries_together_are_queries_alone():
     own = some(Vocab(3, frozenset()), True)
-    queries = [(k, torch.randn(n, 4 * (k + 2))) for k, n in ((0, 1), (2, 3), (0, 2), (1, 1))]
+    queries = [(k, torch.randn(n, 4 * (k + 1)), torch.randn(n, 4)) for k, n in ((0, 1), (2, 3), (0, 2), (1, 1))]
     for query, got in zip(queries, own.forward(queries), strict=True):
-        assert got.allclose(own.forward([query])[0], atol=1e-6)
+        for mine, alone in zip(got, own.forward([query])[0], strict=True):
+            assert mine.allclose(alone, atol=1e-6)
 
 
 def test_a_tree_by_rates():
@@ -211,11 +224,16 @@ def test_artefacts_come_back_as_they_were(one, tmp_path):
 
 
 def test_wrong_heads_are_told_in_one_sentence():
-    medusa, hydra = heads.examples(Vocab(3, frozenset()), 4, 4)
+    medusa, hydra, _ = heads.examples(Vocab(3, frozenset()), 4, 4)
     build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))         # noqa: E731
     build("hydra", medusa, hydra)
     with pytest.raises(ValueError, match="hydra needs draft heads that read tokens: name one"):
         build("hydra", medusa)
+    with pytest.raises(ValueError, match="hydra-plus-plus needs draft heads behind a layer"):
+        build("hydra-plus-plus", medusa, hydra)
+    deep = eagle3.examples(Vocab(3, frozenset()), 4, 4)[0]
+    with pytest.raises(ValueError, match="read the states after layer 9: this target shows 3 of its layers"):
+        build("eagle-3", replace(deep, depths=(1, 9)))
     with pytest.raises(ValueError, match="vocabulary of 7 tokens"):
         build("medusa", replace(medusa, vocab=Vocab(7, frozenset())))
     with pytest.raises(ValueError, match="trained for states of width 8: this target's have 4"):

@@ -203,7 +203,7 @@ def test_from_the_command_line(tmp_path, monkeypatch):
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["samples"] == 10 and result["contexts"] > 10 and result["held_out"]["tokens"] >= 0
     ask = ["generate", "Ann has 7 apples", "--model", "zoo:tiny", "--method", "ngram-draft", "--json", "--max-tokens", "24",
-           "--set", "thrift=false", "--ngrams"]
+           "--set", "cost_aware=false", "--ngrams"]
     done = cli.invoke(app, [*ask, str(out)])
     assert done.exit_code == 0, done.output
     plain = cli.invoke(app, ["generate", "Ann has 7 apples", "--model", "zoo:tiny", "--json", "--max-tokens", "24"])

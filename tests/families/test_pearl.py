@@ -33,12 +33,12 @@ def decode(decoder, tokens=60, seed=0, on=None, scheduler=None, **request):
 
 
 @pytest.mark.parametrize("verifier", [Exact(), Match(), Coupled()], ids=repr)
-@pytest.mark.parametrize("gamma", [1, 2, 3])
+@pytest.mark.parametrize("gamma", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_law(verifier, gamma):
     check_law(lambda target, draft: Pearl(target, draft, verifier, gamma), laws=3, length=3)
 
 
-@pytest.mark.parametrize("gamma", [1, 2, 5])
+@pytest.mark.parametrize("gamma", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)])
 def test_contract(gamma):
     check_decoder(lambda target, draft: Pearl(target, draft, Exact(), gamma), laws=2, length=2)
 

@@ -33,10 +33,13 @@ def tensors(seed=0, bias=False):
     return out
 
 
-def reference(t, ids, theta=10000.0, eps=1e-5):
-    """Logits of a bidirectional Llama block, written out."""
+def reference(t, ids, theta=10000.0, eps=1e-5, block=0):
+    """Logits of a bidirectional Llama block, or of one that sees no further than its block, written out."""
     t, D, T = {k: v.double() for k, v in t.items()}, W // H, len(ids)
     angle = torch.outer(torch.arange(T).double(), theta ** (-torch.arange(0, D, 2).double() / D)).repeat(1, 2)
+
+    behind = torch.arange(T)[None] // (block or T) > torch.arange(T)[:, None] // (block or T)
+    mask = torch.zeros(T, T).double().masked_fill(behind, float("-inf"))
 
     def norm(x, weight):
         return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight
@@ -49,7 +52,7 @@ def reference(t, ids, theta=10000.0, eps=1e-5):
         h = norm(x, t[f"{i}.n1"])
         q, k, v = ((h @ t[f"{i}.{n}"].T + t.get(f"{i}.{n}.bias", 0)).view(T, -1, D).transpose(0, 1) for n in "qkv")
         k, v = (z.repeat_interleave(H // KV, 0) for z in (turn(k), v))
-        y = scaled_dot_product_attention(turn(q)[None], k[None], v[None])[0].transpose(0, 1).reshape(T, -1)
+        y = scaled_dot_product_attention(turn(q)[None], k[None], v[None], mask)[0].transpose(0, 1).reshape(T, -1)
         x = x + y @ t[f"{i}.o"].T
         h = norm(x, t[f"{i}.n2"])
         x = x + (silu(h @ t[f"{i}.gate"].T) * (h @ t[f"{i}.up"].T)) @ t[f"{i}.down"].T
@@ -80,6 +83,8 @@ def write(path, layout, t, **changes):
     ends = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
     config = {
         "ours": {**hf, "model_type": "llama", "polydec_causal": False, "polydec_mask": MASK},
+        "sdar": {**hf, "model_type": "sdar", "mask_token_id": MASK, "block_size": 4},
+        "fast-dllm": {**hf, "model_type": "Fast_dLLM_Qwen", "mask_token_id": MASK, "bd_size": 4},
         "dream": {**hf, "model_type": "Dream", "mask_token_id": MASK, "auto_map": {"AutoModel": "modeling_dream.DreamModel"}},
         "llada": {"model_type": "llada", "d_model": W, "n_heads": H, "n_kv_heads": KV, "n_layers": LAYERS,
                   "mlp_hidden_size": INNER,
@@ -149,14 +154,57 @@ def test_feeding_a_part_keeps_the_rest(tmp_path, dtype, shifted):
     inside = tuple(r for r in ROWS if r in block)
     first = scored(model, rows=inside)
     for refresh in (Prefix(), Dual()):
-        again = scored(model, rows=inside, feeds=[(range(n), CANVAS), (refresh.feed(n, block, 1), CANVAS)])
+        again = scored(model, rows=inside, feeds=[(range(n), CANVAS), (refresh.feed(CANVAS, CANVAS, block, 1), CANVAS)])
         assert float((again - first)[:, :MASK].abs().max()) < 1e-4
     new = (*CANVAS[:5], 9, *CANVAS[6:])
     rows = (7,)
     whole = scored(model, new, rows)
-    part = scored(model, new, rows, [(range(n), CANVAS), (Dual().feed(n, block, 1), new)])
+    part = scored(model, new, rows, [(range(n), CANVAS), (Dual().feed(CANVAS, CANVAS, block, 1), new)])
     full = scored(model, new, rows, [(range(n), CANVAS), (range(n), new)])
     assert float((full - whole)[:, :MASK].abs().max()) < 1e-4 < 1e-3 < float((part - whole)[:, :MASK].abs().max())
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+def test_any_positions_can_be_fed(tmp_path, dtype, shifted):
+    """What stands apart is fed in one pass, where each sees the new keys and values of the others: with all that changed, and
+    nothing that saw it, left out, a pass over some positions is a pass over all."""
+    t = tensors(3)
+    model = checkpoint.load(write(tmp_path, "ours", t, polydec_shifted=shifted, num_hidden_layers=1), dtype=dtype).lm
+    new = (*CANVAS[:3], 8, *CANVAS[4:6], 11, 12, *CANVAS[8:])       # in one layer keys and values depend on their tokens alone
+    rows, fed = (2, 9), (2, 3, 6, 7, 9)
+    whole, part = scored(model, new, rows), scored(model, new, rows, [(range(10), CANVAS), (fed, new)])
+    late = scored(model, new, rows, [(range(10), CANVAS), ((2, 3, 9), new)])
+    assert float((part - whole)[:, :MASK].abs().max()) < 1e-4 < 1e-3 < float((late - whole)[:, :MASK].abs().max())
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("layout", ["ours", "sdar", "fast-dllm"])
+def test_a_block_causal_model_sees_no_further_than_its_block(tmp_path, layout, dtype):
+    """All at once, and block after block with what stands before kept: both are the reference's logits."""
+    t = tensors(4, bias=layout == "fast-dllm")
+    model = checkpoint.load(write(tmp_path, layout, t, **({"polydec_block": 4} if layout == "ours" else {})), dtype=dtype).lm
+    shifted = layout == "fast-dllm"
+    assert (model.block, model.shifted, model.mask) == (4, shifted, MASK)
+    want = reference(t, IDS, block=4)[[r - shifted for r in ROWS]]
+    whole = scored(model, rows=tuple(ROWS))
+    assert float((whole - want)[:, :MASK].abs().max()) < (2e-4 if dtype == "float32" else 3e-2)
+    feeds = [(range(4), CANVAS[:4]), (range(4, 8), CANVAS[:8]), (range(8, 10), CANVAS)]
+    board = model.open(10)
+
+    async def go():
+        return [await board.score(seen, [r for r in ROWS if r in feed], feed) for feed, seen in feeds]
+    assert float((torch.cat(run([go()])[0]) - whole)[:, :MASK].abs().max()) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+def test_a_canvas_may_become_shorter(tmp_path):
+    model = checkpoint.load(write(tmp_path, "ours", tensors(3)), dtype="float32").lm
+    short = CANVAS[:6]
+    got = scored(model, short, (3, 5), [(range(10), CANVAS), (range(6), short)])
+    assert float((got - scored(model, short, (3, 5)))[:, :MASK].abs().max()) < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
@@ -245,5 +293,48 @@ def test_an_autoregressive_model_is_refused(tmp_path, lm):
         Engine(ar).submit("The fox", method="fast-dllm")
     with pytest.raises(ValueError, match="it is a masked-diffusion model, which cannot draft"):
         load(str(tmp_path), draft=lm.name)
-    with pytest.raises(ValueError, match="is a masked-diffusion model, decoded without a draft"):
-        load(lm.name, draft=str(tmp_path))
+    guided = load(lm.name, draft=str(tmp_path))
+    with pytest.raises(ValueError, match="method fast-dllm decodes a masked-diffusion model without one"):
+        Engine(guided).submit("The fox", method="auto")
+    with pytest.raises(ValueError, match="infill is given: only a masked-diffusion model fills gaps"):
+        Engine(ar).submit("The fox", infill="a[[2]]b")
+
+
+@pytest.mark.parametrize("method", ["fast-dllm", "freedave", "guided-diffusion", "dkv-cache", "ccd"])
+def test_a_text_with_gaps_keeps_what_is_given(lm, tmp_path, method):
+    model = load(lm.name, draft=str(micro.write(tmp_path)), dtype="float32") if method == "guided-diffusion" else lm
+    given = (5, None, None, 9, None, 11)
+    for seed in range(3):
+        engine = Engine(model)
+        out = engine.run([engine.submit("The fox", method=method, infill=given, seed=seed, logprobs=1,
+                                        sampling=lm.sampling(temperature=0.9))])[0]
+        ids = out.choices[0].token_ids
+        ends = [i for i, x in enumerate(ids) if x in lm.checkpoint.lm.vocab.eos]
+        kept = [(x, y) for x, y in zip(ids, given) if y is not None]
+        assert kept and all(x == y for x, y in kept) and (len(ids) == 7 or ends == [len(ids) - 1])
+
+
+def test_infilled_text_says_its_gaps_in_brackets(lm):
+    engine = Engine(lm)
+    plan = engine.submit("The fox", method="auto", infill="The[[2]] fox").plan
+    fox = lm.checkpoint.text.encode(" fox", special=False)
+    start = lm.checkpoint.text.encode("The", special=False)
+    assert plan.request.given[:-1] == (*start, None, None, *fox) and plan.request.given[-1] in lm.checkpoint.lm.vocab.eos
+    for bad, message in (("The fox", "infill has no gap"), ((1, 2), "infill has no gap"), ((None, 10 ** 6), r"infill\[1\] is"),
+                         ("[[5000]]", "max_tokens is 5001")):
+        with pytest.raises(ValueError, match=message):
+            engine.submit("The fox", method="auto", infill=bad)
+
+
+def test_no_end_stands_before_min_tokens(lm):
+    vocab = lm.checkpoint.lm.vocab
+    seen = set()
+    for seed in range(12):
+        for least in (0, 9):
+            engine = Engine(lm)
+            out = engine.run([engine.submit("The fox", method="mdlm", max_tokens=12, seed=seed, stop_token_ids=tuple(range(40)),
+                                            sampling=lm.sampling(temperature=1.5, min_tokens=least))])[0]
+            ids = out.choices[0].token_ids
+            assert len(ids) > least
+            seen.add(len(ids) > 9)
+    assert seen == {True, False} and vocab.size > 40

@@ -231,7 +231,7 @@ def test_scores_that_are_no_numbers(whole, tmp_path, name, dtype, temperature):
         polydec.generate(lm, "ab", max_tokens=3, sampling=lm.sampling(temperature=temperature))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_damaged_files(tmp_path, seed):
     """Drawn damage: each loads and writes, or is refused in one sentence."""
     done = 0

@@ -427,7 +427,7 @@ def test_smollm2_header_and_tensors_are_read_as_the_library_does():
         entry = ours.entries[t.name]
         assert (entry.start, entry.stop) == (t.data_offset, t.data_offset + t.n_bytes)
         want = torch.from_numpy(gguf.dequantize(t.data[:64], t.tensor_type))
-        torch.testing.assert_close(ours._tensor(t.name)[:64], want, atol=0, rtol=0)
+        torch.testing.assert_close(ours.tensor(t.name)[:64], want, atol=0, rtol=0)
     assert ours.fields["tokenizer.ggml.tokens"] == theirs.fields["tokenizer.ggml.tokens"].contents()
 
 

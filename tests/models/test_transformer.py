@@ -1,5 +1,6 @@
 """Parity with transformers on tiny random checkpoints of every family, past every RoPE scaling; trees; parts of the network."""
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,7 +122,7 @@ def test_partial_rotary_leaves_the_other_dimensions_alone():
     # the same with full rotation and the frequencies of the other pairs at zero
     spread = {k: _spread(v) if "q_proj" in k or "k_proj" in k else v for k, v in state.items()}
     whole = Transformer.build({**config, "rope_parameters": {"rope_type": "default"}}, spread, dtype="float64")
-    whole._rope = _Half(whole._rope, rope)
+    whole.config = replace(whole.config, ropes=(_Half(whole.config.ropes[0], rope),))
     tokens = text(20)
     close(feed(ours, ours.new_cache(), tokens).logits_RV, feed(whole, whole.new_cache(), tokens).logits_RV, 1e-9)
 

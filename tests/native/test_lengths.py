@@ -53,8 +53,14 @@ def test_the_library_checks_lengths_itself():
     assert lib.step_vector(model, 0, PARTS["norm"], 0, None, width, width, 0) == 3
     assert lib.step_vector(model, 0, PARTS["norm"], 0, at, width, width, 0) == 0
     assert lib.step_weight(model, 0, PARTS["q"], 0, None, 4 * head * width, 4 * head, width, 0) in (2, 3)
-    assert lib.step_rotary(model, at, at, head // 2 * 3, 4) == 3
-    assert lib.step_rotary(model, at, at, head // 2 * 4, 4) == 0
+    assert lib.step_rotary(model, 0, at, at, head // 2 * 3, 4) == 3
+    assert lib.step_rotary(model, 0, at, at, head // 2 * 4, 4) == 0
+    assert lib.step_rotary(model, 1, at, at, head // 2 * 4, 4) == lib.step_rotary(model, -1, at, at, head // 2 * 4, 4) == 1
+    for count in (0, 1, 3):
+        assert lib.step_turns(model, np.zeros(4, np.int32).ctypes.data, count) == 3
+    for which in (-2, 1):
+        assert lib.step_turns(model, np.full(2, which, np.int32).ctypes.data, 2) == 2
+    assert lib.step_turns(model, np.array([0, -1], np.int32).ctypes.data, 2) == 0
     for count in (0, 1, 3):
         assert lib.step_windows(model, np.zeros(4, np.int32).ctypes.data, count) == 3
     assert lib.step_windows(model, None, 2) == 3

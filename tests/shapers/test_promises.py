@@ -227,6 +227,7 @@ NEW = '''
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 from polydec.core.types import Reads
+from polydec.models.geometry import Geometry
 from polydec.options import AtLeast
 from polydec.shapers._rule import Rule, Setting
 
@@ -245,7 +246,7 @@ class Lower:
 def make(setting: Setting, *, lower_first: Annotated[float, AtLeast(0), "off the first token's logit"] = 0.0) -> Lower | None:
     return Lower(lower_first) if lower_first else None
 
-RULE = Rule("lower_first", make, {"vllm": 95, "transformers": 5, "llamacpp": 999}, always=True)
+RULE = Rule("lower_first", make, {"vllm": 95, "transformers": 1, "llamacpp": 999}, always=True)
 '''
 USE = '''
 import sys, polydec.shapers
@@ -254,7 +255,8 @@ from polydec.shapers.sampling import ORDERS, Sampling, build_shapers, fields, ta
 lower, = build_shapers(Sampling(lower_first=2))
 assert type(lower).__name__ == "Lower" and lower.by == 2.0
 assert ORDERS["transformers"][0] == ORDERS["llamacpp"][-1] == "lower_first"
-assert ORDERS["vllm"].index("lower_first") + 1 == ORDERS["vllm"].index("temperature")
+vllm = ORDERS["vllm"]
+assert vllm[vllm.index("temperature") - 1] == "lower_first"
 assert [type(s).__name__ for s in build_shapers(Sampling(lower_first=2, temperature=0, top_p=0.5))] == ["Lower", "Greedy"]
 assert "lower_first" in table() and fields()["lower_first"].schema()["minimum"] == 0
 try:

@@ -10,7 +10,7 @@ from polydec.models import checkpoint
 from polydec.train import draft as module
 from polydec.train import selfplay
 from polydec.train.acceptance import chain_passes
-from polydec.train.draft import POLICIES, DraftSpec, batch_of, outputs, shape_of, train_draft
+from polydec.train.draft import POLICIES, DraftSpec, Lesson, batch_of, outputs, shape_of, train_draft
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.selfplay import Mode, Sample
 from polydec.train.teacher import Teacher
@@ -100,6 +100,24 @@ def test_training_leaves_the_target_alone(target, root, tmp_path):
 def test_every_policy_trains(target, root, tmp_path, policy, name):
     result = train_draft(spec(target, root, tmp_path, policy=policy, divergence=name, steps=3))
     assert np.isfinite(result["loss"]) and 0 < result["acceptance_1_minus_tvd"] < 1
+
+
+def test_a_kind_of_prompt_has_its_own_divergence():
+    """Beside each other in one batch: each sample's tokens by its kind's; and the draft's own text in a share of the steps."""
+    g, sizes = torch.Generator().manual_seed(0), (3, 2, 4)
+    p, q = (torch.randn(9, 5, generator=g).log_softmax(-1) for _ in range(2))
+    kinds = ("code", "summary", "code")
+
+    class Fixed(Lesson):
+        def rows(self, samples, laws):
+            return p, q, torch.zeros(9)
+    def of(**more):
+        return Fixed(DraftSpec("x", **more), None, None, (), None, False, {}, frozenset())
+    samples = [Sample((0,), (0,) * n, kind=k) for n, k in zip(sizes, kinds, strict=True)]
+    mixed = of(tasks=(("code", "rkl"),)).divergence(samples, None)
+    one, other = (of(divergence=d).divergence(samples, None) for d in ("fkl", "rkl"))
+    assert mixed.equal(torch.cat([other[:3], one[3:5], other[5:]])) and not one.allclose(other)
+    assert (of(own=0.25).share, of(policy="mixed").share, of().share) == (0.25, 0.5, 0.0)
 
 
 def test_resumed_draft_equals_an_uninterrupted_one(target, root, tmp_path, monkeypatch):
@@ -218,7 +236,8 @@ def test_one_text_serves_two_contexts(target, root, tmp_path):
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    ("divergence", "kl"), ("policy", "off"), ("temperature", 0.0), ("steps", 0), ("tokens", -1), ("rows", 0)])
+    ("divergence", "kl"), ("policy", "off"), ("own", 1.5), ("tasks", (("poem", "fkl"),)),
+    ("temperature", 0.0), ("steps", 0), ("tokens", -1), ("rows", 0)])
 def test_bad_spec(tmp_path, field, value):
     with pytest.raises(ValueError, match=field):
         DraftSpec(str(tmp_path), **{field: value})

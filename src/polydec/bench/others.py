@@ -128,7 +128,7 @@ class LlamaCpp:
 def _binding() -> tuple[Any, Any]:
     """The library, started, and what it calls to say something, which must outlive it. Raises Missing."""
     try:
-        import llama_cpp as L
+        import llama_cpp as L  # pyright: ignore[reportMissingImports]     (it need not be installed)
     except (ImportError, OSError, RuntimeError) as e:
         raise Missing("not installed" if isinstance(e, ImportError) else str(e).splitlines()[0]) from None
     quiet = L.llama_log_callback(lambda *_: None)

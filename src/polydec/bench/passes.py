@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,10 +43,11 @@ class Passes:
         return time.perf_counter() - start
 
 
-def table(call: Passes, rows: Sequence[int], seconds: float, least: int = 3, behind: Passes | None = None) -> dict[int, float]:
-    """Median milliseconds for each number of rows, in turns for `seconds` and at least `least` rounds; the first round,
-    which warms up, is dropped. behind: runs one row before each, untimed (a draft's weights have left the processor's caches
-    when its turn comes after a pass of the target)."""
+def table(call: Callable[[int], float], rows: Sequence[int], seconds: float, least: int = 3,
+          behind: Passes | None = None) -> dict[int, float]:
+    """call: the seconds of a pass over so many rows. Median milliseconds for each number of rows, in turns for `seconds` and at
+    least `least` rounds; the first round, which warms up, is dropped. behind: runs one row before each, untimed (a draft's
+    weights have left the processor's caches when its turn comes after a pass of the target)."""
     took: dict[int, list[float]] = {m: [] for m in rows}
     end, n = time.perf_counter() + seconds, 0
     while n <= least or time.perf_counter() < end:

@@ -19,7 +19,7 @@ from polydec.models.costs import Costs
 from polydec.models.linear import cpu_name, profile_path
 
 
-class LM(Protocol):
+class Loaded(Protocol):
     """A loaded model, as far as a profile looks at it: its checkpoint and that of its draft."""
     @property
     def checkpoint(self) -> Any: ...
@@ -70,7 +70,7 @@ def _rising(values: list[float]) -> list[float]:
     return list(accumulate(values, max))
 
 
-def measure(lm: LM, *, seconds: float = 10.0) -> Profile:
+def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
     """Time passes for about `seconds`, behind a short and a long context in turn."""
     near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
     share = seconds * (0.4 if lm.draft else 0.5)
@@ -86,7 +86,7 @@ EXTRA_MS = 0.15
 """Of the loop, the scheduler and the verifier for each pass; measured with zoo:smollm2 on Zen 4."""
 
 
-def key(lm: LM) -> str:
+def key(lm: Loaded) -> str:
     """What a profile depends on: machine, threads, models and their kernels."""
     def one(point: Any) -> str:
         threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
@@ -126,15 +126,15 @@ class _Kept(edge.Record):
         return Profile(self.context, rows, self.far_context, far, draft, self.extra_ms, self.measured)
 
 
-def read(lm: LM) -> Profile | None:
+def read(lm: Loaded) -> Profile | None:
     """The profile of this model here, or None where there is none (or what stands there is damaged)."""
     try:
-        return edge.checked(_Kept, _known()[key(lm)], "profile").profile
+        return edge.check(_Kept, _known()[key(lm)], "profile").profile
     except (ValueError, KeyError, RuntimeError):  # RuntimeError: nobody's home
         return None
 
 
-def keep(lm: LM, profile: Profile) -> None:
+def keep(lm: Loaded, profile: Profile) -> None:
     """Write it beside those of other models; where the file cannot be written it lasts as long as the process. A file that is
     no profile file is moved aside (`.damaged`), not overwritten."""
     try:

@@ -11,10 +11,13 @@ from typing import Annotated, Any
 from typer import Option
 
 from polydec import api
+from polydec.cli import prompts
+from polydec.constraints.asked import one
+from polydec.constraints.protocols import Constraint
 from polydec.edge import check_threads, whole, whole_text
 from polydec.shapers.sampling import Sampling
 
-MODEL, SAMPLING, OUTPUT = "Model", "Sampling", "Output"
+MODEL, SAMPLING, CONSTRAINT, OUTPUT = "Model", "Sampling", "Constraint", "Output"
 MOST_CHOICES, MOST_TOKENS, MOST_SEED = 256, 1_000_000, 2 ** 63 - 1
 
 
@@ -56,7 +59,18 @@ class Flags:
     order: Annotated[str, Option(help="order of the rules: vllm, transformers or llamacpp", rich_help_panel=SAMPLING)] = "vllm"
     stop: Annotated[list[str] | None, Option(help="stop string (repeatable)", rich_help_panel=SAMPLING)] = None
     stop_token_id: Annotated[list[int] | None, Option(help="stop id (repeatable)", rich_help_panel=SAMPLING)] = None
+    infill: Annotated[str | None, Option(help="the answer with gaps, [[3]] for three tokens (masked-diffusion models)",
+                                         rich_help_panel=SAMPLING)] = None
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="go on after EOS", rich_help_panel=SAMPLING)] = False
+    regex: Annotated[str | None, Option(help="the answer matches this regular expression", rich_help_panel=CONSTRAINT)] = None
+    json_schema: Annotated[Path | None, Option(help="the answer is JSON that the schema in this file allows",
+                                               rich_help_panel=CONSTRAINT)] = None
+    grammar: Annotated[Path | None, Option(help="the answer follows the Lark grammar in this file",
+                                           rich_help_panel=CONSTRAINT)] = None
+    choice: Annotated[list[str] | None, Option(help="the answer is this text, or another one that is given so (repeatable)",
+                                               rich_help_panel=CONSTRAINT)] = None
+    span_of: Annotated[Path | None, Option(help="the answer is a span of the text in this file",
+                                           rich_help_panel=CONSTRAINT)] = None
     seed: Annotated[int, Option(help="names the randomness", rich_help_panel=SAMPLING)] = 0
     n: Annotated[int, Option(help="answers to one prompt", rich_help_panel=SAMPLING)] = 1
     logprobs: Annotated[int | None, Option(help="report log-probabilities and this many alternatives (0 to 64)",
@@ -75,6 +89,7 @@ class Flags:
             whole("max_tokens", self.max_tokens, 1, MOST_TOKENS)
         for text in self.stop or ():
             whole_text(text, "stop")
+        self.constraint()
 
     def load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
@@ -95,12 +110,19 @@ class Flags:
             raise ValueError(f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}")
         return lm.sampling(**given, **more)
 
+    def constraint(self) -> Constraint | None:
+        """What the answer may be; None: anything. Raises ValueError where a file cannot be read, or several are given."""
+        files = {"json_schema": self.json_schema, "grammar": self.grammar, "span_of": self.span_of}
+        texts = {name: None if path is None else prompts.read_text(path) for name, path in files.items()}
+        return one({"regex": self.regex, "choice": self.choice or None, **texts})
+
     def request(self, lm: api.LM) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
         return {"method": self.method, "options": self.options(), "sampling": self.sampling(lm),
                 "max_tokens": self.max_tokens, "stop": tuple(self.stop or ()),
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
-                "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order}
+                "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint(),
+                "infill": self.infill}
 
 
 def pairs(flag: str, items: list[str] | None) -> dict[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Any
 
 import typer
 
 from polydec.cli import bench, chat, demo, detect, doctor, generate, methods, serve, steerings, trace, train, tune, verify, zoo
 from polydec.edge import sentence
 
-Misuse = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
 
 app = typer.Typer(name="polydec", help="Decode language models by any published method.", no_args_is_help=True,

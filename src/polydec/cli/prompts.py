@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from polydec.api import LM, Prompt
-from polydec.edge import LARGEST_TEXT, Record, checked, parse_object, read_at_most, read_bytes, sentence, whole, whole_text
+from polydec.edge import LARGEST_TEXT, Record, check, parse_object, read_at_most, read_bytes, sentence, whole, whole_text
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class _Message(Record):
 
 def _row(line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None) -> Row:
     what = f"line {i} of {str(path)!r}"
-    j = checked(_Line, parse_object(line, what), what)
+    j = check(_Line, parse_object(line, what), what)
     if j.category is not None:
         workload = whole_text(str(j.category), f"{what}: category")
     if j.prompt is not None:
@@ -111,7 +111,7 @@ def _prompt(value: Any, what: str) -> Prompt:
     if isinstance(value, list) and value and all(type(x) is int for x in value):
         return value
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
-        messages = [checked(_Message, x, what) for x in value]
+        messages = [check(_Message, x, what) for x in value]
         return [{"role": whole_text(m.role, what), "content": whole_text(m.content, what)} for m in messages]
     raise ValueError(sentence(f"{what} is a {type(value).__name__}: it must be text, chat messages or token ids"))
 

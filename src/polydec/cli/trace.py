@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from polydec import files
+from polydec.cli import canvas
 from polydec.cli.shown import emit, emit_drawn
 from polydec.core.trace import Edited, Event, Finished, Opened, from_json
 from polydec.edge import parse_object, printable, read_bytes, sentence, whole
 from polydec.families.ar.events import Proposed, Verified
+from polydec.families.diffusion.events import Unmasked
 
 app = typer.Typer(help="Read traces that --trace wrote.", no_args_is_help=True)
 
@@ -42,6 +45,7 @@ class Story:
     method: str = ""
     prompt: int = 0
     rounds: list[Round] = field(default_factory=list[Round])
+    canvas: list[Unmasked] = field(default_factory=list[Unmasked])
     finish: str = "not finished"
 
     @property
@@ -52,10 +56,19 @@ class Story:
 @app.command()
 def show(file: Annotated[Path, typer.Argument(help="what --trace wrote")],
          rounds: Annotated[int, typer.Option(help="show the first rounds of each choice only (0: all)")] = 0,
+         watch: Annotated[bool, typer.Option("--watch", help="play a canvas that fills, in place")] = False,
+         delay: Annotated[float, typer.Option(help="seconds between two passes of --watch")] = 0.4,
+         page: Annotated[Path | None, typer.Option("--html", help="write canvases as a page to this file")] = None,
          json_: Annotated[bool, typer.Option("--json", help="the rounds as one JSON object")] = False) -> None:
-    """Show a trace: a line a round with the draft, what was accepted of it (green) and the text that was written."""
+    """Show a trace: a line a round with the draft, what was accepted of it (green) and the text that was written; of a canvas
+    a line a pass, with its gaps as dots."""
     whole("rounds", rounds, 0, 1_000_000_000)
+    if not 0 <= delay <= 60:
+        raise ValueError(f"delay is {delay}: it must lie in 0 to 60 seconds")
     stories = read(file)
+    if page is not None or watch:
+        _canvases(stories, file, page, delay)
+        return
     if json_:
         emit(json.dumps({str(c): {"method": s.method, "prompt_tokens": s.prompt, "tokens": s.tokens, "finish_reason": s.finish,
                                   "rounds": [vars(r) for r in s.rounds]} for c, s in stories.items()}))
@@ -65,9 +78,27 @@ def show(file: Annotated[Path, typer.Argument(help="what --trace wrote")],
         for choice, story in stories.items():
             title = f"choice {choice}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
             out.print(Text(printable(title), "bold"))
-            out.print(table(story.rounds[:rounds or None]))
+            if story.canvas:
+                out.print(canvas.table(list(canvas.frames(story.prompt, story.canvas))[:rounds or None]))
+            else:
+                out.print(table(story.rounds[:rounds or None]))
             out.print(Text(summary(story), "dim"))
     emit_drawn(draw)
+
+
+def _canvases(stories: Mapping[int, Story], file: Path, page: Path | None, delay: float) -> None:
+    """Canvases as a page, or played on the terminal. Raises ValueError where the trace has none."""
+    shown = [(f"choice {c}: {s.method}, {summary(s)}", list(canvas.frames(s.prompt, s.canvas)))
+             for c, s in stories.items() if s.canvas]
+    if not shown:
+        raise ValueError(sentence(f"trace {str(file)!r} has no canvas: only masked-diffusion models fill one"))
+    if page is not None:
+        files.replace(page, lambda at: Path(at).write_text(canvas.page(file.name, shown), encoding="utf-8"))
+        return
+    console = Console(highlight=False)
+    for heading, some in shown:
+        console.print(Text(printable(heading), "bold"))
+        canvas.watch(console, some, delay)
 
 
 def table(rounds: Sequence[Round]) -> Table:
@@ -87,6 +118,8 @@ def table(rounds: Sequence[Round]) -> Table:
 
 
 def summary(story: Story) -> str:
+    if story.canvas:
+        return f"{story.tokens} tokens in {len(story.canvas)} passes, {story.tokens / len(story.canvas):.2f} tokens a pass"
     drafts = [r for r in story.rounds if r.drafted]
     each = f"{story.tokens / len(story.rounds):.2f} tokens a pass" if story.rounds else "no pass"
     drafted, accepted = sum(r.drafted for r in drafts), sum(r.accepted for r in drafts)
@@ -111,6 +144,8 @@ def _tell(story: Story, event: Event, method: str) -> None:
             story.method, story.prompt = method, len(event.prompt)
         case Proposed():
             story.rounds.append(Round(event.position, len(event.token) - 1, _depth(event.parent)))
+        case Unmasked():
+            story.canvas.append(event)
         case Verified():
             if not story.rounds or story.rounds[-1].pieces:
                 story.rounds.append(Round(event.position))
@@ -167,6 +202,11 @@ def _checked(event: Event, what: str) -> Event:
         case Edited():
             good &= isinstance(event.pieces, tuple) and all(isinstance(p, str) for p in event.pieces)
             good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
+        case Unmasked():
+            good &= all(map(ids, (event.position, event.block, event.fed))) and len(event.block) == len(event.fed) == 2
+            good = good and type(event.step) is int and len(event.position) == len(event.confidence) == len(event.piece)
+            good = good and all(isinstance(p, str) for p in event.piece) and all(type(c) is float for c in event.confidence)
+            good = good and all(0 <= p < 1 << 20 for p in (*event.position, *event.block))
         case Finished():
             good &= isinstance(event.finish_reason, str)
     if not good:

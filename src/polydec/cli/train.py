@@ -53,23 +53,68 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
 
 @app.command()
 def diffusion(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
-              tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots")] = "copy,reverse,sort,slots",
-              steps: Annotated[int, typer.Option(help="optimiser steps")] = 6000,
-              rows: Annotated[int, typer.Option(help="tasks a step")] = 32,
-              length: Annotated[int, typer.Option(help="positions of a row, task and answer together")] = 64,
-              width: Annotated[int, typer.Option(help="of the network")] = 256,
-              layers: Annotated[int, typer.Option(help="of the network")] = 6,
+              tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots, fill, shuffle, sums, pick, count, chain")]
+              = "copy,slots,fill,shuffle,sums,pick,count",
+              steps: Annotated[int, typer.Option(help="optimiser steps")] = 4000,
+              rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
+              shortest: Annotated[int, typer.Option(help="positions of the shortest rows, task and answer together")] = 27,
+              length: Annotated[int, typer.Option(help="positions of the longest rows, which is the model's context")] = 32,
+              width: Annotated[int, typer.Option(help="of the network")] = 128,
+              layers: Annotated[int, typer.Option(help="of the network")] = 4,
+              rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
+              muon: Annotated[float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")] = 0.02,
+              start: Annotated[str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")] = None,
+              anneal: Annotated[int, typer.Option(help="steps in which an autoregressive start learns to look ahead")] = 0,
+              shifted: Annotated[bool, typer.Option(help="a position's law is read one before it, as in Dream")] = False,
+              block: Annotated[int, typer.Option(help="block-causal, in blocks of so many positions (0: not)")] = 0,
+              causal: Annotated[bool, typer.Option(help="an autoregressive model of the same tasks, to compare")] = False,
               seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
               json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
-    """Train a small masked-diffusion model from scratch on tasks that are generated; says how long it will take."""
+    """Train a small masked-diffusion model on tasks that are generated; says how long it will take."""
     from polydec.train.diffusion import DiffusionSpec, train_diffusion
-    names = tuple(t.strip() for t in tasks.split(",") if t.strip())
-    result = train_diffusion(DiffusionSpec(str(out), names, steps, rows, length, width, layers, seed))
+    result = train_diffusion(DiffusionSpec(str(out), _names(tasks), steps, rows, shortest, length, width, layers, seed, rate,
+                                           muon, start, anneal, shifted, block, causal))
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
     print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
           f"loss {result['loss']:.3f} nats; written to {out}")
+
+
+@app.command("filter")
+def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
+            target: Annotated[str, typer.Option(help="a masked-diffusion model: a name like --model's")] = "zoo:diffusion",
+            tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,shuffle,sums,pick,count",
+            each: Annotated[int, typer.Option(help="answers of each task")] = 60,
+            max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
+            block: Annotated[int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")] = 14,
+            steps: Annotated[int, typer.Option(help="optimiser steps")] = 2000,
+            seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object."""
+    from polydec.train.filter import FilterSpec, train_filter
+    print(json.dumps(train_filter(FilterSpec(str(out), target, _names(tasks), each, max_tokens, block, steps, seed=seed))))
+
+
+@app.command()
+def dparallel(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
+              target: Annotated[str, typer.Option(help="a masked-diffusion model of ours, which is begun with")]
+              = "zoo:diffusion",
+              tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,shuffle,sums,pick,count",
+              each: Annotated[int, typer.Option(help="answers of each task")] = 200,
+              max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
+              beta: Annotated[float, typer.Option(help="weight of the entropy (0: its own answers only)")] = 2.0,
+              rows: Annotated[int, typer.Option(help="answers a step")] = 32,
+              steps: Annotated[int, typer.Option(help="optimiser steps")] = 300,
+              rate: Annotated[float, typer.Option(help="highest learning rate")] = 5e-4,
+              seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object."""
+    from polydec.train.dparallel import DParallelSpec, train_dparallel
+    print(json.dumps(train_dparallel(DParallelSpec(str(out), target, _names(tasks), each, max_tokens, beta, rows, steps, rate,
+                                                   seed))))
+
+
+def _names(tasks: str) -> tuple[str, ...]:
+    return tuple(t.strip() for t in tasks.split(",") if t.strip())
 
 
 @app.command()
@@ -82,6 +127,8 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
           divergence: Annotated[str, typer.Option(help="fkl, rkl, jsd or tvd")] = "fkl",
           beta: Annotated[float, typer.Option(help="of jsd")] = 0.5,
           policy: Annotated[str, typer.Option(help="whose text: target, on-policy or mixed")] = "target",
+          own: Annotated[float | None, typer.Option(help="share of steps on the draft's own text (else: policy)")] = None,
+          tasks: Annotated[str, typer.Option(help="divergences of some kinds of prompts, such as code=rkl,summary=jsd")] = "",
           temperature: Annotated[float, typer.Option(help="of both laws")] = 1.0,
           tokens: Annotated[int, typer.Option(help="how many tokens it can propose (0: all)")] = 8192,
           layers: Annotated[int, typer.Option(help="of the draft")] = 1,
@@ -90,8 +137,10 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
     """Distil a small draft from a target (DistillSpec); prints what was measured as one JSON object."""
     from polydec.train.draft import DraftSpec, train_draft
+    pairs = tuple((kind.strip(), name.strip()) for kind, _, name in (t.partition("=") for t in tasks.split(",") if t.strip()))
     spec = DraftSpec(out=str(out), target=target, data=None if data is None else str(data), each=each, max_tokens=max_tokens,
                      text=None if text is None else str(text), divergence=divergence, beta=beta, policy=policy,
+                     own=own, tasks=pairs,
                      temperature=temperature, tokens=tokens, layers=layers, width=width, steps=steps, seed=seed)
     result = train_draft(spec)
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
@@ -140,38 +189,66 @@ def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.j
 
 @app.command()
 def heads(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+          kind: Annotated[str, typer.Option(help="medusa, hydra, hydra++ or clover")] = "medusa",
           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
-          reads: Annotated[bool, typer.Option(help="heads read the tokens drafted before (Hydra), else the state")] = False,
           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
-          count: Annotated[int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16")] = 3,
-          steps: Annotated[int, typer.Option(help="optimiser steps")] = 600,
-          rate: Annotated[float, typer.Option(help="highest learning rate")] = 1e-3,
+          levels: Annotated[int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")] = 0,
+          steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
+          length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
+          rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
-    """Train draft heads for medusa, or with --reads for hydra; prints what was measured as one JSON object."""
-    from polydec.train.heads import HeadsSpec, train_heads
-    print(json.dumps(train_heads(HeadsSpec(out=str(out), target=target, reads=reads, data=None if data is None else str(data),
-                                           text=None if text is None else str(text), each=each, max_tokens=max_tokens,
-                                           heads=count, steps=steps, rate=rate, seed=seed))))
+    """Train draft heads on the target's last state; prints what was measured as one JSON object."""
+    from polydec.train.states import StatesSpec, train_states
+    print(json.dumps(train_states(StatesSpec(
+        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
+        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, steps=steps, length=length,
+        rate=rate, seed=seed))))
 
 
 @app.command()
 def eagle(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+          kind: Annotated[str, typer.Option(help="eagle, eagle-3 or chimera")] = "eagle",
           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+          levels: Annotated[int, typer.Option(help="levels that training unrolls (0: as the kind has it)")] = 0,
+          tokens: Annotated[int, typer.Option(help="tokens of a head of its own (eagle-3; 0: all)")] = 0,
           steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
+          length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
           rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
-    """Train the layer that drafts for eagle; prints what was measured as one JSON object."""
-    from polydec.train.eagle import EagleSpec, train_eagle
-    print(json.dumps(train_eagle(EagleSpec(out=str(out), target=target, data=None if data is None else str(data),
-                                           text=None if text is None else str(text), each=each, max_tokens=max_tokens,
-                                           steps=steps, rate=rate, seed=seed))))
+    """Train a layer with a cache of its own on the target's states; prints what was measured as one JSON object."""
+    from polydec.train.states import StatesSpec, train_states
+    print(json.dumps(train_states(StatesSpec(
+        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
+        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, tokens=tokens, steps=steps,
+        length=length, rate=rate, seed=seed))))
+
+
+@app.command()
+def probes(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+           kind: Annotated[str, typer.Option(help="ppd, hidden-transfer or lud")] = "ppd",
+           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
+           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
+           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
+           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+           levels: Annotated[int, typer.Option("--probes", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")] = 0,
+           steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
+           length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
+           rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
+           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train probes that ride in the target's own pass; prints what was measured as one JSON object."""
+    from polydec.train.states import StatesSpec, train_states
+    print(json.dumps(train_states(StatesSpec(
+        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
+        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, steps=steps,
+        length=length, rate=rate, seed=seed))))
 
 
 @app.command("sorted")
@@ -193,3 +270,39 @@ def nested(out: Annotated[Path, typer.Option(help="directory to write")],
     result = train_sorted(SortedSpec(str(out), target, None if data is None else str(data), layers, width, depths, distil,
                                      steps, seed=seed))
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+
+
+@app.command()
+def reasoner(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
+             kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+             steps: Annotated[int, typer.Option(help="optimiser steps")] = 4000,
+             rows: Annotated[int, typer.Option(help="rows of problems a step")] = 8,
+             width: Annotated[int, typer.Option(help="of the network")] = 128,
+             layers: Annotated[int, typer.Option(help="of the network")] = 4,
+             seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
+             json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
+    """Train a small model on problems in several steps that are generated and checked; says how long it will take."""
+    from polydec.train.reasoner import ReasonerSpec, train_reasoner
+    result = train_reasoner(ReasonerSpec(str(out), _names(kinds), steps, rows, width=width, layers=layers, seed=seed))
+    if json_:
+        print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+        return
+    print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+          f"loss {result['loss']:.3f} nats; written to {out}")
+
+
+@app.command()
+def prm(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+        target: Annotated[str, typer.Option(help="the reasoner: a name like --model's")] = "zoo:reasoner",
+        kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+        each: Annotated[int, typer.Option(help="problems of each kind that the target solves")] = 1500,
+        temperature: Annotated[float, typer.Option(help="at which it solves them")] = 1.0,
+        steps: Annotated[int, typer.Option(help="optimiser steps")] = 1500,
+        seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train a process reward model for a reasoner on its own solutions; prints what was measured as one JSON object."""
+    from polydec.train.prm import PrmSpec, train_prm
+    print(json.dumps(train_prm(PrmSpec(str(out), target, _names(kinds), each, temperature, steps=steps, seed=seed))))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

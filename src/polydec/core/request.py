@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from torch import Tensor
+
 
 class Writer(Protocol):
     """Turns the tokens of one answer into text. Made anew for each choice; the only role that may keep state inside."""
@@ -47,6 +49,10 @@ class Guard(Protocol):
         """The state after one more token of the answer. Raises ValueError where it must not be written."""
         ...
 
+    def kept(self, states: Any, logp_V: Tensor) -> float:
+        """The log-probability, at most 0, that a law gives to all tokens together that may be written next."""
+        ...
+
 
 @dataclass(frozen=True)
 class Request:
@@ -55,7 +61,8 @@ class Request:
     prompt: at least one token; max_tokens: of each answer, at least 1, EOS included; stop_ids end an answer like EOS;
     ignore_eos: the vocabulary's own EOS ids do not; seed and a choice's number name its randomness; choice: the number of the
     first answer, 0 or more; n: how many answers, at least 1; logprobs: None, or how many alternatives to report (0 to 64)
-    beside each token; writer: makes text and finds stop strings; guard: ends a text that cannot go on, with an error.
+    beside each token; writer: makes text and finds stop strings; guard: ends a text that cannot go on, with an error; given:
+    what is known of the answer, None for a gap, max_tokens of them (empty: nothing is; only canvases can have some).
     """
     prompt: tuple[int, ...]
     max_tokens: int = 128
@@ -67,6 +74,7 @@ class Request:
     writer: Callable[[], Writer] = Mute
     n: int = 1
     guard: Guard | None = None
+    given: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -77,6 +85,8 @@ class Request:
             raise ValueError(f"n is {self.n}: it must be at least 1")
         if self.logprobs is not None and not 0 <= self.logprobs <= 64:
             raise ValueError(f"logprobs is {self.logprobs}: it must lie in 0 to 64")
+        if self.given and len(self.given) != self.max_tokens:
+            raise ValueError(f"given has {len(self.given)} positions: max_tokens is {self.max_tokens}")
 
     @property
     def choices(self) -> range:

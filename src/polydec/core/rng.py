@@ -51,6 +51,11 @@ class Rng:
         self._used = True
         return self._key
 
+    def shared(self) -> Rng:
+        """The same stream, for guesses and for what checks them: both make the draws of a name, and no other draw hangs on
+        it."""
+        return self
+
     def uniform(self) -> float:
         """In [0, 1), 53 bits."""
         return (int.from_bytes(self._take()[:8], "little") >> 11) * 2.0**-53

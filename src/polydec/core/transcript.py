@@ -6,6 +6,7 @@ answer ends is decided in `Text` and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from polydec.core.protocols import Scores
 from polydec.core.request import Request, Result, Stats, TokenLogprob, Writer
@@ -65,6 +66,11 @@ class Text:
         self.finish_reason: str | None = None
         self._pieces: list[str] = []
         self._ahead: list[int | None] = []        # what stands behind the final tokens; None is a gap
+
+    @property
+    def guarded(self) -> Any:
+        """The state of the request's guard behind the tokens that are final; None where there is no guard."""
+        return self._guarded
 
     @property
     def room(self) -> int:

@@ -1,40 +1,164 @@
-"""The laws of drafted tokens, by states that a drafter makes up: the target's own norm, head and shapers make laws of them."""
+"""Drafters on the target's states: which states are known, a layer's cache over them, and the laws of states made up."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from polydec.core.effects import Forward
 from polydec.core.protocols import Scores, Session
-from polydec.core.types import Draft
-from polydec.models.query import Answer
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Tree
+from polydec.families.ar.types import Budget, Verdict
+from polydec.models.query import Answer, Query
 from polydec.models.scores import LogitScores
+
+LAYER = Want(law=Reads.ROW, hidden=True)
+"""What is read of a layer: its states, and its laws where it has a head."""
 
 
 @dataclass
 class StateLaws:
-    """session: the target's own, which is asked for laws and never moved; logits: of the nodes that have states by now."""
+    """session: the target's own, which is asked for laws and never moved; logits: of the nodes that have them by now."""
     session: Session
     logits: dict[int, Answer] = field(default_factory=dict[int, Answer])
 
     def new(self, draft: Draft) -> list[int]:
-        """The nodes that have no state yet."""
+        """The nodes that have no law yet."""
         return [i for i in range(len(draft)) if i not in self.logits]
+
+    def put(self, nodes: Sequence[int], logits_NV: Tensor) -> None:
+        """These nodes have these laws, or all of them the only one."""
+        rows = [Answer(row_V[None]) for row_V in logits_NV]
+        self.logits |= dict(zip(nodes, rows if len(rows) == len(nodes) else rows * len(nodes), strict=True))
 
     def add(self, nodes: Sequence[int], state_NH: Tensor) -> None:
         """These nodes have these states, which lie before the target's final norm; or all of them the only one."""
         scores = self.session.states(state_NH)
-        rows = [Answer(scores.weights(i)[None]) for i in range(len(state_NH))]
-        self.logits |= dict(zip(nodes, rows if len(rows) == len(nodes) else rows * len(nodes), strict=True))
+        self.put(nodes, torch.stack([scores.weights(i) for i in range(len(state_NH))]))
 
     def scores(self, draft: Draft) -> Scores:
         """The laws at all nodes, shaped as the target's are."""
         return self.session.bend(draft, LogitScores([self.logits[i] for i in range(len(draft))]))
 
 
-def state_after(scores: Scores, node: int) -> Tensor:
-    """The target's state after a node. Raises ValueError where the target shows none."""
+def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = ()) -> Tensor:
+    """The target's states after nodes, or those at these depths, one behind another. Raises ValueError where the target shows
+    none."""
+    if depths:
+        return torch.cat([states_after(scores.exit(depth, nodes), range(len(nodes))) for depth in depths], -1)
     if scores.hidden_NH is None:
         raise ValueError("the target shows no hidden states: what was trained on them cannot draft for it")
-    return scores.hidden_NH[node].clone()
+    return scores.hidden_NH[list(nodes)]
+
+
+class Weights(Protocol):
+    """Weights that draft from true states. network: a layer with a cache of its own, which reads them first, or None; window:
+    how many of the last tokens it reads with a state."""
+    @property
+    def network(self) -> Any: ...
+    @property
+    def window(self) -> int: ...
+    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+        """What enters the layer for true states and the tokens up to the one behind each; one row a state, or several."""
+        ...
+
+
+class StateDrafter(Protocol):
+    """Grows a tree from true states."""
+    @property
+    def weights(self) -> Weights: ...
+    @property
+    def tree(self) -> Tree: ...
+    @property
+    def want(self) -> Want: ...
+    @property
+    def depth(self) -> int:
+        """Most levels of a draft."""
+        ...
+
+    def laws(self, known: StateGuess) -> Any:
+        """What the tree asks: it scores the nodes of a draft, of which each one extends the last."""
+        ...
+
+
+@dataclass
+class StateGuess:
+    """session: the target's own; cache: the layer's, None without one. What it holds between rounds was computed from true
+    states alone. text: the last tokens, up to the root; pending: windows of tokens that the layer has not read yet, and the
+    true states before the last of each; true_H: the last true state; tip: what the layer makes of it."""
+    drafter: StateDrafter
+    session: Session
+    cache: Any
+    text: tuple[int, ...] = ()
+    pending: list[tuple[tuple[int, ...], Tensor]] = field(default_factory=list[tuple[tuple[int, ...], Tensor]])
+    true_H: Tensor | None = None
+    tip: Answer | None = None
+    price = 0.0                                   # its passes are priced by whoever weighs them: see Priced
+
+    @property
+    def want(self) -> Want:
+        return self.drafter.want
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        depth = min(budget.depth, self.drafter.depth)
+        if self.true_H is None or depth < 1:
+            return Draft.chain(root)
+        await self._catch_up()
+        draft = await self.drafter.tree.grow(self.drafter.laws(self), root, position, replace(budget, depth=depth), rng)
+        if self.cache is not None:
+            self.cache.truncate(self.cache.length)            # what was drafted is forgotten
+        return draft
+
+    async def _catch_up(self) -> None:
+        """The layer reads what it has not read yet."""
+        if self.cache is None or not self.pending:
+            return
+        windows, states = zip(*self.pending, strict=True)
+        self.pending = []
+        rows = self.drafter.weights.enter(self.embed(windows), torch.stack(states))
+        first = self.cache.stage(range(-1, len(rows) - 1))
+        self.cache.commit(range(len(rows)))
+        self.tip = await self.feed(first, rows, (len(rows) - 1,))
+
+    def embed(self, windows: Sequence[Sequence[int]]) -> Tensor:
+        """Of windows of tokens, [N, window, H]."""
+        rows = self.session.embed([x for window in windows for x in window])
+        return rows.reshape(len(windows), -1, rows.shape[-1])
+
+    async def feed(self, first: int, row_NS: Tensor, rows: Sequence[int]) -> Answer:
+        """What the layer answers at these rows of what enters slots from `first` on."""
+        return await Forward(self.drafter.weights.network, Query(self.cache, first, (), rows, LAYER, row_NS), len(row_NS))
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        path, window = (0, *verdict.path), self.drafter.weights.window
+        self.text = self.text or (draft.token[0],)
+        state_NH = states_after(scores, path, self.want.exits)
+        for state_H, token in zip(state_NH, verdict.tokens(draft), strict=True):
+            self.text = (*self.text, token)[-max(2, window):]
+            if self.cache is not None:
+                self.pending.append((last(self.text, window), state_H))
+        self.true_H = state_NH[-1]
+
+    def fork(self, session: Session, choice: int | None = None) -> StateGuess:
+        cache = None if self.cache is None else self.cache.fork()
+        return replace(self, session=session, cache=cache, pending=list(self.pending))
+
+    def close(self) -> None:
+        if self.cache is not None:
+            self.cache = self.cache.fork(0)       # what nobody else reads is given back
+
+
+def at_work(drafter: StateDrafter, session: Session) -> StateGuess:
+    """On a sequence that is about to begin."""
+    network = drafter.weights.network
+    return StateGuess(drafter, session, None if network is None else network.new_cache())
+
+
+def last(tokens: Sequence[int], window: int) -> tuple[int, ...]:
+    """The last ones; where there are fewer, the first is repeated."""
+    return (*[tokens[0]] * (window - len(tokens)), *tokens[-window:])

@@ -8,6 +8,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.ngrams import NGrams
 
@@ -41,14 +42,10 @@ class Backoff:
 
 
 @dataclass(frozen=True)
-class BackoffGuess:
+class BackoffGuess(Guess):
     """tail: the last tokens, the pending root included; nothing else is remembered."""
     config: Backoff
     tail: list[int]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

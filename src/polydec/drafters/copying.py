@@ -8,6 +8,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._windows import Windows
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 
 LENGTHS = (2, 3, 4, 5)
@@ -67,15 +68,11 @@ class Copying:
 
 
 @dataclass(frozen=True)
-class CopyingGuess:
+class CopyingGuess(Guess):
     """windows: everything so far, the pending root included; rate: by match length, how often the token there came."""
     config: Copying
     windows: Windows
     rate: dict[int, float]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

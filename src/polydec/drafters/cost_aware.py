@@ -10,6 +10,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._several import price, reads_prompt, wanted
+from polydec.drafters.priced import Priced
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.calibration import Calibration, bin_of
@@ -33,6 +34,11 @@ DOUBT = 0.7
 """Paths are named and judged down to this part of the chance that is worth a row."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
+
+
+def thrifty(drafter: Drafter, passes: float, costs: Costs) -> CostAware:
+    """The drafter, of which a proposal costs so many passes of the target, where it and its rows are worth that."""
+    return CostAware(Priced(drafter, passes * costs.share(1)), None, costs)
 
 
 @dataclass(frozen=True)

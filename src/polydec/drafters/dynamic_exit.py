@@ -8,7 +8,7 @@ from math import exp
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
-from polydec.families.ar.protocols import Tree
+from polydec.families.ar.protocols import Guess, Tree
 from polydec.families.ar.types import Budget, Verdict
 
 
@@ -97,16 +97,12 @@ class Count:
 
 
 @dataclass
-class DynamicGuess:
+class DynamicGuess(Guess):
     """session: the decoder's own, which that one commits. begun: after the prompt."""
     config: DynamicExit
     session: Session
     counts: dict[int, Count]
     begun: bool = False
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 
 
@@ -34,14 +35,10 @@ class Jacobi:
 
 
 @dataclass(frozen=True)
-class JacobiGuess:
+class JacobiGuess(Guess):
     """guess: of the places behind the root."""
     prompt: tuple[int, ...]
     guess: list[int]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

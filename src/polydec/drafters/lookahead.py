@@ -8,6 +8,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters.jacobi import spread
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.tree_builder import TreeBuilder
 
@@ -56,16 +57,12 @@ class Lookahead:
 
 
 @dataclass(frozen=True)
-class LookaheadGuess:
+class LookaheadGuess(Guess):
     """levels[0]: the window's chain, the root left out; levels[k]: one token a column, the root's first. pool: of each
     first token what followed it, newest last; its keys stand in the order of their last use."""
     config: Lookahead
     levels: list[list[int]]
     pool: dict[int, list[tuple[int, ...]]]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

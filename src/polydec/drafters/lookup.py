@@ -8,6 +8,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._windows import Windows
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.calibration import Calibration
 
@@ -53,16 +54,12 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class LookupGuess:
+class LookupGuess(Guess):
     """windows: everything so far, the pending root included; rates: by length of a match, how often the token after it came
     back."""
     config: Lookup
     windows: Windows
     rates: Calibration
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
-from polydec.families.ar.protocols import Tree
+from polydec.families.ar.protocols import Guess, Tree
 from polydec.families.ar.types import Budget, Verdict
 
 
@@ -40,14 +40,10 @@ class FromModel:
 
 
 @dataclass(frozen=True)
-class ModelGuess:
+class ModelGuess(Guess):
     """The draft's own session, kept in step with what is committed."""
     tree: Tree
     session: Session
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

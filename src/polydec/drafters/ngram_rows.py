@@ -13,6 +13,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters._shape import Template, of_counts
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.tree_builder import TreeBuilder
 
@@ -75,16 +76,12 @@ class NgramRows:
 
 
 @dataclass(frozen=True)
-class NgramRowsGuess:
+class NgramRowsGuess(Guess):
     """text: everything so far, the pending root included; like: a row of the target, empty where it is greedy."""
     config: NgramRows
     store: Rows
     text: list[int]
     like: list[Tensor]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

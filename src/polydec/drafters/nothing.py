@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 
 
@@ -22,12 +23,8 @@ class Nothing:
 
 
 @dataclass(frozen=True)
-class NothingGuess:
+class NothingGuess(Guess):
     """Has no state."""
-    @property
-    def price(self) -> float:
-        return 0.0
-
     @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)

@@ -8,6 +8,7 @@ from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Vocab, Want
 from polydec.drafters._reader import Reader, check, translate, words_of
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 
 
@@ -39,14 +40,10 @@ class OtherTokenizer:
 
 
 @dataclass(frozen=True)
-class OtherTokenizerGuess:
+class OtherTokenizerGuess(Guess):
     """The draft, reading along."""
     config: OtherTokenizer
     reader: Reader
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

@@ -10,6 +10,7 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._shape import Template, of_counts, template
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.tree_builder import TreeBuilder
 
@@ -78,7 +79,7 @@ class Recycling:
             return of_counts(self.shape)
         ranks = self.rates[:self.k]
         best: list[tuple[int, ...]] = []
-        heap = [(-r, (i,)) for i, r in enumerate(ranks)]
+        heap: list[tuple[float, tuple[int, ...]]] = [(-r, (i,)) for i, r in enumerate(ranks)]
         while len(best) < (NODES if self.nodes is None else self.nodes):
             value, path = heappop(heap)
             best.append(path)
@@ -91,14 +92,10 @@ class Recycling:
 
 
 @dataclass(frozen=True)
-class RecyclingGuess:
+class RecyclingGuess(Guess):
     """Drafts from the table and writes to it; what is kept between rounds is all in there."""
     config: Recycling
     memory: Memory
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
-from polydec.families.ar.protocols import Tree
+from polydec.families.ar.protocols import Guess, Tree
 from polydec.families.ar.types import Budget, Verdict
 
 
@@ -40,14 +40,10 @@ class SelfSpeculative:
 
 
 @dataclass(frozen=True)
-class SelfSpeculativeGuess:
+class SelfSpeculativeGuess(Guess):
     """session: a part of the decoder's own, which that one commits."""
     config: SelfSpeculative
     session: Session
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

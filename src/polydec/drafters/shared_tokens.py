@@ -13,6 +13,7 @@ from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Vocab, Want
 from polydec.drafters._reader import Reader, check, twins
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 
 
@@ -60,15 +61,11 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class SharedTokensGuess:
+class SharedTokensGuess(Guess):
     """The draft, reading along; size: of the target's vocabulary."""
     reader: Reader
     shared: Shared
     size: int
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

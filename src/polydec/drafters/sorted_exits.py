@@ -9,6 +9,7 @@ from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.draws import categorical, drawn
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 
 
@@ -56,14 +57,10 @@ class SortedExits:
 
 
 @dataclass(frozen=True)
-class SortedGuess:
+class SortedGuess(Guess):
     """The draft's own session, kept in step with what is committed."""
     config: SortedExits
     session: Session
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

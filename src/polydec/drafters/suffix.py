@@ -9,6 +9,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.drafters.automaton import Automaton, Store
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.calibration import Calibration
 
@@ -59,7 +60,7 @@ class Suffix:
 
 
 @dataclass(frozen=True)
-class SuffixGuess:
+class SuffixGuess(Guess):
     """text: everything so far, the pending root included; automaton: of it; at: state and length of the match in the
     store; rates: by length of a match, how often its best continuation came of how often it should have."""
     config: Suffix
@@ -67,10 +68,6 @@ class SuffixGuess:
     text: list[int]
     at: list[int]
     rates: Calibration
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

@@ -9,6 +9,7 @@ from math import log, sqrt
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.tree_builder import TreeBuilder
 
@@ -38,6 +39,10 @@ class Trigrams:
 
 def _best(item: tuple[int, float]) -> tuple[float, int]:
     return -item[1], item[0]
+
+
+def _last_two(tokens: Sequence[int]) -> Pair:
+    return tokens[-2], tokens[-1]
 
 
 @dataclass(frozen=True)
@@ -118,15 +123,11 @@ class Node:
 
 
 @dataclass(frozen=True)
-class TrigramGuess:
+class TrigramGuess(Guess):
     """own: rows that differ from the given table's; text: everything so far, the pending root included."""
     config: Trigram
     own: dict[Pair, dict[int, float]]
     text: list[int]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:
@@ -141,8 +142,10 @@ class TrigramGuess:
         return sorted(self.row(pair).items(), key=_best)[:self.config.top]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        start = tuple(self.text[-2:])
-        if len(start) < 2 or not self.row(start) or min(budget.depth, budget.nodes) < 1:
+        if len(self.text) < 2 or min(budget.depth, budget.nodes) < 1:
+            return Draft.chain(root)
+        start = _last_two(self.text)
+        if not self.row(start):
             return Draft.chain(root)
         if not self.config.iterations:
             return self._best_first(start, budget)
@@ -169,7 +172,7 @@ class TrigramGuess:
                 n.visits += 1
                 n.score += score
         best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[:self.config.sentences]
-        return [(n, (*tokens, *[c for c, _ in self.likeliest((*start, *tokens)[-2:])[:1]])) for n, tokens in best]
+        return [(n, (*tokens, *[c for c, _ in self.likeliest(_last_two((*start, *tokens)))[:1]])) for n, tokens in best]
 
     def _roll(self, pair: Pair, steps: int, rng: Rng) -> float:
         """The weights on a random way of so many steps. One uniform serves all: what is left of it is uniform again."""
@@ -208,7 +211,7 @@ class TrigramGuess:
             value, tokens = heappop(heap)
             found.append(tokens)
             if len(tokens) <= self.config.length and len(tokens) < budget.depth:
-                pair = (*start, *tokens)[-2:]
+                pair = _last_two((*start, *tokens))
                 total = sum(self.row(pair).values())
                 for c, w in self.likeliest(pair):
                     heappush(heap, (value * w / total, (*tokens, c)))

@@ -2,18 +2,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from polydec.core.protocols import Target
+from polydec.core.types import Vocab
 from polydec.files import replace
-from polydec.models import edge
+from polydec.models import edge, fields
 
 CONFIG = "config.json"
 
@@ -66,6 +67,26 @@ def require_width(target: Target, width: int, who: str) -> None:
         session.close()
     if have != width:
         raise ValueError(f"{who} were trained for states of width {width}: this target's have {have}")
+
+
+class OnStates(Protocol):
+    """What drafts from a target's states."""
+    @property
+    def vocab(self) -> Vocab: ...
+    @property
+    def rates(self) -> Sequence[Sequence[float]]: ...
+    @property
+    def share(self) -> float: ...
+
+
+def said_of(one: OnStates) -> dict[str, Any]:
+    """What the config says of whatever drafts from a target's states."""
+    return {"vocab_size": one.vocab.size, "tokenizer": one.vocab.tokenizer, "rates": [list(r) for r in one.rates],
+            "share": one.share}
+
+
+def vocab_of(c: fields.OnStates) -> Vocab:
+    return Vocab(c.vocab_size, frozenset(), c.tokenizer)
 
 
 def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -4,9 +4,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polydec.models import artefact, eagle, edge, heads, ngrams, stop_head, zoo
+from polydec.models import (
+    artefact,
+    chimera,
+    clover,
+    eagle,
+    eagle3,
+    edge,
+    filter,
+    heads,
+    ngrams,
+    probes,
+    step_reward,
+    stop_head,
+    zoo,
+)
 
-MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, eagle)}
+MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, clover, eagle, eagle3, chimera, probes, step_reward, filter)}
 """The module that reads each kind."""
 
 
@@ -19,5 +33,5 @@ def read(name: str) -> Any:
     said = edge.read_json(where / artefact.CONFIG).get("polydec")
     for kind, module in MODULES.items():
         if said == kind or (said is None and (where / module.KIND.weights).is_file()):
-            return module.load(name)
+            return module.load(str(where))
     raise ValueError(edge.sentence(f"{name!r} is of the kind {said!r}: it must be one of {', '.join(MODULES)}"))

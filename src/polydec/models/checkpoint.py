@@ -22,11 +22,12 @@ from polydec.models import artefact, cpu, denoiser, edge, fields, zoo
 from polydec.models.cpu.library import COMPUTES
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.denoiser import Masked
+from polydec.models.families import FAMILIES
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
 from polydec.models.lm import LM
 from polydec.models.text import Text, default_template
-from polydec.models.transformer import FAMILIES, Transformer
+from polydec.models.transformer import Transformer
 
 BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""
@@ -91,7 +92,8 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
 
 
 def _masked(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> Masked:
-    return Masked(network, vocab, config["polydec_mask"], shifted=config.get("polydec_shifted", False))
+    return Masked(network, vocab, config["polydec_mask"], shifted=config.get("polydec_shifted", False),
+                  block=config.get("polydec_block") or 0)
 
 
 def dtypes() -> dict[str, str]:
@@ -350,5 +352,5 @@ def save(path: str | Path, config: Mapping[str, Any], weights: Mapping[str, Tens
     if text is not None:
         put("tokenizer.json", lambda part: text.tokenizer.save(str(part)))
         put_json("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names})
-        if text.template is not None:
-            put("chat_template.jinja", lambda part: part.write_text(text.template.source, encoding="utf-8"))
+        if (template := text.template) is not None:
+            put("chat_template.jinja", lambda part: part.write_text(template.source, encoding="utf-8"))

@@ -1,11 +1,13 @@
 """A masked-diffusion language model: the lean transformer, bidirectional, over a canvas with gaps.
 
-Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`), LLaDA's and Dream's.
+Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`, `polydec_block`), LLaDA's, Dream's, SDAR's and
+Fast-dLLM v2's.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from polydec.core.effects import Forward
 from polydec.core.law import NEG_INF
 from polydec.core.types import Vocab, Want
 from polydec.models import edge, fields
+from polydec.models.cache import nbytes
 from polydec.models.query import Answer, Network, Query
 from polydec.models.scores import finite
 
@@ -21,39 +24,47 @@ _ROWS = Want()
 
 class Masked:
     """A Denoiser over a bidirectional network. mask: the id that stands for a gap, never written; shifted: the law of a
-    position is read one position before it, as in models that began as autoregressive ones (Dream)."""
+    position is read one position before it, as in models that began as autoregressive ones (Dream); block: of a block-causal
+    network, whose positions see all of their own block and of those before it (0: everything)."""
     family: ClassVar[str] = "diffusion"
     layers = 0                                    # none can run alone
+    live: Sequence[Any] = ()                      # boards cannot be put on hold
 
-    def __init__(self, network: Network, vocab: Vocab, mask: int, *, shifted: bool = False) -> None:
+    def __init__(self, network: Network, vocab: Vocab, mask: int, *, shifted: bool = False, block: int = 0) -> None:
         if not 0 <= mask < vocab.size:
             raise ValueError(f"the mask token is {mask}: it must lie in 0 to {vocab.size - 1}")
-        self.network, self.vocab, self.mask, self.shifted = network, vocab, mask, shifted
+        self.network, self.vocab, self.mask, self.shifted, self.block = network, vocab, mask, shifted, block
+        self._boards = WeakSet[MaskedBoard]()
 
-    def open(self, length: int) -> MaskedBoard:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the caches of open boards."""
+        return nbytes(b.cache for b in self._boards if b.cache is not None)
+
+    def open(self, length: int, prompt: int = 0) -> MaskedBoard:
         """Raises ValueError where the canvas is longer than the model's context."""
         if length > self.network.context:
             raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")
-        return MaskedBoard(self, length)
+        board = MaskedBoard(self)
+        self._boards.add(board)
+        return board
 
 
 class MaskedBoard:
-    """The cache holds a slot for each position, from the first pass on; a pass writes those that it feeds."""
-    def __init__(self, model: Masked, length: int) -> None:
-        self._model, self._length = model, length
-        self._cache: Any = None
+    """The cache holds a slot for each position that was fed; a pass writes those that it feeds."""
+    def __init__(self, model: Masked) -> None:
+        self._model = model
+        self.cache: Any = None
 
-    async def score(self, canvas: Sequence[int | None], rows: Sequence[int], feed: range) -> Tensor:
+    async def score(self, canvas: Sequence[int | None], rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         model, back = self._model, int(self._model.shifted)
-        if self._cache is None:
-            if feed != range(self._length):
-                raise ValueError(f"feed is {feed.start} to {feed.stop}: the first pass feeds all {self._length} positions")
-            self._cache = model.network.new_cache()
-            self._cache.stage(range(-1, self._length - 1))
-            self._cache.commit(range(self._length))
-        start = max(0, feed.start - back)         # the row that speaks of the first position is computed anew, too
-        tokens = tuple(model.mask if x is None else x for x in canvas[start:feed.stop])
-        query = Query(self._cache, start, tokens, [r - back - start for r in rows], _ROWS)
+        self._stage(len(canvas), feed)
+        # under a shifted head the positions that speak of the rows are computed anew, too
+        fed = sorted({*feed, *(r - 1 for r in rows)}) if back else feed
+        tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
+        index = {p: i for i, p in enumerate(fed)}
+        at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
+        query = Query(self.cache, fed[0], tokens, [index[r - back] for r in rows], _ROWS, at=at)
         answer: Answer = await Forward(model.network, query, len(tokens))
         assert answer.logits_RV is not None
         logw_RV = answer.logits_RV.double().cpu()
@@ -61,8 +72,23 @@ class MaskedBoard:
         finite(logw_RV.max(-1).values.tolist())
         return logw_RV
 
+    def _stage(self, length: int, feed: Sequence[int]) -> None:
+        """Slots for all that is fed; those of positions that the canvas has no more are given up."""
+        if self.cache is None:
+            self.cache = self._model.network.new_cache()
+        held = self.cache.length
+        if length < held:
+            self.cache.truncate(length)
+        new = range(held, length if not self._model.block else feed[-1] + 1)
+        if not set(new) <= set(feed):
+            raise ValueError(f"feed is {feed[0]} to {feed[-1] + 1}: the first pass feeds all {len(new)} positions that no pass "
+                             "fed before")
+        if new:
+            self.cache.stage(range(-1, len(new) - 1))
+            self.cache.commit(range(len(new)))
+
     def close(self) -> None:
-        self._cache = None
+        self.cache = None
 
 
 def is_masked(config: Mapping[str, Any]) -> bool:
@@ -83,6 +109,18 @@ def _dream(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[st
     """Dream's: Qwen2's names, shifted logits."""
     return {**c, "model_type": "qwen2", "use_sliding_window": False, "polydec_mask": c.get("mask_token_id"),
             "polydec_shifted": True}, weights
+
+
+def _sdar(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """SDAR's: Qwen3's names, block-causal."""
+    return {**c, "model_type": "qwen3", "use_sliding_window": False, "polydec_mask": c.get("mask_token_id", 151669),
+            "polydec_block": c.get("block_size", 4)}, weights
+
+
+def _fast_dllm(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Fast-dLLM v2's: Qwen2's names, block-causal, shifted logits."""
+    return {**c, "model_type": "qwen2", "use_sliding_window": False, "polydec_mask": c.get("mask_token_id", 151665),
+            "polydec_shifted": True, "polydec_block": c.get("bd_size", 32)}, weights
 
 
 def _llada(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
@@ -120,7 +158,7 @@ def _llada_names(layers: int) -> dict[str, str]:
     return {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in out.items() for kind in ("weight", "bias")}
 
 
-_LAYOUTS = {"llada": _llada, "Dream": _dream}
+_LAYOUTS = {"llada": _llada, "Dream": _dream, "sdar": _sdar, "Fast_dLLM_Qwen": _fast_dllm}
 
 
 class Renamed(Mapping[str, Tensor]):

@@ -1,22 +1,15 @@
 """The edge where model files come in: what they may hold, and how what is wrong with them is said."""
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from reprlib import Repr
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from polydec.edge import LONGEST, printable, read_json, sentence
+from polydec.edge import LONGEST, check, printable, read_json, sentence
 
 __all__ = ["LONGEST", "check", "first_line", "own_code", "printable", "read_json", "reading", "refuse_kernels", "sentence"]
 
-_SHORT = Repr()
-_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
-_BRANCH = re.compile(r"\[|^(constrained-)?(int|float|str|bool)$")        # which branch of a union it was, pydantic says
 _WHAT_FILES_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError,
                      RecursionError, RuntimeError, TypeError, ValueError)
 
@@ -51,20 +44,6 @@ def _kind(e: BaseException) -> str:
     if isinstance(e, MemoryError):
         return "it asks for more memory than there is"
     return f"{type(e).__name__}: {first_line(e)}" if isinstance(e, LookupError) else first_line(e)
-
-
-Checked = TypeVar("Checked", bound=BaseModel)
-
-
-def check(kind: type[Checked], content: Any, what: str) -> Checked:
-    """The content of a file as a class of models/fields.py. Raises ValueError of one sentence that names the field."""
-    try:
-        return kind.model_validate(content)
-    except ValidationError as e:
-        problem = e.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(x) for x in problem["loc"] if isinstance(x, int) or not _BRANCH.search(x))
-        shown = "" if problem["type"] == "missing" else f" is {_SHORT.repr(problem['input'])}"
-        raise ValueError(sentence(f"{what}: {field}{shown}: {problem['msg'].lower()}")) from None
 
 
 def refuse_kernels(path: Path, config: Mapping[str, Any]) -> None:

@@ -45,8 +45,14 @@ class RopeFields(Strict):
     long_factor: list[Positive] | None = None
 
 
+class RopesFields(RopeFields):
+    """rope_parameters that differ between kinds of layers."""
+    full_attention: RopeFields | None = None
+    sliding_attention: RopeFields | None = None
+
+
 class Skeleton(Strict):
-    """config.json of the Llama skeleton."""
+    """config.json of the Llama skeleton and the families that are read as it is."""
     vocab_size: Count | None = None
     hidden_size: Count | None = None
     num_hidden_layers: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -60,13 +66,27 @@ class Skeleton(Strict):
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
     original_max_position_embeddings: Annotated[int, Field(ge=2, le=(1 << 31) - 1)] | None = None
     hidden_act: str | None = None
+    hidden_activation: str | None = None
     sliding_window: Positions | None = None
     use_sliding_window: Flag = None
     max_window_layers: Annotated[int, Field(ge=0, le=1 << 24)] = 28
     layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
     tie_word_embeddings: Flag = None
     polydec_causal: bool = True
-    rope_parameters: RopeFields | None = None
+    polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
+    sliding_window_pattern: Annotated[int, Field(ge=1, le=4096)] | None = None
+    query_pre_attn_scalar: Positive | None = None
+    attn_logit_softcapping: Positive | None = None
+    final_logit_softcapping: Positive | None = None
+    rope_local_base_freq: Annotated[float, Field(gt=1, le=1e12)] | None = None
+    use_bidirectional_attention: Flag = None
+    no_rope_layers: list[Literal[0, 1]] | None = None
+    no_rope_layer_interval: Annotated[int, Field(ge=1, le=4096)] | None = None
+    embedding_multiplier: Positive | None = None
+    logits_scaling: Positive | None = None
+    residual_multiplier: Positive | None = None
+    attention_multiplier: Positive | None = None
+    rope_parameters: RopesFields | None = None
     rope_scaling: RopeFields | None = None
 
 
@@ -136,6 +156,7 @@ class MaskedFields(Strict):
     """What a config.json says of a masked-diffusion model."""
     polydec_mask: Id
     polydec_shifted: bool = False
+    polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
 
 
 class LLaDAFields(Strict):
@@ -163,54 +184,92 @@ class StopHeadFields(Strict):
     tied: bool
 
 
-class HeadsFields(Strict):
-    """config.json of draft heads."""
+class FilterFields(Strict):
+    """config.json of a filter of confidences."""
+    block: Annotated[int, Field(ge=1, le=4096)]
+
+
+class StepRewardFields(Strict):
+    """config.json of a process reward model."""
     width: Annotated[int, Field(ge=1, le=1 << 20)]
-    reads: bool
+    inner: Annotated[int, Field(ge=1, le=1 << 16)]
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+
+
+class LayerFields(Strict):
+    """What a config says of a layer that reads states."""
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 20)]
+    theta: Annotated[float, Field(gt=1, le=1e12)]
+
+
+class OnStates(Strict):
+    """config.json of whatever drafts from a target's states: what all of them say."""
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
     rates: Annotated[list[Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]],
                      Field(min_length=1, max_length=16)]
+    share: Annotated[float, Field(ge=0, le=1e3)] = 0.0
 
 
-class EagleFields(Strict):
-    """config.json of an EAGLE drafter."""
-    width: Annotated[int, Field(ge=1, le=1 << 20)]
-    heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    inner: Annotated[int, Field(ge=1, le=1 << 20)]
-    theta: Annotated[float, Field(gt=0, le=1e12)]
-    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
-    tokenizer: Annotated[str, Field(max_length=100)]
-    rates: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+class HeadsFields(OnStates):
+    """Of draft heads."""
+    reads: bool
+    layer: LayerFields | None = None
 
 
-def check_skeleton(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """A config of the Llama skeleton and its weights must fit each other: told by names and shapes, before anything is read or
-    made room for. Raises ValueError of one sentence."""
+class EagleFields(OnStates):
+    """Of an EAGLE drafter."""
+    layer: LayerFields
+
+
+class ProbeFields(OnStates):
+    """Of soft probes."""
+    maps: bool
+    enter: Annotated[int, Field(ge=0, le=4096)]
+
+
+class CloverFields(EagleFields):
+    """Of a Clover drafter."""
+    levels: Annotated[int, Field(ge=1, le=16)]
+
+
+class Eagle3Fields(EagleFields):
+    """Of an EAGLE-3 drafter."""
+    depths: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
+    tokens: Annotated[int, Field(ge=1, le=1 << 24)]
+
+
+def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """Types and ranges of a config, and what must be right before lists of one entry a layer are made. Raises ValueError of one
+    sentence."""
     c = edge.check(Skeleton, config, "config")
-    layers, width, heads = c.num_hidden_layers, c.hidden_size, c.num_attention_heads
-    if None in (layers, width, heads, c.vocab_size, c.intermediate_size, c.max_position_embeddings):
-        return                                    # Config.of names what is missing
-    assert layers and width and heads and c.vocab_size and c.intermediate_size
+    layers = c.num_hidden_layers
+    if layers is None:
+        return                                    # who reads the config names what is missing
     if layers > len(weights):
         raise ValueError(f"num_hidden_layers is {layers}: the file holds {len(weights)} tensors in all")
     if c.layer_types is not None and len(c.layer_types) != layers:
         raise ValueError(f"layer_types has {len(c.layer_types)} entries: num_hidden_layers is {layers}")
-    if heads % (c.num_key_value_heads or heads):
-        return                                    # Config.of says so
-    first = "model.layers.0.self_attn.q_proj.weight"
-    head = c.head_dim or max(1, shape_of(weights, first)[0] // heads)
-    if head % 2:
-        raise ValueError(f"the heads are {head} wide: rotary embedding turns pairs, so that it must be an even number")
-    for name, shape, needed in _shapes(c, head, weights):
+    if c.no_rope_layers and len(c.no_rope_layers) < layers:
+        raise ValueError(f"no_rope_layers has {len(c.no_rope_layers)} entries: num_hidden_layers is {layers}")
+
+
+def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
+    """The weights must be as the config (families.Config) asks: told by names and shapes, before anything is read or made room
+    for. Raises ValueError of one sentence."""
+    for name, shape, needed in _shapes(c, weights):
         if name not in weights and not needed:
             continue
         if (found := shape_of(weights, name)) != shape:
             raise ValueError(f"{name} has shape {found}: the config asks for {shape}")
-    _check_rope(c, head)
+    for rope in c.ropes:
+        _check_rope(rope, c.head)
     if "lm_head.tokens" in weights:
-        _check_tokens(weights["lm_head.tokens"], c.vocab_size)
+        _check_tokens(weights["lm_head.tokens"], c.vocab)
 
 
 def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
@@ -221,50 +280,46 @@ def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
     return tuple(weights[name].shape) if of is None else of(name)
 
 
-def _shapes(c: Any, head: int, weights: Mapping[str, Any]) -> Any:
+def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     """(name, shape, whether it must be there) of every tensor that is read."""
-    W, inner, q = c.hidden_size, c.intermediate_size, c.num_attention_heads * head
-    kv = (c.num_key_value_heads or c.num_attention_heads) * head
-    rows = shape_of(weights, "lm_head.tokens")[0] if "lm_head.tokens" in weights else c.vocab_size
+    W, inner, q, kv = c.width, c.inner, c.heads * c.head, c.kv_heads * c.head
+    rows = shape_of(weights, "lm_head.tokens")[0] if "lm_head.tokens" in weights else c.vocab
     narrow = "model.embed_tokens.proj.weight"
     if narrow in weights:
         wide = shape_of(weights, narrow)
         yield narrow, (W, *wide[1:2]), True
-        yield "model.embed_tokens.weight", (c.vocab_size, *wide[1:2]), True
+        yield "model.embed_tokens.weight", (c.vocab, *wide[1:2]), True
     else:
-        yield "model.embed_tokens.weight", (c.vocab_size, W), True
+        yield "model.embed_tokens.weight", (c.vocab, W), True
     yield "model.norm.weight", (W,), True
-    yield "lm_head.weight", (rows, W), c.tie_word_embeddings is False
+    yield "lm_head.weight", (rows, W), c.tied is False
     yield "lm_head.bias", (rows,), False
-    for i in range(c.num_hidden_layers):
+    for i in range(c.layers):
         at = f"model.layers.{i}."
         for name, n, k in (("self_attn.q_proj", q, W), ("self_attn.k_proj", kv, W), ("self_attn.v_proj", kv, W),
                            ("self_attn.o_proj", W, q), ("mlp.gate_proj", inner, W), ("mlp.up_proj", inner, W),
                            ("mlp.down_proj", W, inner)):
             yield f"{at}{name}.weight", (n, k), True
             yield f"{at}{name}.bias", (n,), False
-        yield at + "input_layernorm.weight", (W,), True
-        yield at + "post_attention_layernorm.weight", (W,), True
+        for name in c.norms.names:
+            yield f"{at}{name}.weight", (W,), True
         normed = at + "self_attn.q_norm.weight" in weights
-        yield at + "self_attn.q_norm.weight", (head,), False
-        yield at + "self_attn.k_norm.weight", (head,), normed
+        for x, n in (("q", q), ("k", kv)):
+            yield f"{at}self_attn.{x}_norm.weight", (n if c.wide_norms else c.head,), normed
 
 
-def _check_rope(c: Any, head: int) -> None:
+def _check_rope(rope: Any, head: int) -> None:
     """What the scalings divide by must not be nothing, and their tables have one divisor a frequency."""
-    o = {k: v for part in (c.rope_scaling, c.rope_parameters) if part is not None
-         for k, v in part.model_dump(exclude_none=True).items()}
-    turned = int(head * (o.get("partial_rotary_factor") or c.partial_rotary_factor or 1.0))
-    kind = o.get("rope_type") or o.get("type") or "default"
+    o, turned, kind = rope.options, rope.dim, rope.kind
     if turned < 2 or turned % 2:
         raise ValueError(f"rotary embedding turns {turned} of {head} dimensions: it must be an even number of at least 2")
     if kind == "dynamic" and turned < 4:
         raise ValueError(f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4")
-    if kind == "llama3" and o.get("low_freq_factor", 1.0) >= o.get("high_freq_factor", 4.0):
-        raise ValueError(f"low_freq_factor is {o.get('low_freq_factor')}: it must lie below high_freq_factor, "
-                         f"{o.get('high_freq_factor')}")
+    if kind == "llama3" and o["low_freq_factor"] >= o["high_freq_factor"]:
+        raise ValueError(f"low_freq_factor is {o['low_freq_factor']}: it must lie below high_freq_factor, "
+                         f"{o['high_freq_factor']}")
     for name in ("short_factor", "long_factor"):
-        if kind == "longrope" and name in o and len(o[name]) != turned // 2:
+        if kind == "longrope" and len(o[name]) != turned // 2:
             raise ValueError(f"{name} has {len(o[name])} entries: {turned // 2} frequencies turn")
 
 

@@ -1,4 +1,4 @@
-"""GGUF files of the Llama skeleton, as Hugging Face names and shapes them: configuration and lazily dequantised weights.
+"""GGUF files of the served families, as Hugging Face names and shapes them: configuration and lazily dequantised weights.
 
 The header is read here: the `gguf` library's reader makes one array of every string, which takes seconds where the
 vocabulary is large. Types, block sizes and the rarer dequantisers are the library's.
@@ -21,18 +21,11 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from torch import Tensor
 
 from polydec.models.edge import sentence
+from polydec.models.gguf_families import ARCHITECTURES, TABLES, TOP, config_of
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
 MOST = 1 << 24                                    # numbers of one field: as Python lists they take eight times the file's room
-
-# The architectures served, their Hugging Face model type, and whether llama.cpp permutes the rows of q and k.
-ARCHITECTURES = {"llama": ("llama", True), "qwen2": ("qwen2", False), "qwen3": ("qwen3", False)}
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-          "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-          "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
-          "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 
 
 @dataclass(frozen=True)
@@ -107,13 +100,13 @@ class GGUF(Mapping[str, Tensor]):
         self.path = str(path)
         try:
             self.parts = [np.memmap(self.path, np.uint8, "r")]
-            self.fields, self.entries = _read(memoryview(self.parts[0]))
+            self.fields, self.entries = _read(_view(self.parts[0]))
         except ValueError as e:                   # an empty file cannot be mapped: that too is a ValueError
             raise ValueError(sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
         for path in _others(Path(self.path), self.fields):
             try:
                 self.parts.append(np.memmap(path, np.uint8, "r"))
-                fields, entries = _read(memoryview(self.parts[-1]))
+                fields, entries = _read(_view(self.parts[-1]))
             except (OSError, ValueError) as e:
                 raise ValueError(sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")) from None
             if fields.get("split.no") != len(self.parts) - 1 or self.entries.keys() & entries.keys():
@@ -147,40 +140,10 @@ class GGUF(Mapping[str, Tensor]):
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        arch, embedding = self.architecture, self.entries.get("token_embd.weight")
-        if embedding is None or len(embedding.shape) != 2:
-            raise ValueError(f"{self.path} holds no weights of a language model: the tensor token_embd.weight is missing")
-        heads = self._number(f"{arch}.attention.head_count")
-        width = self._number(f"{arch}.embedding_length")
-        head_dim = self._number(f"{arch}.attention.key_length", width // max(heads, 1))
-        rope_dim = self._number(f"{arch}.rope.dimension_count", head_dim)
-        config = {
-            "model_type": ARCHITECTURES[arch][0],
-            "vocab_size": embedding.shape[0],
-            "hidden_size": width,
-            "intermediate_size": self._number(f"{arch}.feed_forward_length"),
-            "num_hidden_layers": self._number(f"{arch}.block_count"),
-            "num_attention_heads": heads,
-            "num_key_value_heads": self._number(f"{arch}.attention.head_count_kv", heads),
-            "head_dim": head_dim,
-            "hidden_act": "silu",
-            "max_position_embeddings": self._number(f"{arch}.context_length"),
-            "rms_norm_eps": self._real(f"{arch}.attention.layer_norm_rms_epsilon"),
-            "rope_theta": self._real(f"{arch}.rope.freq_base", 10000.0),
-            "attention_bias": "blk.0.attn_q.bias" in self.entries,
-            "tie_word_embeddings": "output.weight" not in self.entries,
-            "bos_token_id": self.fields.get("tokenizer.ggml.bos_token_id"),
-            "eos_token_id": self.fields.get("tokenizer.ggml.eos_token_id"),
-        }
-        if rope_dim != head_dim:
-            config["partial_rotary_factor"] = rope_dim / head_dim
-        if self.fields.get(f"{arch}.attention.sliding_window"):
-            config["sliding_window"] = self._number(f"{arch}.attention.sliding_window")
-        if (scaling := self._scaling(arch, config)) is not None:
-            config["rope_scaling"] = scaling
-        return config
+        return config_of(self)
 
-    def _number(self, key: str, *default: int) -> int:
+    def number(self, key: str, *default: int) -> int:
+        """A count; where the file has one a layer, all must be alike."""
         value = self.field(key, *default)
         if isinstance(value, list):               # one a layer
             if not value or any(v != value[0] for v in value):
@@ -190,47 +153,25 @@ class GGUF(Mapping[str, Tensor]):
             raise ValueError(sentence(f"{self.path} has {key} = {value!r}: it must be a whole number from 1 to 2^31 - 1"))
         return value
 
-    def _real(self, key: str, *default: float) -> float:
+    def real(self, key: str, *default: float) -> float:
+        """A number above 0."""
         value = self.field(key, *default)
         if type(value) not in (int, float) or not 0 < value < 1e38:
             raise ValueError(sentence(f"{self.path} has {key} = {value!r:.80}: it must be a number above 0"))
         return float(str(np.float32(value)))      # the shortest decimal that this float32 can have been
 
-    def _scaling(self, arch: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        kind, key = self.fields.get(f"{arch}.rope.scaling.type", "none"), f"{arch}.rope.scaling"
-        if "rope_freqs.weight" in self.entries:
-            divisor = self._tensor("rope_freqs.weight").flatten().tolist()
-            if 2 * len(divisor) > config["head_dim"] or not all(0 < x < 1e12 for x in divisor):
-                raise ValueError(f"{self.path} has rope_freqs.weight of {len(divisor)} numbers: at most one for each pair of a "
-                                 f"head's {config['head_dim']} dimensions is legal, all above 0")
-            llama3 = {"rope_type": "llama3", "factor": round(max(divisor), 4), "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                      "original_max_position_embeddings": 8192}
-            if np.allclose(divisor, _llama3_divisors(llama3, config["rope_theta"], 2 * len(divisor)), rtol=1e-4):
-                return llama3
-            # any other table: the scaling that takes one divisor a frequency
-            return {"rope_type": "longrope", "short_factor": divisor, "long_factor": divisor, "attention_factor": 1.0,
-                    "original_max_position_embeddings": config["max_position_embeddings"]}
-        if kind == "none":
-            return None
-        if kind not in ("linear", "yarn"):
-            raise ValueError(f"{self.path} has {key}.type = {kind!r:.80}: linear and yarn are served, and tables of divisors")
-        scaling = {"rope_type": kind, "factor": self._real(f"{key}.factor")}
-        if kind == "yarn":
-            scaling["original_max_position_embeddings"] = self._number(f"{key}.original_context_length")
-        return scaling
-
     @cached_property
     def _names(self) -> dict[str, str]:
         """Hugging Face name -> the file's."""
-        names = {}
+        names, kind = {}, ARCHITECTURES[self.architecture]
         for own in self.entries:
             stem, _, end = own.rpartition(".")
             block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
-            if stem in _TOP:
-                names[f"{_TOP[stem]}.{end}"] = own
-            elif block and block[2] in _BLOCK:
-                names[f"model.layers.{block[1]}.{_BLOCK[block[2]]}.{end}"] = own
-            elif own != "rope_freqs.weight":
+            if stem in TOP:
+                names[f"{TOP[stem]}.{end}"] = own
+            elif block and (name := kind.name(block[2])):
+                names[f"model.layers.{block[1]}.{name}.{end}"] = own
+            elif own not in TABLES:
                 raise ValueError(f"{self.path} has the tensor {own}, which no {self.architecture} model has")
         return names
 
@@ -247,9 +188,11 @@ class GGUF(Mapping[str, Tensor]):
         return self.entries[self._names[name]].shape
 
     def __getitem__(self, name: str) -> Tensor:
-        own = self._names[name]
-        tensor = self._tensor(own)
-        if ARCHITECTURES[self.architecture][1] and (".attn_q." in own or ".attn_k." in own):
+        own, kind = self._names[name], ARCHITECTURES[self.architecture]
+        tensor = self.tensor(own)
+        if kind.plus and own.endswith("norm.weight"):
+            return tensor - kind.plus             # exact for all that rounding left of it
+        if kind.paired and (".attn_q." in own or ".attn_k." in own):
             heads = self.config["num_attention_heads" if ".attn_q." in own else "num_key_value_heads"]
             if tensor.shape[0] % (2 * heads):
                 raise ValueError(f"{self.path} has {own} of {tensor.shape[0]} rows, which {heads} heads cannot share")
@@ -257,8 +200,25 @@ class GGUF(Mapping[str, Tensor]):
             tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
         return tensor
 
-    def _tensor(self, own: str) -> Tensor:
-        entry = self.entries[own]
+    def part(self, name: str, first: int, stop: int) -> Entry:
+        """Rows [first, stop) of a tensor, by its Hugging Face name; its leading sides count as one."""
+        entry = self.entries[self._names[name]]
+        if len(entry.shape) < 2:
+            size = (entry.stop - entry.start) // entry.shape[0]
+            return replace(entry, shape=(stop - first,), start=entry.start + first * size, stop=entry.start + stop * size)
+        size = (entry.stop - entry.start) // math.prod(entry.shape[:-1])
+        return replace(entry, shape=(stop - first, entry.shape[-1]), start=entry.start + first * size,
+                       stop=entry.start + stop * size)
+
+    def rows(self, name: str, first: int, stop: int) -> Tensor:
+        """The same, dequantised."""
+        return self._dequantised(self.part(name, first, stop), name)
+
+    def tensor(self, own: str) -> Tensor:
+        """By the file's own name, as it stands."""
+        return self._dequantised(self.entries[own], own)
+
+    def _dequantised(self, entry: Entry, own: str) -> Tensor:
         raw = self.raw(entry)
         if entry.type in _PLAIN:
             return torch.from_numpy(np.array(raw)).view(_PLAIN[entry.type]).view(entry.shape)
@@ -287,6 +247,10 @@ def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
         raise ValueError(sentence(f"{path} is one of {count!r:.20} parts: give the first, NAME-00001-of-0000N.gguf, with the "
                                   "others beside it, or join them (llama-gguf-split --merge)"))
     return [path.with_name(f"{name[1]}-{i + 1:05}-of-{count:05}.gguf") for i in range(1, count)]
+
+
+def _view(data: np.memmap) -> memoryview:
+    return memoryview(data)  # pyright: ignore[reportArgumentType]     (numpy's stubs say so from Python 3.12 on)
 
 
 def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
@@ -330,14 +294,6 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
             raise ValueError(f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged")
         entries[name] = Entry(shape, kind, start, stop)
     return fields, entries
-
-
-def _llama3_divisors(scaling: Mapping[str, Any], theta: float, dims: int) -> np.ndarray:
-    """By what Llama 3.1 divides each rotary frequency: 1 where its wave is short, `factor` where it is long."""
-    wave = 2 * np.pi * theta ** (np.arange(0, dims, 2) / dims)
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    smooth = np.clip((scaling["original_max_position_embeddings"] / wave - low) / (high - low), 0, 1)
-    return 1 / ((1 - smooth) / scaling["factor"] + smooth)
 
 
 def _halves(blocks_NB: Tensor, at: int) -> Tensor:

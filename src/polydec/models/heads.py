@@ -1,8 +1,9 @@
-"""Draft heads on a target's last hidden state: each guesses the state one token further on (Medusa, Hydra)."""
+"""Draft heads on a target's last hidden state: each guesses the state one token further on (Medusa, Hydra, Hydra++)."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,31 +13,40 @@ from torch.nn.functional import linear, silu
 
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
-from polydec.models import artefact, edge
+from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import HeadsFields
+from polydec.models.state_layer import StateLayer, even
+from polydec.models.transformer import Transformer
 
 KIND = artefact.Kind("heads", "heads", "heads.safetensors", "heads")
 Head = tuple[Tensor, Tensor, Tensor]
 """weight [H, inputs], bias [H] and skip [H, inputs]: skip u + silu(weight u + bias) of inputs u."""
+Step = tuple[int, Tensor, Tensor]
+"""What a query of heads is: which head, what the nodes above leave [N, C], and the nodes' embeddings [N, H]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Heads:
     """Head k, from 0: of the state after a token, the state k + 1 tokens further on. The target's own norm and head make a law
-    of that, which is the one of the token after those. A model for the scheduler: a query is (k, inputs [N, inputs]).
+    of that, which is the one of the token after those. A model for the scheduler: a query is a `Step`.
 
-    heads: arithmetic is fp32; reads: inputs hold the embeddings of the k + 1 tokens in between as well (Hydra), else the state
-    alone (Medusa); vocab: the target's; rates: of each head, how often its token of each rank was right on held-out text, 0
-    to 1. States and embeddings are divided by their root mean square first.
+    heads: arithmetic is fp32; reads: heads read the embeddings of the k + 1 tokens in between as well (Hydra), else the state
+    alone (Medusa); layer: makes of all true states so far the one that the heads begin with (Hydra++), None: they begin with
+    the last one; vocab: the target's; rates: of each head, how often its token of each rank was right on held-out text, 0 to
+    1; share: passes of the target that a draft costs, as measured where it was trained. States and embeddings are divided by
+    their root mean square first.
     """
     called: ClassVar[str] = "draft heads"
     kind: ClassVar[str] = "heads"
     made_by: ClassVar[str] = "polydec train heads"
+    window: ClassVar[int] = 1
 
     heads: Sequence[Head]
     reads: bool
     vocab: Vocab
     rates: Sequence[Sequence[float]]
+    layer: StateLayer | None = None
+    share: float = 0.0
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -50,27 +60,41 @@ class Heads:
     def cost(self) -> float:
         return float(sum(t.numel() for head in self.heads for t in head))
 
-    def after(self, k: int, inputs_NI: Tensor) -> Tensor:
-        """States [N, H] by head k."""
+    @cached_property
+    def network(self) -> Transformer | None:
+        """The layer, as a network."""
+        return None if self.layer is None else self.layer.network()
+
+    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+        """What enters the layer: the states alone."""
+        return even(state_NH)
+
+    def start(self, state_NH: Tensor) -> Tensor:
+        """What the first head is given besides the root."""
+        return even(state_NH)
+
+    def step(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
+        """Head k at nodes: what it leaves to the nodes below, and the states that it guesses."""
         weight, bias, skip = self.heads[k]
-        return linear(inputs_NI, skip) + silu(linear(inputs_NI, weight, bias))
+        inputs = torch.cat([carry_NC, even(embed_NH)], 1) if self.reads else carry_NC
+        return inputs, linear(inputs, skip) + silu(linear(inputs, weight, bias))
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
-        """Each head once, over the rows of all queries to it."""
-        out = [torch.empty(0)] * len(queries)
-        for k in sorted({k for k, _ in queries}):
-            mine = [i for i, (head, _) in enumerate(queries) if head == k]
-            rows = self.after(k, torch.cat([queries[i][1] for i in mine]))
-            for i, own in zip(mine, rows.split([len(queries[i][1]) for i in mine]), strict=True):
-                out[i] = own
-        return out
+    def forward(self, queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
+        return merged(self.step, queries)
 
 
-def even(state_NH: Tensor) -> Tensor:
-    """fp32 rows divided by their root mean square: what a norm makes of them before its weights."""
-    x = state_NH.float()
-    return x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+def merged(step: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
+           queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
+    """Each head once, over the rows of all queries to it."""
+    out = [(torch.empty(0), torch.empty(0))] * len(queries)
+    for k in sorted({k for k, *_ in queries}):
+        mine = [i for i, (head, *_) in enumerate(queries) if head == k]
+        sizes = [len(queries[i][1]) for i in mine]
+        both = step(k, *(torch.cat([queries[i][part] for i in mine]) for part in (1, 2)))
+        for i, carry, state in zip(mine, both[0].split(sizes), both[1].split(sizes), strict=True):
+            out[i] = carry, state
+    return out
 
 
 def fresh(width: int, count: int, reads: bool, seed: int, scale: float = 0.0) -> list[Head]:
@@ -84,18 +108,19 @@ def fresh(width: int, count: int, reads: bool, seed: int, scale: float = 0.0) ->
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
-    """Random ones for tests: of both kinds."""
-    return tuple(Heads(fresh(width, 3, reads, 5, 1.0), reads, vocab, ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)))
-                 for reads in (False, True))
+    """Random ones for tests: of all three kinds."""
+    return tuple(Heads(fresh(width, 3, reads, 5, 1.0), reads, vocab, ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)), layer)
+                 for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7))))
 
 
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {f"{k}.{name}": t.float() for k, head in enumerate(heads.heads)
                for name, t in zip(("weight", "bias", "skip"), head)}
-    artefact.save(path, KIND, tensors, {
-        **about, "width": len(heads.heads[0][1]), "reads": heads.reads, "vocab_size": heads.vocab.size,
-        "tokenizer": heads.vocab.tokenizer, "rates": [list(ranks) for ranks in heads.rates]})
+    own = heads.layer
+    artefact.save(path, KIND, tensors | ({} if own is None else own.named), {
+        **about, "width": len(heads.heads[0][1]), "reads": heads.reads, **artefact.said_of(heads),
+        "layer": None if own is None else own.fields})
 
 
 def load(path: str | Path) -> Heads:
@@ -110,4 +135,5 @@ def load(path: str | Path) -> Heads:
             weight, bias, skip = (artefact.tensor(t, KIND, f"{k}.{name}", shape).float()
                                   for name, shape in (("weight", size), ("bias", size[:1]), ("skip", size)))
             return weight, bias, skip
-        return Heads([head(k) for k in range(len(c.rates))], c.reads, Vocab(c.vocab_size, frozenset(), c.tokenizer), c.rates)
+        layer = None if c.layer is None else state_layer.read(c.layer, t, KIND, c.width)
+        return Heads([head(k) for k in range(len(c.rates))], c.reads, artefact.vocab_of(c), c.rates, layer, c.share)

@@ -35,7 +35,8 @@ class HFCache:
     __slots__ = ("held", "length", "parent", "past", "recurrent", "whole")
 
     def __init__(self, past: Any, recurrent: bool) -> None:
-        self.past, self.recurrent, self.whole = past, recurrent, True
+        self.past: Any = past                     # None: a model with a state of its own has not run yet
+        self.recurrent, self.whole = recurrent, True
         self.length, self.held, self.parent = 0, 0, list[int]()       # held: how many entries `past` has
 
     @property
@@ -166,9 +167,10 @@ class HF:
         self._config = model.config.get_text_config(decoder=True)
         known = inspect.signature(model.forward).parameters
         self._takes = frozenset(known)
-        self._cache_name = next((n for n in ("past_key_values", "cache_params", "state") if n in known), None)
-        if model.config.is_encoder_decoder or self._cache_name is None:
+        cache_name = next((n for n in ("past_key_values", "cache_params", "state") if n in known), None)
+        if model.config.is_encoder_decoder or cache_name is None:
             raise ValueError(f"model_type is {model.config.model_type!r}: only causal language models with a cache are served")
+        self._cache_name = cache_name
         self.layers, self.size = self._config.num_hidden_layers, self._config.vocab_size
         if self.layers < 1:
             raise ValueError(f"num_hidden_layers is {self.layers}: it must be at least 1")
@@ -215,6 +217,7 @@ class HF:
 
     def _mixed(self, q: Query) -> Tensor:
         """Embeddings of a query's tokens, and its states among them."""
+        assert q.embed is not None
         given = q.embed.to(self._device, self._number)
         if not q.token:
             return given
@@ -233,7 +236,7 @@ class HF:
         if cache.past is not None:
             options[self._cache_name] = cache.past
         if self._mode.masks is not None:
-            options |= self._place(cache, size)
+            options |= self._place(cache, size, self._mode.masks)
         if cut := "logits_to_keep" in self._takes:
             options["logits_to_keep"] = index if rows else 1
         seen: list[Tensor] = []
@@ -261,7 +264,7 @@ class HF:
         finally:
             handle.remove()
 
-    def _place(self, cache: HFCache, size: int) -> dict[str, Any]:
+    def _place(self, cache: HFCache, size: int, masks: Masks) -> dict[str, Any]:
         """Positions, and who sees whom, of the next `size` slots."""
         first, stop, length = cache.held, cache.held + size, cache.length
         slots = [*range(length), *(length + d for d in depths(cache.parent[:max(0, stop - length)]))]
@@ -273,7 +276,7 @@ class HF:
         if self._window is not None:
             far = slot_S[None, :stop] <= slot_S[first:stop, None] - self._window
             near = full.masked_fill(far, NEG_INF)[None, None]
-        return {"attention_mask": self._mode.masks(full[None, None], near), "position_ids": slot_S[None, first:stop]}
+        return {"attention_mask": masks(full[None, None], near), "position_ids": slot_S[None, first:stop]}
 
     def _find_mode(self) -> Mode:
         """The first way to feed it that gives what the plain forward pass gives."""
@@ -344,7 +347,9 @@ class _Trial:
 
     def _feed(self, cache: HFCache, tokens: Sequence[int]) -> Tensor:
         query = Query(cache, cache.held, tuple(tokens), range(len(tokens)), Want())
-        return self._net.forward([query])[0].logits_RV
+        logits_RV = self._net.forward([query])[0].logits_RV
+        assert logits_RV is not None
+        return logits_RV
 
     def _as_tree(self) -> list[Tensor]:
         cache = self._net.new_cache()
@@ -402,8 +407,8 @@ def load(path: str, *, dtype: str = "auto", device: str = "cpu", tensors: int | 
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         _fits(path, config, tensors)
         number = _auto(config, where) if dtype == "auto" else getattr(torch, dtype)
-        model, info = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=number, output_loading_info=True,
-                                                           trust_remote_code=False)
+        model, info = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]   (a pair, as asked)
+            path, config=config, dtype=number, output_loading_info=True, trust_remote_code=False)
     except Exception as e:                        # whatever an architecture's own code meets
         why = own_code(Path(path) / "config.json") or first_line(e)
         raise ValueError(sentence(f"transformers cannot load it ({why})")) from None

@@ -48,6 +48,13 @@ def visible(first: int, stop: int, length: int, parent: Sequence[int], dtype: to
     return see[first - low:].to(device)
 
 
+def up_to_block(slots: Sequence[int], size: int, block: int, like: Tensor) -> Tensor:
+    """Additive [slots, size]: what these slots see of `size` of them is everything up to the ends of their own blocks."""
+    end = (torch.tensor(slots, device=like.device) // block + 1) * block
+    behind = torch.arange(size, device=like.device) >= end[:, None]
+    return torch.zeros(behind.shape, dtype=like.dtype, device=like.device).masked_fill_(behind, NEG_INF)
+
+
 def window(width: int, position_M: Tensor, low: int, seen: Tensor, slots_S: Tensor) -> tuple[int, Tensor]:
     """The first slot that any of the rows sees through a sliding window, and the additive mask of the slots from it on.
 

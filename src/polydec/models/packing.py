@@ -19,10 +19,12 @@ LONG = 32                                         # rows from which attention ov
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How many query heads (`all`) share the key and value heads (`kv`), and their width."""
+    """How many query heads (`all`) share the key and value heads (`kv`), and their width; cap: what scores near by tanh, None:
+    they are as they are."""
     all: int
     kv: int
     width: int
+    cap: float | None = None
 
     @property
     def group(self) -> int:
@@ -39,14 +41,19 @@ class Reach:
     mask: Tensor | None
 
 
+def _capped(scores: Tensor, cap: float | None) -> Tensor:
+    """In place: scores within (-cap, cap)."""
+    return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
+
+
 @dataclass(frozen=True, slots=True)
 class Gather:
     """Of one layer the keys and values that lie in several storages (`out`), side by side (`into`)."""
-    into: Sequence[Tensor]
-    out: Sequence[Tensor]
+    into: list[Tensor]
+    out: list[Tensor]
 
     def __call__(self) -> None:
-        torch._foreach_copy_(self.into, self.out)
+        torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]     (it has no other name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +68,28 @@ class Span:
     gathers: Tensor
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
     gather: Sequence[Gather]
+    cap: float | None
 
     def attend(self, at: int) -> None:
         if self.gather:
             self.gather[at]()
         keys, values, reach = self.layers[at]
         query, out = self.query.copy_(self.asks), self.out
+        if reach.scores is None and self.cap is not None:
+            for first in range(0, query.shape[2], LONG):       # block by block: all scores at once would fill memory
+                some = slice(first, first + LONG)
+                w = _capped(torch.matmul(query[:, :, some], keys[:, None]), self.cap)
+                w = w if reach.mask is None else w.add_(reach.mask[some])
+                self.gathers[:, :, some].copy_(torch.softmax(w, -1) @ values[:, None])
+            return
         if reach.scores is None:
             KV, g, _, D = query.shape
             y = scaled_dot_product_attention(query, keys.transpose(1, 2)[:, None].expand(KV, g, -1, D),
                                              values[:, None].expand(KV, g, -1, D), reach.mask, scale=1.0)
             self.gathers.copy_(y)
             return
-        scores = torch.bmm(query.view(out.shape), keys, out=reach.scores)
-        if reach.masked is not None:
+        scores = _capped(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
+        if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(torch.softmax(scores, -1), values, out=out)
         self.gathers.copy_(out.view(query.shape))
@@ -90,6 +105,7 @@ class Single:
     out: Tensor
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
     gather: Sequence[Gather]
+    cap: float | None
 
     def attend(self, at: int) -> None:
         if self.gather:
@@ -97,8 +113,8 @@ class Single:
         keys, values, reach = self.layers[at]
         if self.query is not None:
             self.query.copy_(self.asks)
-        scores = torch.bmm(keys, self.columns, out=reach.scores)
-        if reach.masked is not None:
+        scores = _capped(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
+        if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
         torch.bmm(torch.softmax(scores.transpose(1, 2), -1), values, out=self.out)
 
@@ -109,14 +125,14 @@ class Attention:
     head] each; gathered [T, heads * head]: where spans leave what they gather; mixed: where the network looks for it, in
     its own dtype."""
     spans: Sequence[Span | Single]
-    write: Sequence[Sequence[Tensor]]
-    fresh: Sequence[Tensor]
+    write: Sequence[tuple[Tensor, ...]]
+    fresh: list[Tensor]
     gathered: Tensor
     mixed: Tensor
 
     def __call__(self, at: int) -> None:
         """Cache the fresh keys and values of a layer, then gather what every row sees."""
-        torch._foreach_copy_(self.write[at], self.fresh)
+        torch._foreach_copy_(self.write[at], self.fresh)  # pyright: ignore[reportPrivateImportUsage]
         for span in self.spans:
             span.attend(at)
         if self.gathered is not self.mixed:
@@ -161,7 +177,7 @@ def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
         m, cache = len(q), queries[i].cache
         stop, length = q.first + m, cache.length
         if length >= stop or masks.is_chain(cache.parent):
-            positions += range(q.first, stop)
+            positions += q.slots
         else:
             at = [*range(q.first, length), *(length + d for d in masks.depths(cache.parent))]
             skip = max(q.first - length, 0)
@@ -171,9 +187,11 @@ def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
     return Packed([queries[i] for i in index], index, *run, positions, begins, rows)
 
 
-def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool) -> Attention:
+def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool,
+              block: int = 0) -> Attention:
     """The attention of a pass. qkv [T, heads + 2 kv heads, head] is where a layer's projections will stand, mixed
-    [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none."""
+    [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none; block:
+    where it is not causal, positions of the blocks behind which nothing is seen (0: all is seen)."""
     KV, g, D = heads.kv, heads.group, heads.width
     number = p.queries[0].cache.kv.dtype
     single = any(len(q) == 1 for q in p.queries)
@@ -183,28 +201,41 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
         m, kv, end = len(q), q.cache.kv, row + len(q)
         asks = qkv[row:end, :heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
-        fresh.append(qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3))
-        at = q.first - q.cache.start
-        slots = kv[..., at:at + m, :].unbind(0)
-        write.append([slots[i] for i in p.layers])
-        layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal)
-        query = None if m == 1 and qkv.dtype == number else kv.new_empty(KV, g, m, D)
+        new = qkv[row:end, heads.all:].view(m, 2, KV, D).permute(1, 2, 0, 3)
+        for i, stop in [(0, m)] if q.at is None else _runs(q.at):
+            at = q.slots[i] - q.cache.start
+            slots = kv[..., at:at + stop - i, :].unbind(0)
+            fresh.append(new[:, :, i:stop])
+            write.append([slots[i] for i in p.layers])
+        layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal, block)
         if m == 1:
+            query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
-            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather))
+            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather, heads.cap))
         else:
-            spans.append(Span(asks, query, kv.new_empty(KV, g * m, D), goes, layers, gather))
+            spans.append(Span(asks, kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D), goes, layers, gather, heads.cap))
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 
+def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """[first, stop) of the indices of slots that lie side by side."""
+    first = 0
+    for i in range(1, len(slots) + 1):
+        if i == len(slots) or slots[i] != slots[i - 1] + 1:
+            yield first, i
+            first = i
+
+
 def _layers(q: Query, position: list[int], layers: tuple[int, ...], heads: Heads, windows: Sequence[int | None],
-            causal: bool) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Gather]]:
+            causal: bool, block: int) -> tuple[list[tuple[Tensor, Tensor, Reach]], list[Gather]]:
     m, cache = len(q), q.cache
     kv, stop = cache.kv, q.first + m
     seen = None
     if causal and not (m == 1 and masks.is_chain(cache.parent[:stop - min(cache.length, stop)])):
         seen = min(q.first, cache.length), masks.visible(q.first, stop, cache.length, cache.parent, kv.dtype, kv.device)
     size = stop if causal else cache.end
+    if block and not causal:
+        seen = 0, masks.up_to_block(q.slots, size, block, kv)
     gather = list[Gather]()
     if cache.shared:                              # every layer is gathered into the same place
         one = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])

@@ -21,6 +21,9 @@ class Query:
     `without` are left out as well (2 i: the attention of layer i, which then writes nothing; 2 i + 1: its MLP), never both.
     Where earlier layers ran in another pass, `embed` is what enters the first of these. With both `token` and `embed`, the rows
     of `embed` stand in for the tokens that are -1, in order.
+
+    at (ascending): of a network that is not causal, the committed slots that are fed where they are not one run; `first` is
+    the lowest.
     """
     cache: Any
     first: int
@@ -30,6 +33,12 @@ class Query:
     embed: Tensor | None = None
     layers: tuple[int, ...] | None = None
     without: frozenset[int] = frozenset()
+    at: tuple[int, ...] | None = None
+
+    @property
+    def slots(self) -> Sequence[int]:
+        """The slots that are fed, ascending."""
+        return range(self.first, self.first + len(self)) if self.at is None else self.at
 
     def __len__(self) -> int:
         return len(self.token) if self.token or self.embed is None else len(self.embed)

@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 class _Generation(Extension):
     """{% generation %} marks the assistant's text for training; when decoding it is only its content."""
-    tags: ClassVar[set[str]] = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]   (of a class there too)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -20,8 +20,9 @@ class Rope:
     options: Mapping[str, Any]
 
     @staticmethod
-    def of(config: Mapping[str, Any], head: int) -> Rope:
-        """From the dict of a config.json: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`.
+    def of(config: Mapping[str, Any], head: int, theta: float = 10000.0) -> Rope:
+        """From the dict of a config.json: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`; theta: the
+        base where it names none.
 
         Raises ValueError for a kind that is not one of KINDS, and for one whose parameters are missing.
         """
@@ -30,7 +31,7 @@ class Rope:
         kind = options.get("rope_type") or options.get("type") or "default"
         if kind not in KINDS:
             raise ValueError(f"rope_type is {kind!r}: it must be one of {', '.join(KINDS)}")
-        base = options.get("rope_theta") or config.get("rope_theta") or 10000.0
+        base = options.get("rope_theta") or config.get("rope_theta") or theta
         part = options.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
         if config.get("original_max_position_embeddings"):
             options["original_max_position_embeddings"] = config["original_max_position_embeddings"]

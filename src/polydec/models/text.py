@@ -60,7 +60,8 @@ class Text:
         names = {role: token for role, token in names.items() if isinstance(token, str)}
         eos = frozenset(eos)
         if not eos and "eos_token" in names:
-            eos = frozenset({tokenizer.token_to_id(names["eos_token"])} - {None})
+            end = tokenizer.token_to_id(names["eos_token"])
+            eos = frozenset(() if end is None else (end,))
         if template is None:
             template = default_template(config.get("chat_template"))
         return Text(tokenizer, eos=eos, template=template, names=names)
@@ -95,10 +96,14 @@ class Text:
         speller = self._speller(after)
         return "".join([*map(speller.feed, ids), speller.end()])
 
-    @cached_property
+    @property
     def pieces(self) -> tuple[bytes | None, ...]:
         """Of each id the bytes that it stands for; None for special tokens, gaps, and where the decoder looks at more
         than one token at a time."""
+        return self._pieces
+
+    @cached_property
+    def _pieces(self) -> tuple[bytes | None, ...]:
         return tuple(None if self._rule is None else self._bytes(x) for x in range(self.size))
 
     @property
@@ -149,7 +154,7 @@ class Text:
         """What a token stands for; None: nothing is written for it."""
         if token not in self._table:
             name = None if token in self._skipped else self.tokenizer.id_to_token(token)
-            self._table[token] = None if name is None else self._rule.spell(name)
+            self._table[token] = None if name is None or self._rule is None else self._rule.spell(name)
         return self._table[token]
 
 

@@ -9,7 +9,7 @@ from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.trigram import Trigram
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.options import Above, AtMost, Within
+from polydec.options import Above, AtMost, Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -38,7 +38,8 @@ def build(
     ] = 0,
     decay: Annotated[float, Above(0), AtMost(1), "what other followers of the pair keep of their weight"] = 1.0,
     longest_first: Annotated[bool, "leave out the longest sequences where nodes are short, as published"] = False,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = Trigram(iterations, length, rate=rate, window=window, decay=decay, longest_first=longest_first)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(64, nodes))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(64, nodes))

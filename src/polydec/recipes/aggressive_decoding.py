@@ -6,10 +6,10 @@ from typing import Annotated
 from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.drafters.cost_aware import CostAware
-from polydec.drafters.source import Source
+from polydec.drafters.input_guided import InputGuided
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.options import Within
+from polydec.options import Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -37,7 +37,8 @@ def build(
         bool, "begin with the source's first token: for a span that is just the text to be rewritten",
     ] = False,
     block: Annotated[int, Within(1, 64), "most tokens of a copy"] = 10,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
-    drafter = Source(start, stop, near, eager, block)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(block))
+    drafter = InputGuided(start, stop, near, eager, block)
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(block))

@@ -9,7 +9,7 @@ from polydec.drafters.copying import Copying
 from polydec.drafters.cost_aware import CostAware
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.options import Within
+from polydec.options import Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -34,7 +34,8 @@ def build(
     cost: Annotated[
         float | None, Within(0, 1), "of adapt, the price of a drafted token beside that of a pass; none: 0.1",
     ] = None,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = Copying(gamma, block, first, adapt, cost)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(block))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(block))

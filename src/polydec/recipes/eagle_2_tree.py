@@ -22,7 +22,7 @@ CARD = Card(
     reduces_to="draft-model under greedy laws at width 1",
     parent="draft-model", home="greedy decoding, and sampling at low temperature",
     needs=(DRAFT,),
-    aliases=("eagle-2", "draft-model-best-first", "eagle-2's tree", "dynamic draft tree"), arxiv="2406.16858",
+    aliases=("draft-model-best-first", "eagle-2's tree", "dynamic draft tree"),
 )
 
 

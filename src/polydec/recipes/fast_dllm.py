@@ -8,7 +8,7 @@ from polydec.core.types import Exactness
 from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes import KEPT
+from polydec.refreshes import kept
 from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
@@ -27,4 +27,4 @@ def build(
     block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
     cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
 ) -> Denoising:
-    return Denoising(kit.denoiser, Threshold(threshold), KEPT[cache], block, kit.shapers, not cache)
+    return Denoising(kit.denoiser, Threshold(threshold), kept(kit.denoiser.block, cache), block, kit.shapers, not cache)

@@ -8,7 +8,8 @@ from polydec.core.types import Exactness
 from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes import KEPT
+from polydec.refreshes import kept
+from polydec.targets.prompted import Prompted
 from polydec.unmaskers.confidence import Confidence
 
 CARD = Card(
@@ -25,6 +26,8 @@ def build(
     kit: Kit, *,
     block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
     steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    guidance: Annotated[float, Within(0, 16), "how much stronger the prompt is made, at twice the positions (0: not)"] = 0.0,
     cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
 ) -> Denoising:
-    return Denoising(kit.denoiser, Confidence(steps), KEPT[cache], block, kit.shapers, not cache)
+    denoiser = Prompted(kit.denoiser, guidance) if guidance else kit.denoiser
+    return Denoising(denoiser, Confidence(steps), kept(kit.denoiser.block, cache), block, kit.shapers, not cache)

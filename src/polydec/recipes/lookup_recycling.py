@@ -11,7 +11,7 @@ from polydec.drafters.lookup import Lookup
 from polydec.drafters.recycling import Recycling
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.options import AtLeast, Within
+from polydec.options import AtLeast, Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -34,8 +34,9 @@ def build(
     nodes: Annotated[int, Within(1, 256), "tokens of an unfolded tree"] = 3,
     depth: Annotated[int, Within(0, 64), "most tokens of a copy"] = 10,
     growth: Annotated[int, Within(0, 16), "tokens copied for each token that matched (0: always depth)"] = 2,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
-    drafter = CostAware(drafter, None, kit.costs) if thrift else drafter
+    drafter = CostAware(drafter, None, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(depth, max(depth, nodes)))

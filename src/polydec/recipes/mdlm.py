@@ -8,7 +8,7 @@ from polydec.core.types import Exactness
 from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast
-from polydec.refreshes.full import Full
+from polydec.refreshes import exact
 from polydec.unmaskers.at_random import AtRandom
 
 CARD = Card(
@@ -27,4 +27,4 @@ def build(
     block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 0,
     steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"] = 0,
 ) -> Denoising:
-    return Denoising(kit.denoiser, AtRandom(steps), Full(), block, kit.shapers)
+    return Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)

@@ -12,7 +12,7 @@ from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.options import Above, Within
+from polydec.options import Above, Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -35,8 +35,9 @@ def build(
     trust: Annotated[float, Above(0), "how many trials a source's own estimate is worth"] = 32.0,
     k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
     recycle_prefill: Annotated[bool, "remember what the prompt's rows say too (they are computed for it)"] = False,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
     drafter = MergedTree((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(depth, nodes))

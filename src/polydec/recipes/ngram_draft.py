@@ -10,7 +10,7 @@ from polydec.drafters.cost_aware import CostAware
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
 from polydec.models.ngrams import NGrams
-from polydec.options import Within
+from polydec.options import Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -32,7 +32,8 @@ def build(
     width: Annotated[int, Within(1, 16), "most alternatives after a context"] = 2,
     depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 8,
     nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 16,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here"] = True,
 ) -> Speculative:
     drafter = Backoff(kit.need(NGrams), floor, width)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(depth, nodes))

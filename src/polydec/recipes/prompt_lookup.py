@@ -9,7 +9,7 @@ from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.lookup import Lookup
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.options import AtLeast, Within
+from polydec.options import AtLeast, Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -35,7 +35,8 @@ def build(
     ] = 2,
     loop: Annotated[bool, "a copy that reaches the end of the text goes on from its own start"] = True,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = False,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = Lookup(max_ngram, min_ngram, first, loop, growth)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(depth))

@@ -8,7 +8,7 @@ from polydec.core.types import Exactness
 from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast
-from polydec.refreshes.full import Full
+from polydec.refreshes import exact
 from polydec.unmaskers.confidence import Confidence
 from polydec.unmaskers.early_commit import EarlyCommit
 
@@ -31,4 +31,4 @@ def build(
     block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
 ) -> Denoising:
     unmasker = EarlyCommit(Confidence(), early, middle, late, passes=passes)
-    return Denoising(kit.denoiser, unmasker, Full(), block, kit.shapers)
+    return Denoising(kit.denoiser, unmasker, exact(kit.denoiser.block), block, kit.shapers)

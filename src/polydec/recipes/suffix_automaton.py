@@ -10,7 +10,7 @@ from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.options import Within
+from polydec.options import Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -33,7 +33,8 @@ def build(
     depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 16,
     nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 16,
     hot: Annotated[bool, "copy from the engine's earlier requests as well: drafts then show what these hold"] = False,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = Suffix(min_match, floor, width, store=kit.memory.setdefault("store", Store()) if hot else None, add=hot)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(depth, nodes))

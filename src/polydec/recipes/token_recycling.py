@@ -9,7 +9,7 @@ from polydec.drafters.cost_aware import CostAware
 from polydec.drafters.recycling import Memory, Recycling
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.options import Within
+from polydec.options import Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
@@ -36,9 +36,10 @@ def build(
     hot: Annotated[
         bool, "keep the table for later requests of the engine: drafts then show what other requests wrote",
     ] = False,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[bool, Formerly("thrift"),
+                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
 ) -> Speculative:
     drafter = Recycling(k, nodes, recycle_prefill, memory=kit.memory.setdefault("memory", Memory()) if hot else None,
                         shape=shape or ())
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if thrift else drafter, Match(),
+    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(),
                        Fixed(depth, len(drafter.template)))

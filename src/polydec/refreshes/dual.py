@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.families.diffusion.types import Canvas
+
 
 @dataclass(frozen=True)
 class Dual:
@@ -11,5 +13,5 @@ class Dual:
     Exact: no; neither what stands before the block nor the gaps behind it see what is written in it.
     Reduces to: full where every pass fills its block, prefix in the last block.
     """
-    def feed(self, length: int, block: range, step: int) -> range:
-        return range(block.start, block.stop) if step else range(length)
+    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        return range(block.start, block.stop) if step else range(len(canvas))

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.families.diffusion.types import Canvas
+
 
 @dataclass(frozen=True)
 class Full:
@@ -11,5 +13,5 @@ class Full:
     Exact: the laws are the model's.
     Reduces to: itself.
     """
-    def feed(self, length: int, block: range, step: int) -> range:
-        return range(length)
+    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        return range(len(canvas))

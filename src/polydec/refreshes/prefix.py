@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.families.diffusion.types import Canvas
+
 
 @dataclass(frozen=True)
 class Prefix:
@@ -11,5 +13,5 @@ class Prefix:
     Exact: no; what stands before the block does not see what is written in it. Under a block-causal model it would be.
     Reduces to: full where every pass fills its block.
     """
-    def feed(self, length: int, block: range, step: int) -> range:
-        return range(block.start if step else 0, length)
+    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+        return range(block.start if step else 0, len(canvas))

@@ -22,9 +22,9 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType({
     "spaces_between_special_tokens": (True,), "detokenize": (True,), "add_generation_prompt": (True,),
     "continue_final_message": (False,), "chat_template_kwargs": ({},), "tools": ([],),
     "functions": ([],), "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "modalities": (["text"],),
-    "response_format": ({"type": "text"},), "suffix": ("",), "length_penalty": (1, 1.0), "priority": (0,),
+    "suffix": ("",), "length_penalty": (1, 1.0), "priority": (0,),
     "truncate_prompt_tokens": (), "prompt_logprobs": (), "reasoning_effort": ("none",), "logit_processors": ([],),
-    "bad_words": ([],), "guided_json": (), "guided_regex": (), "structured_outputs": (),
+    "bad_words": ([],),
 })
 """Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
 

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torch import Tensor
 
-class Mask(Protocol):
+from polydec.core.protocols import Shaper
+
+
+class Mask(Shaper[Any], Protocol):
     """A shaper that takes tokens away, whatever their weight."""
-    def start(self, prompt: Sequence[int]) -> Any: ...
-    def step(self, state: Any, token: int) -> Any: ...
     def forbids(self, state: Any, token: int) -> bool:
         """Whether `token` must not be written after the text of `state`."""
         ...
@@ -39,3 +41,9 @@ class Guard:
             raise ValueError(f"no token is left that {who} {'allows' if len(names) == 1 else 'allow together'}: "
                              "the answer cannot go on, so loosen one of them or ask for fewer tokens")
         return tuple(shaper.step(state, token) for (_, shaper), state in zip(self.rules, states, strict=True))
+
+    def kept(self, states: tuple[Any, ...], logp_V: Tensor) -> float:
+        """The log-probability, at most 0, that a law gives to all tokens together that the rules leave of it."""
+        for (_, shaper), state in zip(self.rules, states, strict=True):
+            logp_V = shaper.shape(state, logp_V)
+        return min(0.0, float(logp_V.logsumexp(-1)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Words
 from polydec.models.geometry import Geometry
@@ -19,13 +20,14 @@ ENGINES = ("transformers", "vllm", "llamacpp")
 class Setting:
     """What a rule is told beside its own fields. eos: ids that end a text; ends: these and the request's stop ids, in
     ascending order; seed and choice: name the randomness of rules that draw; words, geometry: of the target, None where it
-    has none or nobody gave them."""
+    has none or nobody gave them; language: the texts that are allowed, None: all."""
     eos: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     seed: int = 0
     choice: int = 0
     words: Words | None = None
     geometry: Geometry | None = None
+    language: Language[Any] | None = None
 
 
 def nothing(shaper: Any, setting: Setting) -> None:

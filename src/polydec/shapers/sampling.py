@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Reads, Words
 from polydec.models.geometry import Geometry
@@ -102,7 +103,7 @@ def _made(sampling: Sampling, setting: Setting) -> dict[str, Shaper[Any] | None]
 
 def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eos: Iterable[int] = (),
                   stop_ids: Iterable[int] = (), seed: int = 0, choice: int = 0, words: Words | None = None,
-                  geometry: Geometry | None = None) -> tuple[Shaper[Any], ...]:
+                  geometry: Geometry | None = None, language: Language[Any] | None = None) -> tuple[Shaper[Any], ...]:
     """The shapers of `sampling` in the order of an engine ("transformers", "vllm", "llamacpp"), or in an order written out
     (the rules of ORDERS, each once, those that are off may be left out). Neutral rules are left out.
 
@@ -111,7 +112,7 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
     acts on a greedy text in llama.cpp's order only, where the temperature comes last.
 
     `eos` and `stop_ids` are what min_tokens holds back; `seed` and `choice` give XTC its coins; `words` and `geometry` are the
-    target's, which a few rules need (CyclicReflex, Top-W).
+    target's, which a few rules need (CyclicReflex, Top-W); `language`: the texts that a constraint allows, None: all.
     Only the order is the engine's: penalties look at the whole text also where llama.cpp looks at 64 tokens.
     Raises ValueError for an order that is unknown or lacks a rule that is on, and for a rule that needs what is not there.
     """
@@ -125,7 +126,7 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
         raise ValueError(f"order has {shown(bad)}: its rules are {', '.join(ORDERS['vllm'])}" if bad is not None
                          else f"order is {', '.join(order)}: each rule may stand in it once")
     eos = tuple(sorted(eos))
-    setting = Setting(eos, tuple(sorted({*eos, *stop_ids})), seed, choice, words, geometry)
+    setting = Setting(eos, tuple(sorted({*eos, *stop_ids})), seed, choice, words, geometry, language)
     made = _made(sampling, setting)
     for name, shaper in made.items():
         if shaper is not None:
@@ -147,11 +148,12 @@ def sequential(sampling: Sampling) -> tuple[str, ...]:
     return tuple(name for name, s in made.items() if s is not None and s.start((0,)) is not None)
 
 
-def build_guard(sampling: Sampling, *, eos: Iterable[int] = (), stop_ids: Iterable[int] = ()) -> Guard | None:
-    """What ends a text at which `sampling` leaves no token; None where no rule forbids any. `eos` and `stop_ids` as in
-    `build_shapers`."""
+def build_guard(sampling: Sampling, *, eos: Iterable[int] = (), stop_ids: Iterable[int] = (),
+                language: Language[Any] | None = None) -> Guard | None:
+    """What ends a text at which `sampling` and the constraint leave no token; None where no rule forbids any. `eos`, `stop_ids`
+    and `language` as in `build_shapers`."""
     eos = tuple(sorted(eos))
-    made = _made(sampling, Setting(eos, tuple(sorted({*eos, *stop_ids}))))
+    made = _made(sampling, Setting(eos, tuple(sorted({*eos, *stop_ids})), language=language))
     masks = tuple((name, cast(Mask, s)) for name, s in made.items() if s is not None and hasattr(s, "forbids"))
     return Guard(masks) if masks else None
 

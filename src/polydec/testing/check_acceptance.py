@@ -88,7 +88,8 @@ def check_best_tree(tree: Tree, nodes: int, *, beam: int | None = None, depth: i
 
 def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
     """The probability of every path: one pass over the tree of all."""
-    whole, paths = TreeBuilder(1), {(): 0}
+    whole = TreeBuilder(1)
+    paths: dict[tuple[int, ...], int] = {(): 0}
     for n in range(1, depth + 1):
         for path in product(range(target.vocab.size), repeat=n):
             paths[path] = whole.add(paths[path[:-1]], path[-1])
@@ -96,7 +97,8 @@ def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
     async def score() -> Scores:
         return await target.open((0, 1)).score(whole.draft(), Want())
 
-    scores, out = run([score()])[0], {(): 1.0}
+    scores = run([score()])[0]
+    out: dict[tuple[int, ...], float] = {(): 1.0}
     for path in paths:
         if path:
             out[path] = out[path[:-1]] * exp(scores.logp(paths[path[:-1]], path[-1:])[0])

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from polydec.core.decoder import Decoder, answer_one
@@ -13,6 +14,7 @@ from polydec.core.trace import Edited, Event, from_json, replay, to_json
 from polydec.core.types import Exactness
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
+from polydec.families.ar.stats import DraftStats
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -96,6 +98,7 @@ def check_ends(make: Make) -> None:
             assert stopped or len(out.token_ids) == request.max_tokens, f"{len(out.token_ids)} tokens, no end among them"
             assert len(out.token_ids) <= request.max_tokens, f"{len(out.token_ids)} tokens are over max_tokens"
             s = out.stats
+            assert isinstance(s, DraftStats), f"the statistics are {type(s).__name__}"
             assert len(out.token_ids) <= s.passes + s.accepted, "more tokens than passes and accepted drafts account for"
 
 
@@ -131,6 +134,6 @@ def check_choices(make: Make) -> None:
     target, draft = toy(21, 6, sharp=0.5), toy(22, 6, sharp=0.5, cost=0.1)
     decoder = make(target, draft)
     for vary in ("choice", "seed"):
-        requests = [Request(PROMPT, 12, ignore_eos=True, **{vary: i}) for i in range(8)]
+        requests = [replace(Request(PROMPT, 12, ignore_eos=True), **{vary: i}) for i in range(8)]
         texts = [r.token_ids for r in _run(decoder, *requests)]
         assert len(set(texts)) == len(texts), f"requests that differ in {vary} gave the same text"

@@ -38,17 +38,18 @@ def mean_logp(result: Result) -> float:
 
 
 def check_search(make: Make, width: int, *, wide: Wide | None = None, expected: Callable[[Target, int], Ranked] | None = None,
-                 score: Callable[[Result], float] | None = mean_logp) -> None:
+                 score: Callable[[Result], float] | None = mean_logp, ranked: bool = True) -> None:
     """Raise AssertionError unless what `make` gives is a search that can be relied on.
 
     width: the most answers that it gives; wide: the same search at any width, which must find the best texts of all where it is
     as wide as there are texts, ranked by their mean log-probability (None: no width does that); expected: what `make` itself
     finds of a target within a number of tokens, from a reference (None: there is none); score: what a result's score must be,
-    from its log-probabilities (None: something else counts in)."""
+    from its log-probabilities (None: something else counts in); ranked: whether answers are sorted by a score, else they are
+    drawn, in this order."""
     check_refusal(make, width)
     check_sessions(make)
     check_events(make, min(width, 2))
-    check_results(make, min(width, 2), score)
+    check_results(make, min(width, 2), score, ranked)
     check_neighbours(make, min(width, 2))
     if wide is not None:
         check_exhaustive(wide)
@@ -70,7 +71,7 @@ def check_exhaustive(wide: Wide) -> None:
             law = tuple(s for s in shapers if s.reads is not Reads.ARGMAX)
             for stop in ("", "aa", "ba"):
                 want = _brute(target, length, law, stop)[:4]
-                request = Request(PROMPT, length, logprobs=0, n=len(want), writer=_writer(target, stop))
+                request = Request(PROMPT, length, logprobs=0, n=len(want), writer=writer(target, stop))
                 got = best(wide(bend(target, shapers), size ** length), request)
                 _same(got, want, f"law {seed}, {name}, stop {stop!r}, {size ** length} texts at once")
 
@@ -98,29 +99,31 @@ def _brute(target: LM, length: int, shapers: Sequence[Any], stop: str) -> Ranked
     return sorted(((math.log(p) / len(text), text) for text, p in law.items()), reverse=True)
 
 
-def check_results(make: Make, n: int, score: Callable[[Result], float] | None) -> None:
-    """Answers differ and are sorted; each ends where it must; log-probabilities are those of its own tokens, and its score is
-    made of them."""
+def check_results(make: Make, n: int, score: Callable[[Result], float] | None, ranked: bool = True) -> None:
+    """Answers differ and are sorted by their scores; each ends where it must; log-probabilities are those of its own tokens,
+    and its score is made of them."""
     for seed in range(24):
         target = toy(seed, 5, sharp=2.0)
         stop = ("", "ab", "cc", "d")[seed % 4]
         ids = frozenset[int]({2} if seed % 5 == 4 else ())
-        request = Request(PROMPT, 4 + seed % 9, ids, seed % 3 == 1, logprobs=2, n=n, writer=_writer(target, stop))
+        request = Request(PROMPT, 4 + seed % 9, ids, seed % 3 == 1, logprobs=2, n=n, writer=writer(target, stop))
         shapers = (Repetition(1.3), Presence(0.4)) if seed % 2 else ()
         found = best(make(bend(target, shapers)), request)
         texts, scores = [r.token_ids for r in found], [r.score for r in found if r.score is not None]
         assert len(found) == n and [r.choice for r in found] == list(request.choices), "not every choice has an answer"
         assert len(set(texts)) == n, f"one text is given twice: {texts}"
-        assert len(scores) == n and scores == sorted(scores, reverse=True), f"the scores are not sorted: {scores}"
+        assert not ranked or len(scores) == n, f"an answer has no score: {scores}"
+        assert scores == sorted(scores, reverse=True), f"the scores are not sorted: {scores}"
         for r in found:
-            _ends(target, r, request, stop)
-            _noted(bend(target, shapers), r)
+            ends_rightly(target, r, request, stop)
+            noted_rightly(bend(target, shapers), r)
             off = 0.0 if score is None else abs(score(r) - (r.score or 0.0))
             assert off < 1e-9, f"the score {r.score} of {r.token_ids} is not made of its log-probabilities"
             assert r.stats.passes >= 1, "an answer without a pass"
 
 
-def _ends(target: LM, r: Result, request: Request, stop: str) -> None:
+def ends_rightly(target: LM, r: Result, request: Request, stop: str) -> None:
+    """A text ends at its first end, and nowhere else; it reads as its tokens do."""
     ends = request.stop_ids | (frozenset[int]() if request.ignore_eos else target.vocab.eos)
     assert not ends & set(r.token_ids[:-1]), f"{r.token_ids} goes on after an end"
     assert r.token_ids == _cut(target, r.token_ids, stop), f"{r.token_ids} goes on after the stop string {stop!r}"
@@ -132,7 +135,7 @@ def _ends(target: LM, r: Result, request: Request, stop: str) -> None:
     assert stopped or len(r.token_ids) == request.max_tokens, f"{len(r.token_ids)} tokens, no end among them"
 
 
-def _noted(target: Target, r: Result) -> None:
+def noted_rightly(target: Target, r: Result) -> None:
     """The log-probabilities that stand beside a text are its own, from a fresh session that feeds all of it as one chain."""
     async def scores() -> Any:
         session = target.open(PROMPT)
@@ -270,7 +273,8 @@ def _words(target: LM) -> Letters:
     return words
 
 
-def _writer(target: LM, stop: str) -> Callable[[], Writer]:
+def writer(target: LM, stop: str) -> Callable[[], Writer]:
+    """What makes a toy's texts, for a request that ends before this stop string ("" for none)."""
     return lambda: Stops(_words(target), stop or "\n")       # no toy writes a line break
 
 

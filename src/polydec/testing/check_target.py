@@ -62,11 +62,11 @@ class Checker:
     async def after(self, text: Sequence[int]) -> Tensor:
         """The row after prompt and text, by single steps of a fresh session."""
         session, root = self.target.open(self.prompt), self.prompt[-1]
-        for x in (*text, None):
-            row_V = (await session.score(Draft.chain(root), Want())).row(0)
-            if x is not None:
-                session.commit((root,))
-                root = x
+        for x in text:
+            await session.score(Draft.chain(root), Want())
+            session.commit((root,))
+            root = x
+        row_V = (await session.score(Draft.chain(root), Want())).row(0)
         session.close()
         if self.prefill and text:
             session = self.target.open((*self.prompt, *text))

@@ -53,7 +53,8 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
             if not gaps(canvas, block.start, block.stop):
                 break
             look = Look(canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step)
-            before, twice = look.logw_RV.clone(), [unmasker.choose(state, look, r) for r in (Rng.of(seed), StrictRng.of(seed))]
+            streams: tuple[Any, ...] = Rng.of(seed), StrictRng.of(seed)
+            before, twice = look.logw_RV.clone(), [unmasker.choose(state, look, rng) for rng in streams]
             assert twice[0][0] == twice[1][0], "the same laws, state and randomness gave another edit"
             assert torch.equal(before, look.logw_RV), "the model's log-weights were written to"
             edit, state = twice[0]
@@ -159,9 +160,16 @@ def check_closed(make: Make) -> None:
 
 
 def check_refresh(refresh: Refresh) -> None:
-    """Every feed holds the block, an answer's first one everything, and none goes beyond the canvas."""
+    """Every feed ascends, holds a gap of the block and stays inside the canvas; an answer's first one feeds the prompt and the
+    block. Fed by the rule, no position is kept from before its block began that was a gap then."""
     for length, start, stop in ((10, 4, 8), (10, 8, 10), (5, 4, 5), (40, 3, 40)):
-        for step in range(3):
-            feed = refresh.feed(length, range(start, stop), step)
-            assert feed.step == 1 and 0 <= feed.start <= start and stop <= feed.stop <= length, f"{feed} lacks the block"
-            assert step or feed == range(length), f"{feed}: the first pass of a block feeds everything"
+        canvas: Canvas = (*range(start), *(None,) * (length - start))
+        first = list(refresh.feed(canvas, None, range(start, stop), 0))
+        assert first == list(range(len(first))) and len(first) >= stop, f"{first}: the first pass feeds all that is seen"
+        before = canvas
+        for step in range(1, stop - start):
+            canvas = (*range(start + step), *(None,) * (length - start - step))
+            feed = refresh.feed(canvas, before, range(start, stop), step)
+            assert list(feed) == sorted(set(feed)) and feed[0] >= 0 and feed[-1] < length, f"{feed} does not lie in the canvas"
+            assert any(i in feed for i in range(start + step, stop)), f"{feed} has no gap of the block"
+            before = canvas

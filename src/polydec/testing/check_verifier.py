@@ -18,7 +18,7 @@ from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.examples import Siblings
 from polydec.testing.strict import StrictRng
-from polydec.testing.toy import toy
+from polydec.testing.toy import Table, toy
 
 C, D, W = Draw.CERTAIN, Draw.INDEPENDENT, Draw.WITHOUT
 
@@ -43,13 +43,14 @@ def check_verifier(verifier: Verifier, *, laws: int = 2, tolerance: float = 1e-9
     target's for every kind of candidate and mixture of kinds; of LAW and ARGMAX, that a certain row is followed unread;
     of all, that what it accepts is a path without probes and that nothing it was given is written to.
 
-    laws: random laws for each kind of candidates; every second one has four tokens where they can be enumerated.
+    laws: random laws for each of the eleven kinds of candidates; every second one has four tokens where they can be
+    enumerated.
     """
     if verifier.exactness is Exactness.LAW:
         sizes = (3, 4) if _enumerable(verifier, 4) else (3,)
         for n, (name, sources) in enumerate(CANDIDATES.items()):
             for j in range(laws):
-                size = sizes[j % len(sizes)]
+                size = sizes[(n + j) % len(sizes)]
                 _law(verifier, n + len(CANDIDATES) * j, size, Siblings(size, sources), name, 2, tolerance)
         for name in ("one draw", "drawn, then certain"):
             _law(verifier, 7, 3, Siblings(3, CANDIDATES[name], depth=2), f"{name}, two levels", 3, tolerance)
@@ -128,6 +129,9 @@ class Blind:
     def logp(self, i: int, tokens: Any) -> tuple[float, ...]:
         return tuple(0.0 if x == self.only[i] else float("-inf") for x in tokens)
 
+    def exit(self, depth: int, nodes: Any) -> Scores:
+        raise AssertionError("the law of an earlier layer was read")
+
     hidden_NH = None
 
     @property
@@ -136,7 +140,7 @@ class Blind:
 
 
 def _certain(verifier: Verifier) -> None:
-    law_V = toy(1).network.weight[0, 0].log_softmax(-1)
+    law_V = Table(1).weight[0, 0].log_softmax(-1)
     draft = Draft((0, 1, 2, 0, 1), (-1, 0, 0, 2, 3), (C, D, D, C, W), (None, law_V, law_V, None, law_V))
     for only, path, bonus in (((2, 0, 0, 1, 2), (2, 3, 4), 2), ((2, 0, 1, 0, 0), (2,), 1), ((0, 0, 0, 0, 0), (), 0)):
         verdict = verifier.verify(draft, Blind(only), StrictRng.of(0), 1)   # type: ignore[arg-type]

@@ -9,11 +9,13 @@ from polydec.core.decoder import Decoder
 from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Vocab, Want
+from polydec.drafters.eagle import Layered
+from polydec.drafters.heads import Stepped
 from polydec.drafters.lookup import Lookup
 from polydec.drafters.model import FromModel
 from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
-from polydec.families.ar.protocols import Drafter, Tree, Verifier
+from polydec.families.ar.protocols import Drafter, Guess, Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.diffusion.protocols import Unmasker
 from polydec.kit import Artefact
@@ -21,6 +23,8 @@ from polydec.models import ngrams as ngram_tables
 from polydec.models import stop_head
 from polydec.models.artefacts import MODULES
 from polydec.models.costs import Costs
+from polydec.models.eagle import Eagle
+from polydec.models.heads import Heads
 from polydec.models.lm import LM
 from polydec.models.ngrams import NGrams
 from polydec.models.stop_head import StopHead
@@ -86,6 +90,7 @@ def example(kind: type) -> Any:
                                          Unmasker[Any]: Confidence,
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     fill |= {type(one): lambda one=one: one for one in artefacts(toy(1).vocab)}
+    fill |= {Stepped: fill[Heads], Layered: fill[Eagle]}
     return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
                    if f.default is MISSING and f.default_factory is MISSING})
 
@@ -107,14 +112,10 @@ class Siblings:
 
 
 @dataclass(frozen=True)
-class SiblingsGuess:
+class SiblingsGuess(Guess):
     """One session of each source's toy."""
     config: Siblings
     sessions: tuple[Session, ...]
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:

@@ -29,7 +29,7 @@ from unittest import mock
 
 from polydec import api, registry
 from polydec.bench import profile
-from polydec.core.trace import replay
+from polydec.core.trace import Edited, replay
 from polydec.edge import sentence
 from polydec.shapers.sampling import Sampling
 
@@ -289,7 +289,7 @@ def request(r: random.Random, where: Path) -> Case:
             engine = api.Engine(lm)
             edits: dict[int, list[Any]] = {}
             ticket = engine.submit(prompt, **given, on=lambda e: edits.setdefault(e.choice, []).append(e.edit)
-                                   if hasattr(e, "edit") else None)
+                                   if isinstance(e, Edited) else None)
             answer = engine.run([ticket])[0]
         except ValueError as error:
             if sentence(error) != str(error):

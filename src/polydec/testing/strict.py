@@ -24,6 +24,9 @@ class StrictRng:
     def at(self, *names: Any) -> StrictRng:
         return StrictRng(self._rng.at(*names), (*self._name, *names), self._drawn, self._noises)
 
+    def shared(self) -> Rng:
+        return self._rng
+
     def _take(self) -> Rng:
         if self._name in self._drawn | self._noises:
             raise RuntimeError(f"drawn twice under one name: {self._name}")

@@ -114,14 +114,12 @@ class Table:
             for i, (a, b, c, d) in zip(q.given, q.embed.tolist(), strict=True):
                 given[i] = int(a), int(b), int(c), int(d)
         for slot, state in enumerate(given, q.first):
-            if slot <= cache.length:              # committed entries and the first staged one follow the last slot
-                before = slot - 1
-            if slot >= cache.length:
-                p = cache.parent[slot - cache.length]
-                before = cache.length + p
+            # A committed entry follows the slot before it, a staged one its parent.
+            before = slot - 1 if slot < cache.length else cache.length + cache.parent[slot - cache.length]
             above = cache.text[before] if before >= 0 else ((), (0,) * self.layers)
             assert above is not None, "an entry was read before it was fed"
-            wrote, own = list((-1,) * self.layers), cache.text[slot]
+            wrote: list[int] = [-1] * self.layers
+            own = cache.text[slot]
             if layers and layers[0] and own is not None:      # goes on where an earlier pass ended
                 assert own[0] == (*above[0], state[0]), "a state was fed to the slot of another text"
                 wrote = list(own[1])

@@ -31,10 +31,11 @@ class Chain:
         self.size, self.context, self.cost, self.fed = size, context, 1.0, 0
         self._between = lru_cache(None)(self._product)
 
-    def forward(self, queries: Sequence[tuple[Canvas, tuple[int, ...], int]]) -> list[Tensor]:
+    def forward(self, queries: Sequence[tuple[Canvas, tuple[int, ...], int, int]]) -> list[Tensor]:
         """Log-weights at some positions of a canvas, [rows, size + 1]: the last token is the mask, which never follows."""
-        self.fed += sum(n for _, _, n in queries)
-        return [torch.stack([self.law(canvas, r) for r in rows]) for canvas, rows, _ in queries]
+        self.fed += sum(n for _, _, n, _ in queries)
+        return [torch.stack([self.law(canvas[:r // own * own + own] if own else canvas, r) for r in rows])
+                for canvas, rows, _, own in queries]
 
     def law(self, canvas: Canvas, at: int) -> Tensor:
         """Log-weights of a gap, given all known tokens; -inf at the mask token."""
@@ -68,9 +69,11 @@ class Chain:
 
 @dataclass(frozen=True)
 class ToyDenoiser:
-    """A Denoiser over a `Chain`; eos: its EOS id, -1 for none. The mask is the id behind the chain's tokens."""
+    """A Denoiser over a `Chain`; eos: its EOS id, -1 for none; block: positions see no further than to the end of their own
+    block (0: everything). The mask is the id behind the chain's tokens."""
     network: Chain
     eos: int = -1
+    block: int = 0
     family: ClassVar[str] = "diffusion"
     layers: ClassVar[int] = 0
 
@@ -78,10 +81,10 @@ class ToyDenoiser:
     def vocab(self) -> Vocab:
         return Vocab(self.network.size + 1, frozenset({self.eos} if self.eos >= 0 else ()))
 
-    def open(self, length: int) -> ToyBoard:
+    def open(self, length: int, prompt: int = 0) -> ToyBoard:
         if length > self.network.context:
             raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")
-        board = ToyBoard(self.network, length)
+        board = ToyBoard(self.network, length, self.block)
         _OPEN.add(id(board))
         return board
 
@@ -98,15 +101,19 @@ def left_open() -> int:
 
 class ToyBoard:
     """Keeps nothing of earlier passes: what is not fed is read from the canvas all the same."""
-    def __init__(self, network: Chain, length: int) -> None:
-        self._network, self._length, self._fed = network, length, False
+    def __init__(self, network: Chain, length: int, block: int) -> None:
+        self._network, self._length, self._block, self._fed = network, length, block, set[int]()
 
-    async def score(self, canvas: Canvas, rows: Sequence[int], feed: range) -> Tensor:
-        assert len(canvas) == self._length and self._network.context >= feed.stop
-        assert self._fed or feed == range(self._length), "the first pass must feed all"
+    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+        block = self._block
+        assert len(canvas) <= self._length and len(canvas) > feed[-1], "the canvas grew, or is shorter than what is fed"
         assert all(r in feed and canvas[r] is None for r in rows) and list(rows) == sorted(set(rows)) and rows
-        self._fed = True
-        return await Forward(self._network, (canvas, tuple(rows), len(feed)), len(feed))
+        assert list(feed) == sorted(set(feed)), "feeds ascend"
+        self._length = len(canvas)
+        self._fed |= {*feed}
+        seen = range(min(len(canvas), -(-(feed[-1] + 1) // block) * block) if block else len(canvas))
+        assert set(seen) <= self._fed, "a pass sees positions that were never fed"
+        return await Forward(self._network, (canvas, tuple(rows), len(feed), block), len(feed))
 
     def close(self) -> None:
         _OPEN.discard(id(self))

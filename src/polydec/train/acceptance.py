@@ -33,6 +33,7 @@ def measure(student: Llama, teacher: Teacher, samples: Sequence[Sample],
     for s in samples:
         law = (teacher.hidden(s).to(teacher.head_VH.dtype) @ teacher.head_VH.T).float()
         q = student.logits(outputs(student, [s])).float()
+        assert student.tokens is not None, "a draft has a head of its own"
         tokens = student.tokens.long()
         hit = tokens[q.argmax(-1)] == law.argmax(-1)
         p = (law / 0.7).log_softmax(-1)

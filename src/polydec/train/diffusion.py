@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,19 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
 from polydec import files
+from polydec.models import edge, zoo
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
 from polydec.train.loop import Schedule, fit
-from polydec.train.network import Llama, Shape, bidirectional, save_directory
+from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory
 from polydec.train.progress import shown
 from polydec.train.tasks import TASKS, make
-from polydec.train.tokens import tokenizer_files, train_tokenizer
+from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
-VOCAB = 320
+VOCAB = 416
 """Tokens of the tokenizer; the mask is one more."""
 
 LEAST = 1e-3
@@ -32,32 +35,60 @@ LEAST = 1e-3
 class DiffusionSpec:
     """What `train_diffusion` makes.
 
-    out: the directory to write; tasks: names of TASKS, which take turns; steps: optimiser steps; rows: tasks a step; length:
-    positions of a row, question and answer together, the rest of it EOS; width, layers: of the network; seed; rate: the
-    highest learning rate.
+    out: the directory to write; tasks: names of TASKS, which take turns; steps: optimiser steps; rows: tasks a step;
+    shortest, length: the fewest and the most positions of a row, question and answer together, the rest of it EOS (all rows of
+    a step are equally long); width, layers: of the network; seed; rate, muon: the highest learning
+    rates, of AdamW and of Muon, which has the layers' matrices.
+
+    start: a directory to begin with, masked-diffusion or autoregressive, whose tokenizer and sizes are taken (None: random
+    weights); anneal: steps in which more and more of what stands behind a position is shown to it, for one that was
+    autoregressive; shifted: the law of a position is read one before it; block: positions see no further than to the end of
+    their own block of so many (0: everything); causal: an autoregressive model of the same tasks instead, to compare with.
     """
     out: str
     tasks: tuple[str, ...] = tuple(TASKS)
-    steps: int = 6000
-    rows: int = 32
-    length: int = 64
-    width: int = 256
-    layers: int = 6
+    steps: int = 4000
+    rows: int = 64
+    shortest: int = 27
+    length: int = 32
+    width: int = 128
+    layers: int = 4
     seed: int = 0
-    rate: float = 1e-3
+    rate: float = 2e-3
+    muon: float = 0.02
+    start: str | None = None
+    anneal: int = 0
+    shifted: bool = False
+    block: int = 0
+    causal: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "rows", "layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if not 48 <= self.length <= 4096:
-            raise ValueError(f"length is {self.length}: it must lie in 48 to 4096")
+        for name in ("block", "anneal"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
+        if not 16 <= self.length <= 4096:
+            raise ValueError(f"length is {self.length}: it must lie in 16 to 4096")
+        if not 16 <= self.shortest <= self.length:
+            raise ValueError(f"shortest is {self.shortest}: it must lie in 16 to length ({self.length})")
         if self.width < 32 or self.width % 32:
             raise ValueError(f"width is {self.width}: it must be a multiple of 32")
+        if self.causal and (self.block or self.shifted or self.anneal):
+            raise ValueError("causal is on: block, shifted and anneal are of masked-diffusion models")
         if not self.tasks:
             raise ValueError(f"tasks is empty: name some of {', '.join(TASKS)}")
         for name in self.tasks:
             make(name, 0, 0)
+
+
+@dataclass(frozen=True)
+class Student:
+    """What is trained. mask: the id of a gap, the last of the vocabulary."""
+    network: Llama
+    tokenizer: Tokenizer
+    mask: int
 
 
 def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
@@ -66,29 +97,73 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
     Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, or a state that belongs to
     another run."""
     out, began = Path(spec.out), time.perf_counter()
-    tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
-    size = tokenizer.get_vocab_size()
-    shape = Shape(size + 1, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, spec.length)
-    network = bidirectional(Llama(shape, seed=spec.seed))
-    rows = Rows(tokenizer, spec)
+    student = begun(spec)
+    network, rows = student.network, Rows(student.tokenizer, spec)
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT, answer_BT = rows.batch(step)
-        return masked_loss(network, token_BT, answer_BT, size, torch.Generator().manual_seed(spec.seed * 1_000_003 + step)), \
-            token_BT.numel()
+        rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
+        return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
 
-    schedule = Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps))
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
     identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks)}
     out.mkdir(parents=True, exist_ok=True)
     with shown("diffusion", spec.steps) as watch:
         curve = fit(network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
-    end, begin = tokenizer.token_to_id(END), tokenizer.token_to_id(BEGIN)
-    config = {**shape.config(bos=begin, eos=end), "polydec_causal": False, "polydec_mask": size}
-    save_directory(out, network, config, files=tokenizer_files(tokenizer, spec.length), dtype=torch.float32)
+    kind = {} if spec.causal else {"polydec_causal": False, "polydec_mask": student.mask, "polydec_shifted": spec.shifted,
+                                   "polydec_block": spec.block}
+    save(out, student, kind)
     result = {"parameters": sum(p.numel() for p in network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
               "seconds": round(time.perf_counter() - began, 1), "curve": curve}
     files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
     return result
+
+
+def begun(spec: DiffusionSpec) -> Student:
+    """A network to train: a new one, or the one at spec.start. Raises ValueError where there is none of the Llama skeleton."""
+    if spec.start is None:
+        tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
+        size = tokenizer.get_vocab_size()
+        shape = Shape(size + 1, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, spec.length)
+        network = Llama(shape, seed=spec.seed)
+    else:
+        path = Path(zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start).expanduser()
+        with edge.reading(f"start is {str(path)!r}: it cannot be read"):
+            config, weights = edge.read_json(path / "config.json"), load_file(str(path / "model.safetensors"))
+            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            size = config["polydec_mask"] if config.get("polydec_mask") is not None else tokenizer.get_vocab_size()
+            network = from_weights(*_with_mask(config, weights, size), spec.length).requires_grad_(True).train()
+    return Student(network if spec.causal else bidirectional(network), tokenizer, size)
+
+
+def _with_mask(config: dict[str, Any], weights: dict[str, Tensor], mask: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The same with rows up to the mask's: new ones are the mean of the others."""
+    new = mask + 1 - config["vocab_size"]
+    for name in ("model.embed_tokens.weight", "lm_head.weight") if new > 0 else ():
+        if name in weights:
+            weights[name] = torch.cat([weights[name], weights[name].mean(0, keepdim=True).expand(new, -1)])
+    return {**config, "vocab_size": max(mask + 1, config["vocab_size"])}, weights
+
+
+def save(out: Path, student: Student, kind: dict[str, Any]) -> None:
+    """A directory that `polydec.load` reads; kind: fields of its config beside those of the Llama skeleton."""
+    network, tokenizer = student.network, student.tokenizer
+    end, begin = tokenizer.token_to_id(END), tokenizer.token_to_id(BEGIN)
+    config = {**network.s.config(bos=begin, eos=end, tied=network.lm_head is None), **kind}
+    save_directory(out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=torch.float16)
+
+
+def _loss(spec: DiffusionSpec, student: Student, step: int, token_BT: Tensor, answer_BT: Tensor,
+          rng: torch.Generator) -> Tensor:
+    if spec.causal:
+        return next_token_loss(student.network, token_BT, answer_BT)
+    if spec.block:
+        return block_loss(student.network, token_BT, answer_BT, student.mask, rng, spec.block, shifted=spec.shifted)
+    see_TT = None
+    if step < spec.anneal:
+        T = token_BT.shape[1]
+        see_TT = torch.ones(T, T).tril().bool() | (torch.rand(T, T, generator=rng) < step / spec.anneal)
+    return masked_loss(student.network, token_BT, answer_BT, student.mask, rng, shifted=spec.shifted, see_TT=see_TT)
 
 
 def _texts(spec: DiffusionSpec, i: int) -> list[str]:
@@ -104,31 +179,76 @@ class Rows:
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Tokens [rows, length], and which of them belong to the answer. A function of the step alone."""
         spec = self._spec
-        some = [self._row(step * spec.rows + i) for i in range(spec.rows)]
-        return torch.tensor([t for t, _ in some]), torch.tensor([[i >= n for i in range(spec.length)] for _, n in some])
+        length = random.Random(f"{spec.seed} {step}").randint(spec.shortest, spec.length)
+        some = [self._row(step * spec.rows + i, length) for i in range(spec.rows)]
+        return torch.tensor([t for t, _ in some]), torch.tensor([[i >= n for i in range(length)] for _, n in some])
 
-    def _row(self, i: int) -> tuple[Sequence[int], int]:
+    def _row(self, i: int, length: int) -> tuple[Sequence[int], int]:
         spec = self._spec
         question, answer = _texts(spec, i)
         asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
         said = self._ids(answer + END)
-        left = spec.length - len(asked) - len(said)
+        left = length - len(asked) - len(said)
         if left < 0:
-            raise ValueError(f"length is {spec.length}: task {question!r} and its answer take {spec.length - left} positions")
-        return [*asked, *said, *[self._tokenizer.token_to_id(END)] * left], len(asked)
+            raise ValueError(f"shortest is {spec.shortest}: task {question!r} and its answer take {length - left} positions")
+        return [*asked, *said, *[mark_id(self._tokenizer, END)] * left], len(asked)
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def masked_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, mask: int, rng: torch.Generator) -> Tensor:
+def masked_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, mask: int, rng: torch.Generator, *,
+                shifted: bool = False, see_TT: Tensor | None = None) -> Tensor:
     """The bound on an answer's negative log-likelihood, in nats a token of it: of each row a share t of the answer is masked, t
     uniform and spread evenly over the batch, and the cross-entropy at the masked positions is weighted by 1 / t."""
     B = len(token_BT)
     spread_B = (torch.rand((), generator=rng) / B + torch.arange(B) / B) % 1
     t_B1 = ((1 - LEAST) * spread_B + LEAST)[:, None]
     hidden_BT = (torch.rand(token_BT.shape, generator=rng) < t_B1) & answer_BT
-    logits = network(token_BT.masked_fill(hidden_BT, mask)).float()
-    logits = logits.index_fill(-1, torch.tensor([mask]), float("-inf"))         # a mask is never written
-    loss_BT = F.cross_entropy(logits.transpose(1, 2), token_BT, reduction="none") * hidden_BT / t_B1
+    logits = network(token_BT.masked_fill(hidden_BT, mask), None, see_TT)
+    loss_BT = cross_entropy(logits, token_BT, mask, shifted=shifted) * hidden_BT / t_B1
     return (loss_BT.sum(1) / answer_BT.sum(1)).mean()
+
+
+def block_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, mask: int, rng: torch.Generator, block: int, *,
+               shifted: bool = False) -> Tensor:
+    """Cross-entropy in nats a token of an answer, for a block-causal network. Every block of a row has a share of its own of
+    its answer masked, uniform in 0 to 1, and a second copy masks just the others (complementary masks: each token is asked for
+    once, with no weight). Each copy stands before the clean row in one sequence, whose blocks it may look back at.
+
+    Source: Arriola et al., block diffusion (2025); Wu et al., Fast-dLLM v2 (2025).
+    """
+    (B, T), n = token_BT.shape, -(-token_BT.shape[1] // block)
+    t_BT = torch.rand(B, n, generator=rng).repeat_interleave(block, 1)[:, :T]
+    first_BT = (torch.rand(B, T, generator=rng) < t_BT) & answer_BT
+    hidden = torch.cat([first_BT, answer_BT & ~first_BT])
+    clean = token_BT.repeat(2, 1)
+    logits = network(torch.cat([clean.masked_fill(hidden, mask), clean], 1), torch.arange(T).repeat(2), block_sight(T, block))
+    loss = cross_entropy(logits[:, :T], clean, mask, shifted=shifted) * hidden
+    return loss.sum() / hidden.sum()
+
+
+def block_sight(length: int, block: int) -> Tensor:
+    """Who sees whom of a noisy row and the clean one behind it, [2 length, 2 length]: the noisy one its own block, and of the
+    clean one the blocks before; the clean one itself up to the end of the block."""
+    at = torch.arange(length) // block
+    same, before = at[:, None] == at, at[:, None] > at
+    return torch.cat([torch.cat([same, before], 1), torch.cat([torch.zeros_like(same), same | before], 1)])
+
+
+def next_token_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor) -> Tensor:
+    """Cross-entropy in nats a token of an answer, EOS behind the first one left out."""
+    end = token_BT[:, -1:]
+    last_BT = answer_BT & ((token_BT == end) & answer_BT).cumsum(1).le(1)
+    loss_BT = F.cross_entropy(network(token_BT[:, :-1]).float().transpose(1, 2), token_BT[:, 1:], reduction="none")
+    return (loss_BT * last_BT[:, 1:]).sum() / last_BT[:, 1:].sum()
+
+
+def cross_entropy(logits_BTV: Tensor, token_BT: Tensor, mask: int, *, shifted: bool = False) -> Tensor:
+    """Of each position, in nats, [B, T]; a mask is never written. shifted: the law of a position stands one before it (the
+    first position has none, and 0 there)."""
+    logits_BTV = logits_BTV.float().index_fill(-1, torch.tensor([mask]), float("-inf"))
+    if not shifted:
+        return F.cross_entropy(logits_BTV.transpose(1, 2), token_BT, reduction="none")
+    loss_BT = F.cross_entropy(logits_BTV[:, :-1].transpose(1, 2), token_BT[:, 1:], reduction="none")
+    return F.pad(loss_BT, (1, 0))

@@ -24,10 +24,10 @@ from polydec.train.acceptance import Acceptance, measure
 from polydec.train.divergence import acceptance, divergence
 from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
+from polydec.train.own_text import write_text
 from polydec.train.progress import shown
 from polydec.train.selfplay import Mode, Sample
 from polydec.train.teacher import Laws, Teacher
-from polydec.train.text import gather
 
 POLICIES: Mapping[str, float] = {"target": 0.0, "mixed": 0.5, "on-policy": 1.0}      # share of steps on the draft's own text
 
@@ -39,10 +39,11 @@ class DraftSpec:
     out: the directory to write; target: a checkpoint of the Llama skeleton, by any name that `polydec.load` takes; data:
     where the prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of samples (None: out/text.jsonl, written by
     the target first, `each` prompts a kind, answers of at most `max_tokens`); divergence: fkl | rkl | jsd | tvd (beta: of
-    jsd); policy: whose text, target | mixed | on-policy; temperature: of both laws (above 0); tokens: how many the draft can
-    propose, the most frequent of the text (0: all); layers, width (0: the target's), inner (0: the target's share of the
-    width), kv_heads (0: the target's where the width is); steps; rows: samples a step; rate, muon: learning rates;
-    context: longest sequence in training; seed; bf16: None measures whether it is faster.
+    jsd); tasks: (kind of prompt, divergence) where a kind has one of its own; policy: whose text, target | mixed | on-policy;
+    own: share of the steps on the draft's own text, 0 to 1 (None: what the policy says); temperature: of both laws (above 0);
+    tokens: how many the draft can propose, the most frequent of the text (0: all); layers, width (0: the target's), inner (0:
+    the target's share of the width), kv_heads (0: the target's where the width is); steps; rows: samples a step; rate, muon:
+    learning rates; context: longest sequence in training; seed; bf16: None measures whether it is faster.
     """
     out: str
     target: str = "zoo:smollm2"
@@ -52,7 +53,9 @@ class DraftSpec:
     max_tokens: int = 256
     divergence: str = "fkl"
     beta: float = 0.5
+    tasks: tuple[tuple[str, str], ...] = ()
     policy: str = "target"
+    own: float | None = None
     temperature: float = 1.0
     tokens: int = 8192
     layers: int = 1
@@ -69,7 +72,13 @@ class DraftSpec:
     save_every: int = 50
 
     def __post_init__(self) -> None:
-        divergence(self.divergence, self.beta)
+        for name in (self.divergence, *(d for _, d in self.tasks)):
+            divergence(name, self.beta)
+        for kind, _ in self.tasks:
+            if kind not in selfplay.SOURCES:
+                raise ValueError(f"tasks names {kind!r}: it must be one of {', '.join(selfplay.SOURCES)}")
+        if self.own is not None and not 0 <= self.own <= 1:
+            raise ValueError(f"own is {self.own}: it must lie in 0 to 1")
         if self.policy not in POLICIES:
             raise ValueError(f"policy is {self.policy!r}: it must be one of {', '.join(POLICIES)}")
         if not self.temperature > 0:
@@ -93,7 +102,7 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
-        gather(checkpoint.load(spec.target), path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
+        write_text(checkpoint.load(spec.target), path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
     samples = [s for s in selfplay.read(path, shape.vocab)
                if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context]
     if not samples:
@@ -163,6 +172,11 @@ class Lesson:
     eos: frozenset[int]
     apart: range = range(0)
 
+    @property
+    def share(self) -> float:
+        """Of the steps those on the draft's own text."""
+        return POLICIES[self.spec.policy] if self.spec.own is None else self.spec.own
+
     @cached_property
     def taught(self) -> list[int]:
         """The samples that are trained on."""
@@ -174,11 +188,13 @@ class Lesson:
         return torch.cat(parts).mean()
 
     def divergence(self, samples: Sequence[Sample], laws: Laws) -> Tensor:
-        """Of every output token, in nats."""
-        return divergence(self.spec.divergence, self.spec.beta)(*self.rows(samples, laws))
+        """Of every output token, in nats, each kind of prompt by its own."""
+        rows, sizes, own = self.rows(samples, laws), [len(s.output_ids) for s in samples], dict(self.spec.tasks)
+        parts = zip(samples, *(t.split(sizes) for t in rows), strict=True)
+        return torch.cat([divergence(own.get(s.kind, self.spec.divergence), self.spec.beta)(*part) for s, *part in parts])
 
     def loss(self, step: int) -> tuple[Tensor, int]:
-        own = np.random.default_rng([self.spec.seed, 1, step]).random() < POLICIES[self.spec.policy]
+        own = np.random.default_rng([self.spec.seed, 1, step]).random() < self.share
         lengths = tuple(len(self.samples[i].prompt_ids) + len(self.samples[i].output_ids) for i in self.taught)
         chosen = [self.taught[i] for i in batch_of(lengths, self.spec.rows, self.spec.seed, step)]
         samples, laws = [self.samples[i] for i in chosen], self.laws_of(chosen)
@@ -189,6 +205,7 @@ class Lesson:
 
     def rows(self, samples: Sequence[Sample], laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
         """Of all output tokens log p and log q over the draft's tokens, and p of the others."""
+        assert self.student.tokens is not None, "a draft has a head of its own"
         t, head = self.spec.temperature, self.teacher.head_VH[self.student.tokens.long()]
         with precision(self.fast):
             logits = self.student.logits(outputs(self.student, samples)).float()

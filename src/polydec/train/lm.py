@@ -26,7 +26,7 @@ from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
 from polydec.train.progress import shown
-from polydec.train.tokens import tokenizer_files, train_tokenizer
+from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     tokenizer = find_tokenizer(spec, out, [t for p in parts.values() for t in p.train[:len(p.train) // 2]], shape.vocab)
     if tokenizer.get_vocab_size() > shape.vocab:
         raise ValueError(f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}")
-    begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
+    begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
     corpus = encode(tokenizer, parts)
     student = Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
     fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
@@ -218,7 +218,7 @@ def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> 
 
 
 def encode(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> Corpus:
-    end = tokenizer.token_to_id(END)
+    end = mark_id(tokenizer, END)
     train, held, size = {}, {}, {}
     for kind, part in parts.items():
         train[kind] = pack([e.ids for e in tokenizer.encode_batch_fast(list(part.train), add_special_tokens=False)], end)

@@ -12,8 +12,9 @@ import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from polydec.edge import Record, checked, sentence
+from polydec.edge import Record, check, sentence
 from polydec.files import replace
+from polydec.train.muon import Muon
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def optimisers(network: nn.Module, s: Schedule) -> list[torch.optim.Optimizer]:
     groups = [{"params": g, "weight_decay": w} for g, w in ((decayed, s.weight_decay), (plain, 0.0)) if g]
     out: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=s.rate, betas=(0.9, 0.95), eps=1e-8)]
     if deep:
-        out.append(torch.optim.Muon(deep, lr=s.muon, weight_decay=s.weight_decay))
+        out.append((torch.optim.Muon if bf16_is_native() else Muon)(deep, lr=s.muon, weight_decay=s.weight_decay))
     return out
 
 
@@ -188,7 +189,7 @@ def read_state(path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimi
         content = torch.load(path, weights_only=True)
     except Exception as e:
         raise ValueError(sentence(f"{path} is not a readable checkpoint: {anew} ({e})")) from None
-    saved = checked(State, content, f"{path} is not a checkpoint of training ({anew})")
+    saved = check(State, content, f"{path} is not a checkpoint of training ({anew})")
     if saved.identity != known:
         other = [k for k in {*known, *saved.identity} if known.get(k) != saved.identity.get(k)]
         raise ValueError(sentence(f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
@@ -223,9 +224,14 @@ def precision(enabled: bool) -> Any:
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
 
 
+def bf16_is_native() -> bool:
+    """Whether this machine has bf16 arithmetic of its own."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def bf16_is_faster(width: int = 512, rows: int = 1024) -> bool:
     """Whether a matrix product in bf16 is measurably faster than in fp32 here; False without bf16 arithmetic, unmeasured."""
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not bf16_is_native():
         return False
 
     def seconds(dtype: torch.dtype) -> float:
@@ -233,7 +239,7 @@ def bf16_is_faster(width: int = 512, rows: int = 1024) -> bool:
         best = math.inf
         for _ in range(5):
             start = time.perf_counter()
-            a @ b
+            torch.matmul(a, b)
             best = min(best, time.perf_counter() - start)
         return best
     return seconds(torch.bfloat16) < 0.9 * seconds(torch.float32)

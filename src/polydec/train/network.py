@@ -85,13 +85,13 @@ class Attention(nn.Module):
         self.q_proj, self.k_proj = nn.Linear(s.width, s.width, bias=False), nn.Linear(s.width, kv, bias=False)
         self.v_proj, self.o_proj = nn.Linear(s.width, kv, bias=False), nn.Linear(s.width, s.width, bias=False)
 
-    def forward(self, x_BTH: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    def forward(self, x_BTH: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None) -> Tensor:
         B, T, _ = x_BTH.shape
         s = self.s
         q, k, v = (p(x_BTH).view(B, T, -1, s.head).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cos_TD, sin_TD), rotate(k, cos_TD, sin_TD)
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        y = F.scaled_dot_product_attention(q, k, v, see_TT, is_causal=self.causal and see_TT is None)
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
@@ -111,14 +111,17 @@ class Layer(nn.Module):
         self.input_layernorm, self.post_attention_layernorm = Norm(s.width, s.eps), Norm(s.width, s.eps)
         self.self_attn, self.mlp = Attention(s), Mlp(s)
 
-    def forward(self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos_TD, sin_TD)
+    def forward(self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos_TD, sin_TD, see_TT)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Trunk(nn.Module):
     """Everything but the head. `outer`: an embedding table that belongs to somebody else (frozen, not saved), widened by
     `embed_tokens.proj` where its width is another."""
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, s: Shape, outer: Tensor | None = None) -> None:
         super().__init__()
         self.s = s
@@ -130,14 +133,17 @@ class Trunk(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def forward(self, token_BT: Tensor) -> Tensor:
+    def forward(self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None) -> Tensor:
         x, T = self.embed_tokens(token_BT), token_BT.shape[1]
+        cos_TD, sin_TD = (t[:T] if position_T is None else t[position_T] for t in (self.cos, self.sin))
         for layer in self.layers:
-            x = layer(x, self.cos[:T], self.sin[:T])
+            x = layer(x, cos_TD, sin_TD, see_TT)
         return self.norm(x)
 
 
 class Borrowed(nn.Module):
+    weight: Tensor
+
     def __init__(self, table_VE: Tensor, width: int) -> None:
         super().__init__()
         self.register_buffer("weight", table_VE, persistent=False)
@@ -149,7 +155,13 @@ class Borrowed(nn.Module):
 
 
 class Llama(nn.Module):
-    """logits over all tokens, or over `tokens` (int, C) only, with a head of its own."""
+    """logits over all tokens, or over `tokens` (int, C) only, with a head of its own.
+
+    position_T: where the tokens stand (None: one behind the other); see_TT: whom each sees (None: all before it, or, where
+    the network is bidirectional, all).
+    """
+    tokens: Tensor | None
+
     def __init__(self, s: Shape, *, outer: Tensor | None = None, tokens: Tensor | None = None, seed: int = 0) -> None:
         super().__init__()
         self.s = s
@@ -168,8 +180,8 @@ class Llama(nn.Module):
         table = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
         return F.linear(hidden, table)
 
-    def forward(self, token_BT: Tensor) -> Tensor:
-        return self.logits(self.model(token_BT))
+    def forward(self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None) -> Tensor:
+        return self.logits(self.model(token_BT, position_T, see_TT))
 
 
 def from_weights(config: Mapping[str, Any], weights: Mapping[str, Tensor], context: int | None = None) -> Llama:

@@ -15,8 +15,8 @@ from polydec.files import replace
 from polydec.models import checkpoint
 from polydec.models.ngrams import LAST, MIX, NGrams, save
 from polydec.train import selfplay
+from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample
-from polydec.train.text import gather
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     if point.lm.vocab.size > LAST:
         raise ValueError(f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}")
     if spec.text is None:
-        gather(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
+        write_text(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
     samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
         raise ValueError(f"text is {str(path)!r}: no sample in it")

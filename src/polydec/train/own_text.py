@@ -11,10 +11,12 @@ from torch import Tensor
 
 from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
+from polydec.models.checkpoint import Checkpoint
 from polydec.models.lm import LM
 from polydec.models.text import Text
 from polydec.train import selfplay
 from polydec.train.data import data_root
+from polydec.train.progress import counted
 from polydec.train.selfplay import Mode, Sample
 
 
@@ -36,18 +38,23 @@ class Gathering(Protocol):
     def seed(self) -> int: ...
 
 
+def write_text(point: Checkpoint, path: Path, data: str | None, each: int, *, max_tokens: int, seed: int) -> None:
+    """Let the target answer `each` prompts a kind into `path`, each in the mode of its own, and a tenth as many held-out ones
+    into held.jsonl beside it. What is there already is passed over. data: where the prompts are, as in `data_root`."""
+    for file, count, held in ((path, each, False), (path.with_name("held.jsonl"), max(1, each // 10), True)):
+        with counted(f"writing {file.name}") as watch:
+            selfplay.write(file, point.lm, point.text, data_root(data), count, max_tokens=max_tokens, seed=seed, held=held,
+                           watch=watch)
+
+
 def gather(spec: Gathering, lm: LM, text: Text, held: bool) -> list[Sample]:
     """The target's answers at the temperature, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many)."""
     path = Path(spec.text) if spec.text and not held else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
     if not path.exists():
-        asked: list[tuple[str, tuple[int, ...], Mode]] = []
-        for kind, user in selfplay.prompts(data_root(spec.data), max(1, spec.each // 3) if held else spec.each, held=held,
-                                           seed=spec.seed, longest=800):
-            ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
-            if len(ids) + spec.max_tokens <= lm.network.context:
-                asked.append((kind, ids, Mode(spec.temperature, 1.0)))
         part = path.with_name(f"{path.stem}.part.jsonl")          # what an interrupted run has collected counts
-        selfplay.collect(part, lm, asked, max_tokens=spec.max_tokens, seed=spec.seed, live=8)
+        selfplay.write(part, lm, text, data_root(spec.data), max(1, spec.each // 3) if held else spec.each, held=held,
+                       max_tokens=spec.max_tokens, seed=spec.seed, live=8, mode=Mode(spec.temperature, 1.0), longest=800,
+                       room=spec.max_tokens)
         part.rename(path)
     samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
     if not samples:
@@ -55,37 +62,58 @@ def gather(spec: Gathering, lm: LM, text: Text, held: bool) -> list[Sample]:
     return samples
 
 
+WINDOW = 3
+"""Tokens that a drafter may read with a state, at most."""
+
+
 @dataclass(frozen=True, eq=False)
 class Lessons:
-    """The target's text, answer after answer. state_NH: before each token, as sessions give them; token_N: what was written
-    there; end_N: where the row's answer ends."""
+    """The target's text with the prompts, text after text. state_NH: before each token, as sessions give them; entry_ND: the
+    same at the depths that a drafter reads, one behind another (none: state_NH); window_NW: the last tokens up to the one
+    written there (the first is repeated where there are fewer); answer_N: whether the target wrote it; end_N: where the row's
+    text ends."""
     state_NH: Tensor
-    token_N: Tensor
+    entry_ND: Tensor
+    window_NW: Tensor
+    answer_N: Tensor
     end_N: Tensor
 
     @staticmethod
-    def of(lm: LM, samples: Sequence[Sample], prompts: bool = False) -> Lessons:
-        """prompts: of all tokens but a prompt's first, else of the answers alone."""
-        state, token, size = list[Tensor](), list[int](), list[int]()
+    def of(lm: LM, samples: Sequence[Sample], depths: Sequence[int] = ()) -> Lessons:
+        state, entry, window, answer, size = list[Tensor](), list[Tensor](), list[list[int]](), list[bool](), list[int]()
         for s in samples:
-            first, ids = 1 if prompts else len(s.prompt_ids), (*s.prompt_ids, *s.output_ids)
-            state.append(states(lm, ids)[first - 1:])
-            token += ids[first:]
-            size.append(len(ids) - first)
+            ids = (*s.prompt_ids, *s.output_ids)
+            own, low = states(lm, ids, depths)
+            state.append(own)
+            entry.append(low)
+            early = (*[ids[0]] * WINDOW, *ids[1:])
+            window += [list(early[i:i + WINDOW]) for i in range(1, len(ids))]
+            answer += [i >= len(s.prompt_ids) for i in range(1, len(ids))]
+            size.append(len(ids) - 1)
         sizes = torch.tensor(size)
-        return Lessons(torch.cat(state), torch.tensor(token), sizes.cumsum(0).repeat_interleave(sizes))
+        return Lessons(torch.cat(state), torch.cat(entry), torch.tensor(window), torch.tensor(answer),
+                       sizes.cumsum(0).repeat_interleave(sizes))
 
-    def ahead(self, n: int) -> Tensor:
-        """Rows whose answer goes on for n tokens behind their own."""
-        at_N = torch.arange(len(self.token_N))
-        return at_N[at_N + n < self.end_N]
+    @property
+    def token_N(self) -> Tensor:
+        """What was written."""
+        return self.window_NW[:, -1]
+
+    def pieces(self, length: int, ahead: int) -> Tensor:
+        """First rows of pieces of so many tokens that end within an answer, with `ahead` further tokens behind them."""
+        at_N = torch.arange(len(self.window_NW))
+        at_N = at_N[at_N + length + ahead <= self.end_N]
+        return at_N[self.answer_N[at_N + length - 1]]
 
 
-def states(lm: LM, ids: Sequence[int]) -> Tensor:
-    """After each of these tokens but the last, fp32. Raises ValueError where the target shows none."""
+def states(lm: LM, ids: Sequence[int], depths: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """After each of these tokens but the last, fp32: after the last layer, and at these depths, one behind another (none: the
+    same). Raises ValueError where the target shows none."""
     session = lm.open(ids)
-    hidden_NH = run([session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True))])[0].hidden_NH
+    scores = run([session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True, exits=tuple(depths)))])[0]
     session.close()
-    if hidden_NH is None:
+    if scores.hidden_NH is None:
         raise ValueError("target shows no hidden states: nothing can be trained on them")
-    return hidden_NH.float()
+    last_NH, nodes = scores.hidden_NH.float(), range(len(ids) - 1)
+    low = [scores.exit(d, nodes).hidden_NH.float() for d in depths]  # pyright: ignore[reportOptionalMemberAccess]
+    return last_NH, torch.cat(low, -1) if low else last_NH

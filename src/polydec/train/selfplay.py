@@ -104,13 +104,15 @@ def answers(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_t
 
 
 def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: int = 256, seed: int = 0, live: int = 32,
-          held: bool = False, watch: Callable[[int, int], None] = lambda n, of: None) -> None:
-    """Answers to the prompts of `root`, collected in `path`. watch(answered, of how many)."""
+          held: bool = False, mode: Mode | None = None, longest: int = 2400, room: int = 32,
+          watch: Callable[[int, int], None] = lambda n, of: None) -> None:
+    """Answers to the prompts of `root`, collected in `path`. mode: of all answers, None: each prompt has its own; longest:
+    characters of a prompt; room: tokens of the context that a prompt must leave; watch(answered, of how many)."""
     asked: list[tuple[str, tuple[int, ...], Mode]] = []
-    for kind, user in prompts(root, each, held=held, seed=seed):
+    for kind, user in prompts(root, each, held=held, seed=seed, longest=longest):
         ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
-        if len(ids) + 32 <= lm.network.context:
-            asked.append((kind, ids, mode_of(user)))
+        if len(ids) + room <= lm.network.context:
+            asked.append((kind, ids, mode_of(user) if mode is None else mode))
     collect(path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, watch=watch)
 
 
@@ -170,7 +172,7 @@ def read(path: Path, size: int | None = None) -> list[Sample]:
 
 
 def _sample(line: bytes, what: str) -> Sample:
-    return edge.checked(_Line, edge.parse_object(line, what), what).sample
+    return edge.check(_Line, edge.parse_object(line, what), what).sample
 
 
 def _is_sample(line: bytes) -> bool:

@@ -2,10 +2,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lea", "Mia", "Noel", "Olga", "Pia")
+DIGITS = "0123456789"
+ITEMS = 6
+"""Of a list."""
 TOWNS = ("Arles", "Bonn", "Cork", "Delft", "Essen", "Faro", "Ghent", "Hull", "Izmir", "Jena", "Kyoto", "Lima")
 
 
@@ -18,31 +22,73 @@ class Task:
 
 def _copy(r: random.Random) -> Task:
     items = _items(r)
-    return Task("copy: " + " ".join(items), " ".join(items))
+    return Task(f"copy: {items}", items)
 
 
 def _reverse(r: random.Random) -> Task:
     items = _items(r)
-    return Task("reverse: " + " ".join(items), " ".join(reversed(items)))
+    return Task(f"reverse: {items}", items[::-1])
 
 
 def _sort(r: random.Random) -> Task:
     items = _items(r)
-    return Task("sort: " + " ".join(items), " ".join(sorted(items)))
+    return Task(f"sort: {items}", "".join(sorted(items)))
+
+
+def _shuffle(r: random.Random) -> Task:
+    items = r.sample(DIGITS, ITEMS)
+    return Task("shuffle: " + "".join(items), "".join(r.sample(items, ITEMS)))
+
+
+def _fill(r: random.Random) -> Task:
+    start = r.randrange(10)
+    items = "".join(DIGITS[(start + i) % 10] for i in range(ITEMS))
+    shown = r.randrange(ITEMS)
+    seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
+    return Task("fill: " + " ".join(seen), items)
+
+
+def _pick(r: random.Random) -> Task:
+    items = _items(r)
+    return Task(f"pick: {items}", r.choice(items) * ITEMS)
+
+
+def _count(r: random.Random) -> Task:
+    seen = _items(r)
+    start = r.choice(seen)
+    return Task(f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(ITEMS)))
+
+
+def _chain(r: random.Random) -> Task:
+    places = r.sample(DIGITS, ITEMS - 1)
+    steps = [a + b for a, b in pairwise(places)]
+    return Task(f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:]))
+
+
+def _sums(r: random.Random) -> Task:
+    items = _items(r)
+    sums = [sum(map(int, items[:i + 1])) % 10 for i in range(ITEMS)]
+    return Task(f"sums: {items}", "".join(map(str, sums)))
 
 
 def _slots(r: random.Random) -> Task:
     name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
-    said = [f"{name} lives in {town}", f"and is {age} years old"]
-    return Task(f"slots: {said[0]} {said[1]}", f"name={name} town={town} age={age}")
+    return Task(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
 
 
-def _items(r: random.Random) -> list[str]:
-    return [r.choice("abcdefghijklmnopqrst") for _ in range(r.randint(3, 6))]
+def _items(r: random.Random) -> str:
+    return "".join(r.choice(DIGITS) for _ in range(ITEMS))
 
 
-TASKS: Mapping[str, Callable[[random.Random], Task]] = {"copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots}
-"""By name, what makes one."""
+TASKS: Mapping[str, Callable[[random.Random], Task]] = {
+    "copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots, "fill": _fill, "shuffle": _shuffle, "sums": _sums,
+    "pick": _pick, "count": _count, "chain": _chain}
+"""By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that go up by one, some of them
+hidden; any order; running sums, their last digits; any one digit six times; up by one from any of the digits; where steps
+lead. Of the last five the tokens of an answer depend on each other: one pass cannot know them all."""
+
+SHIPPED = ("copy", "slots", "fill", "shuffle", "sums", "pick", "count")
+"""What the embedded models know."""
 
 
 def make(name: str, seed: int, number: int, held: bool = False) -> Task:
@@ -51,3 +97,36 @@ def make(name: str, seed: int, number: int, held: bool = False) -> Task:
     if name not in TASKS:
         raise ValueError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
     return TASKS[name](random.Random(f"{name} {seed} {number} {held}"))
+
+
+def right(name: str, question: str, answer: str) -> bool:
+    """Whether an answer is right. A shuffle, a pick and a count have several right answers, the others one."""
+    said = question.partition(": ")[2]
+    items = said.split(" ")
+    if name == "shuffle":
+        return sorted(answer) == sorted(said)
+    if name == "pick":
+        return answer in {x * ITEMS for x in said}
+    if name == "count":
+        return answer in {_counted([x, *"_" * (ITEMS - 1)]) for x in said}
+    return answer == {
+        "copy": lambda: said, "reverse": lambda: said[::-1], "sort": lambda: "".join(sorted(said)),
+        "slots": lambda: "name: {} town: {} age: {}".format(*said.split(", ")),
+        "fill": lambda: _counted(items),
+        "sums": lambda: "".join(str(sum(map(int, said[:i + 1])) % 10) for i in range(len(said))),
+        "chain": lambda: _walked(items[0], dict(map(tuple, items[2:])))}[name]()
+
+
+def _counted(items: Sequence[str]) -> str:
+    """Digits that go up by one, from those that are shown."""
+    at, shown = next((i, int(x)) for i, x in enumerate(items) if x != "_")
+    return "".join(DIGITS[(shown - at + i) % 10] for i in range(len(items)))
+
+
+def _walked(place: str, steps: Mapping[str, str]) -> str:
+    """Where the steps lead from a place."""
+    out = ""
+    while place in steps:
+        place = steps[place]
+        out += place
+    return out

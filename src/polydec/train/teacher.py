@@ -133,7 +133,7 @@ def _known(of: Path) -> _States | None:
     if not of.exists():
         return None
     try:
-        return edge.checked(_States, edge.read_json(of), str(of))
+        return edge.check(_States, edge.read_json(of), str(of))
     except ValueError:
         return None
 

@@ -29,6 +29,14 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096) -> Tokenizer:
     return tokenizer
 
 
+def mark_id(tokenizer: Tokenizer, mark: str) -> int:
+    """The id of one of our marks. Raises ValueError where the tokenizer does not have it."""
+    token = tokenizer.token_to_id(mark)
+    if token is None:
+        raise ValueError(f"tokenizer has no token {mark}: one that was trained here, or beside a model of the zoo, has it")
+    return token
+
+
 def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
     """What a Hugging Face directory holds besides the weights: file name to content."""
     ids = {"bos_token_id": tokenizer.token_to_id(BEGIN), "eos_token_id": tokenizer.token_to_id(END)}

@@ -57,8 +57,11 @@ async def filled(session: Session, root: int, levels: Sequence[int], budget: Bud
             only, room = scores.certain(node), budget.nodes + 1 - len(draft)
             if room < 1:
                 break
-            law_V = None if only is not None else scores.row(node)
-            tokens = (only,) if law_V is None else pick(node, depth, law_V, min(width, room))
+            if only is not None:
+                law_V, tokens = None, (only,)
+            else:
+                law_V = scores.row(node)
+                tokens = pick(node, depth, law_V, min(width, room))
             for token in tokens:
                 q = sure(scores, node, token, budget.graded) if law_V is None else exp(law_V[token])
                 if budget.go_on(depth, q):

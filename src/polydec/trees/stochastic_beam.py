@@ -83,6 +83,7 @@ class StochasticBeam:
             if parent.only is not None:
                 token, q, share, parent.left = parent.only, sure(scores, parent.node, parent.only, budget.graded), 1.0, 0.0
             else:
+                assert parent.q_V is not None and parent.left_V is not None
                 token = here.categorical(parent.left_V)
                 q = share = float(parent.q_V[token])
                 parent.left_V[token] = 0.0

@@ -33,8 +33,5 @@ class Entropy:
 
     def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
         look = look.inside()
-        logp_RV = look.logp_RV
-        p_RV = logp_RV.exp()
-        entropy_R = -(p_RV * logp_RV.masked_fill(p_RV == 0, 0.0)).sum(-1)
-        chosen = best(-entropy_R, due(state, self.steps, len(look.rows)))
+        chosen = best(-look.entropy_R, due(state, self.steps, len(look.rows)))
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

@@ -23,9 +23,10 @@ class Guess(Protocol):
 
     @property
     def price(self) -> float:
-        """Milliseconds that one proposal takes, whatever comes of it; 0.0 where that is not worth counting. Who holds drafters
-        adds theirs up. What a draft model takes for each token is `Costs.draft_ms`, which is counted by the token."""
-        ...
+        """Milliseconds that one proposal takes, whatever comes of it; 0.0 where that is not worth counting, which a guess has
+        from here if it derives from this class. Who holds drafters adds theirs up. What a draft model takes for each token is
+        `Costs.draft_ms`, which is counted by the token."""
+        return 0.0
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         """A draft below `root`; `position` is that of the first drafted token. Own draws are made at

@@ -7,14 +7,14 @@ from typing import Any
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Target
-from polydec.core.request import Request, Result
+from polydec.core.request import Guard, Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript, logprobs
 from polydec.core.types import Exactness, Reads, Vocab
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.ar.protocols import Drafter, Policy, Verifier
 from polydec.families.ar.stats import DraftStats
-from polydec.families.ar.walk import Walk
+from polydec.families.ar.walk import Round, Walk
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Speculative:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request: the prompt is fed once, and each choice goes on from a fork of the session."""
         texts = [into.open(choice) for choice in request.choices]
-        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+        base = Reads.NOTHING if request.logprobs is None and request.guard is None else Reads.ROW
         walk = await Walk.open(self, request.prompt, base=base, whole=request.n > 1)
         walks = [walk]
         try:
@@ -60,9 +60,20 @@ async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript) -> Result:
             into.on(Proposed(choice, r.position, r.draft.token, r.draft.parent))
             into.on(Verified(choice, r.position, r.verdict.path, r.verdict.bonus))
         notes = () if asked is None else logprobs(r.scores, r.nodes, r.tokens, asked)
+        before = text.guarded
         count = text.write(r.tokens, notes, len(r.verdict.path))
-        stats = stats.seen(r.draft, r.verdict, count)
+        stats = stats.seen(r.draft, r.verdict, count).without(_kept(into.request.guard, before, r, count))
         if text.finish_reason is not None:
             walk.close()                          # at once: what it holds is free for those that go on
             return text.result(stats)
         walk.take(r)
+
+
+def _kept(guard: Guard | None, states: Any, r: Round, count: int) -> list[float]:
+    """Of the first tokens of a round the log-probability that the model gave to what the request's rules leave there."""
+    out = list[float]()
+    for node, x in zip(r.nodes, r.tokens[:0 if guard is None else count], strict=False):
+        assert guard is not None
+        out.append(guard.kept(states, r.scores.base.row(node)))
+        states = guard.step(states, x)
+    return out

@@ -13,9 +13,10 @@ from polydec.families.ar.types import Verdict
 @dataclass(frozen=True)
 class DraftStats:
     """passes: scores of the target; drafts: those with a draft; drafted and accepted: nodes, bonus tokens left out;
-    accepted_at[d]: drafts of which at least d + 1 levels were accepted; tried_at[d]: drafts that had such a level;
-    first: tokens that the first pass gave; expected: nodes that the proposers thought would be accepted, where all of them
-    said their chances."""
+    accepted_at[d]: drafts of which at least d + 1 levels were accepted; tried_at[d]: drafts that had such a level; first:
+    tokens that the first pass gave; expected: nodes that the proposers thought would be accepted, where all of them said their
+    chances. masked: tokens at which rules took other tokens away; kept: summed over these, the log-probability that the model
+    gave to what was left; least: the lowest of them."""
     passes: int = 0
     drafts: int = 0
     drafted: int = 0
@@ -24,6 +25,15 @@ class DraftStats:
     tried_at: tuple[int, ...] = ()
     first: int = 0
     expected: float | None = field(default=0.0, compare=False)
+    masked: int = 0
+    kept: float = 0.0
+    least: float = 0.0
+
+    def without(self, kept: Sequence[float]) -> DraftStats:
+        """With more tokens at which rules took some away; kept: of each the log-probability of what was left."""
+        if not kept:
+            return self
+        return replace(self, masked=self.masked + len(kept), kept=self.kept + sum(kept), least=min(self.least, *kept))
 
     def seen(self, draft: Draft, verdict: Verdict, new: int) -> DraftStats:
         """One more pass, which gave `new` tokens."""
@@ -38,7 +48,7 @@ class DraftStats:
         return DraftStats(
             self.passes + 1, self.drafts + (drafted > 0), self.drafted + drafted, self.accepted + got,
             _added(self.accepted_at, (1,) * got + (0,) * (deepest - got)), _added(self.tried_at, (1,) * deepest),
-            first, expected)
+            first, expected, self.masked, self.kept, self.least)
 
     def plus(self, other: DraftStats) -> DraftStats:
         """Both together: of two answers, or of two parts of one."""
@@ -46,12 +56,17 @@ class DraftStats:
         return DraftStats(
             self.passes + other.passes, self.drafts + other.drafts, self.drafted + other.drafted,
             self.accepted + other.accepted, _added(self.accepted_at, other.accepted_at),
-            _added(self.tried_at, other.tried_at), self.first + other.first, expected)
+            _added(self.tried_at, other.tried_at), self.first + other.first, expected,
+            self.masked + other.masked, self.kept + other.kept, min(self.least, other.least))
 
     def metrics(self) -> dict[str, Any]:
-        """Mean acceptance length is 1 + accepted / drafts; a rate is None where nothing was drafted."""
+        """Mean acceptance length is 1 + accepted / drafts; a rate is None where nothing was drafted. Where a constraint or
+        another mask was on: log_mass_kept, by how much the text is likelier than under the model alone (its logarithm,
+        negative); and least_log_mass_kept, the lowest of one token."""
         known = self.drafted and self.expected is not None
+        bent = {"log_mass_kept": self.kept, "least_log_mass_kept": self.least} if self.masked else {}
         return {
+            **bent,
             "mean_acceptance_length": 1 + self.accepted / self.drafts if self.drafts else 1.0,
             "draft_acceptance_rate": self.accepted / self.drafted if self.drafted else None,
             "expected_tokens_per_pass": 1 + (self.expected or 0.0) / self.passes if known else None,

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from polydec.core.protocols import Scores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads
@@ -105,6 +107,14 @@ class Walk:
         self._guess.learn(round.draft, round.scores, verdict)
         self._state = self._method.policy.observe(self._state, round.draft, verdict)
         self.root, self.position = tokens[-1], self.position + len(tokens)
+
+    async def state(self) -> Tensor:
+        """What left the model's last layer behind the text, before the final norm (H): for whoever judges it. The root is fed
+        for that now, and not again with the next round. Raises ValueError where the model has no such state."""
+        scores = await self._session.score(Draft.chain(self.root), replace(self._want, hidden=True))
+        if scores.hidden_NH is None:
+            raise ValueError("this model gives no hidden states, which a learned reward reads")
+        return scores.hidden_NH[0]
 
     def fork(self, choice: int | None = None) -> Walk:
         """A walk of its own from here. choice: it writes this choice of the request (see Session.fork)."""

@@ -8,7 +8,8 @@ from polydec.core.trace import Event
 
 @dataclass(frozen=True)
 class Unmasked(Event):
-    """A pass over the canvas: which gaps it filled (the edit beside it has the tokens) and how sure the model was of each;
+    """A pass over the canvas: which gaps it filled (the edit beside it has the tokens), how sure the model was of each and how
+    each reads by itself ("" for an end);
     block: [first, stop) of what could be filled; fed: [first, stop) of what ran; left: gaps of the block that remain."""
     step: int
     block: tuple[int, int]
@@ -16,3 +17,4 @@ class Unmasked(Event):
     position: tuple[int, ...]
     confidence: tuple[float, ...]
     left: int
+    piece: tuple[str, ...] = ()

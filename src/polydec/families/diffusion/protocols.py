@@ -14,10 +14,11 @@ U = TypeVar("U")
 
 
 class Board(Protocol):
-    """A canvas of fixed length under one model, with the keys and values of its last passes."""
-    async def score(self, canvas: Canvas, rows: Sequence[int], feed: range) -> Tensor:
+    """A canvas under one model, with the keys and values of its last passes. It never grows, and may become shorter."""
+    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         """The model's log-weights at these positions (ascending, inside `feed`), RV in float64, -inf at the mask token. Only
-        the positions `feed` run; they see the others as these were when they were last fed. The first pass feeds all."""
+        the positions `feed` (ascending) run; they see the others as these were when they were last fed. So the first pass
+        feeds all that the model sees: under a block-causal model everything up to the end of a block."""
         ...
 
     def close(self) -> None: ...
@@ -28,9 +29,16 @@ class Denoiser(Protocol):
     family: ClassVar[str]
     """"diffusion": what tells it from an autoregressive model."""
     @property
+    def block(self) -> int:
+        """Positions of the model's own blocks, counted from the canvas's start: a position sees its block and those before it.
+        0: every position sees all."""
+        ...
+
+    @property
     def vocab(self) -> Vocab: ...
-    def open(self, length: int) -> Board:
-        """For a canvas of `length` positions. Raises ValueError where it is longer than the model's context."""
+    def open(self, length: int, prompt: int = 0) -> Board:
+        """For a canvas of `length` positions, of which the first `prompt` are the prompt. Raises ValueError where it is longer
+        than the model's context."""
         ...
 
 
@@ -58,8 +66,18 @@ class Unmasker(Protocol[U]):
 
 
 class Refresh(Protocol):
-    """Which positions a pass feeds."""
-    def feed(self, length: int, block: range, step: int) -> range:
-        """length: of the canvas; step: passes of this block before this one. Holds the whole block; the first pass of an
-        answer feeds all."""
+    """Which positions a pass feeds. Gaps that are not fed cannot be filled by it."""
+    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:
+        """Ascending positions, a gap of the block among them. canvas: what is fed; before: what the pass before was given, None
+        for the first pass of an answer, which feeds all; block: where gaps are filled now; step: passes of this block before
+        this one. Under a block-causal model what lies behind the model's own block is left out by the loop."""
+        ...
+
+
+class Ending(Protocol):
+    """Where an answer ends before its end is written."""
+    everywhere: ClassVar[bool]
+    def find(self, look: Look, edit: Edit) -> int | None:
+        """The position of the answer's last token, which becomes an end (EOS, a stop id) if it is none; what lies behind it is
+        cut off the canvas and never fed again. None: not known. look: before the edit."""
         ...

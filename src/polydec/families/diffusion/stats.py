@@ -16,8 +16,8 @@ class DenoiseStats:
     blocks: int = 0
     most: int = 0
 
-    def seen(self, unmasked: int, fed: int, new: int, opened: bool) -> DenoiseStats:
-        """One more pass; new: tokens that became final; opened: it was the first of its block."""
+    def seen(self, unmasked: int, fed: int, new: int, opened: int) -> DenoiseStats:
+        """One more pass; new: tokens that became final; opened: blocks that it was the first of."""
         return DenoiseStats(self.passes + 1, self.first if self.passes else new, self.unmasked + unmasked, self.fed + fed,
                             self.blocks + opened, max(self.most, unmasked))
 

@@ -93,9 +93,20 @@ class Look:
         """The model's own probability of each row's token, R."""
         return self.logp_RV[torch.arange(len(self.rows)), torch.tensor(tokens, dtype=torch.long)].exp()
 
+    @cached_property
+    def entropy_R(self) -> Tensor:
+        """Of the model's own laws, in nats."""
+        return entropy(self.logp_RV)
+
     def edit(self, chosen: Sequence[int], tokens: Sequence[int] | Mapping[int, int]) -> Edit:
         """Fill the rows of these indices, tokens[i] being row i's."""
         return Edit(write=tuple((self.rows[i], tokens[i]) for i in sorted(chosen)))
+
+
+def entropy(logp_RV: Tensor) -> Tensor:
+    """Of each row of log-probabilities, in nats."""
+    p_RV = logp_RV.exp()
+    return -(p_RV * logp_RV.masked_fill(p_RV == 0, 0.0)).sum(-1)
 
 
 def best(score_R: Tensor, count: int) -> list[int]:

@@ -46,5 +46,5 @@ class Best:
         for answer, choice in zip(self._answers, self._choices, strict=True):
             answer.follow(ranked[min(choice, len(ranked) - 1)])
             out.append(answer.result(mine))
-            mine = replace(mine, scored=0, ended=0)
+            mine = replace(mine, scored=0, ended=0, written=0, judged=0)
         return out

@@ -68,17 +68,16 @@ class DiverseBeam:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices. Raises ValueError, before anything is fed, for more of them than beams."""
         best, stats = Best(into, self.width), SearchStats()
-        base = Reads.NOTHING if request.logprobs is None else Reads.ROW
-        tree = await Branches.open(self.target, request.prompt, base=base)
+        tree = await Branches.open(self.target, request.prompt, base=Reads.NOTHING if request.logprobs is None else Reads.ROW)
         try:
             groups: Sequence[Group] = [Group((Beam(into.hypothesis(), 0.0, 0),))] * self.groups
             while fed := {b.node for g in groups for b in g.live}:
                 scores, chosen, grown = await tree.score(), Counter[int](), list[Group]()
-                stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + len(fed))
                 for g in groups:
                     after, tokens = self._step(g, scores, chosen, request)
                     grown.append(after)
                     chosen.update(tokens)
+                stats = stats.plus(SearchStats(1, scored=len(fed), written=chosen.total()))
                 groups = _placed(grown, tree)
                 best.settle([b.text for g in groups for b in (*g.live, *g.ended)])
         finally:
@@ -92,16 +91,13 @@ class DiverseBeam:
         for rank, (total, beam, x) in enumerate(self._continuations(group, scores, chosen)):
             if len(live) == self.beams:
                 break
-            notes = () if request.logprobs is None else logprobs(scores, (beam.node,), (x,), request.logprobs)
-            after = Beam(beam.text.fork(), total, beam.node)
-            after.text.write((x,), notes)
-            if after.text.finish_reason is None:
-                live.append(after)
-            elif rank < self.beams:
-                after.text.score = self._score(after)
-                ended.append(after)
-            else:
+            after, k = Beam(beam.text.fork(), total, beam.node), request.logprobs
+            after.text.write((x,), () if k is None else logprobs(scores, (beam.node,), (x,), k))
+            over = after.text.finish_reason is not None
+            if over and rank >= self.beams:
                 continue                          # it ends, and is not good enough for that
+            after.text.score = self._score(after)
+            (ended if over else live).append(after)
             tokens.append(x)
         best = sorted(ended, key=self._score, reverse=True)[:self.beams]
         done = self._done(live, best, request.max_tokens)
@@ -118,9 +114,8 @@ class DiverseBeam:
                     logp_V[x] -= self.strength * count
             some = (1 + max(1, len(beam.text.ends))) * self.beams
             value_K, token_K = logp_V.topk(min(some, len(logp_V)))
-            for value, token in zip(map(float, value_K), map(int, token_K), strict=True):
-                if value > -math.inf:
-                    out.append((beam.total + value, beam, token))
+            found = zip(map(float, value_K), map(int, token_K), strict=True)
+            out += [(beam.total + v, beam, x) for v, x in found if v > -math.inf]
         return sorted(out, key=lambda option: -option[0])
 
     def _score(self, beam: Beam) -> float:

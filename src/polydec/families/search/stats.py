@@ -1,28 +1,33 @@
-"""What a search counts."""
+"""What a search counts: its ledger."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 
 @dataclass(frozen=True)
 class SearchStats:
     """passes: of the target that this answer took part in; first: tokens that were certain after the first of them; scored:
-    tokens that were fed and scored, of all texts that were tried; ended: texts that came to an end.
+    tokens that were fed and scored, of all texts that were tried; ended: texts that came to an end; written: tokens of all
+    texts that were tried; judged: texts, or beginnings of texts, that a reward was asked of. What the clock says of them stands
+    beside these figures, in every answer's `seconds`.
 
-    One search writes all answers to a request. What it took as a whole (scored, ended) is counted with the first of them, so
-    that sums over the answers count it once.
+    One search writes all answers to a request. What it took as a whole (scored, ended, written, judged) is counted with the
+    first of them, so that sums over the answers count it once. Where each answer has a search of its own, each has its ledger.
     """
     passes: int = 0
     first: int = 0
     scored: int = 0
     ended: int = 0
+    written: int = 0
+    judged: int = 0
 
     def plus(self, other: SearchStats) -> SearchStats:
         """Both together: of two answers, or of two parts of one."""
-        return SearchStats(self.passes + other.passes, self.first + other.first, self.scored + other.scored,
-                           self.ended + other.ended)
+        return SearchStats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def metrics(self) -> dict[str, Any]:
-        """tokens_scored: of all texts that were tried; texts_ended: how many of them came to an end."""
-        return {"tokens_scored": self.scored, "texts_ended": self.ended}
+        """tokens_scored, tokens_written: of all texts that were tried; texts_ended: how many of them came to an end;
+        texts_judged: how often a reward was asked for."""
+        return {"tokens_scored": self.scored, "texts_ended": self.ended, "tokens_written": self.written,
+                "texts_judged": self.judged}

@@ -16,17 +16,25 @@ View Model::view(const StepBatch& b, int l, int which, int h, int i, int p0) con
   const int64_t plane = (int64_t(l) * 2 + which) * c.kv_heads + h;
   const float* base = reinterpret_cast<const float*>(   // where position 0 would be
       reinterpret_cast<uintptr_t>(kv) + uintptr_t((plane * capacity - first) * c.head * int64_t(sizeof(float))));
-  return {base, b.tail + b.tail_start[i], b.prefix[i], from(b, l, i), b.seen[i], c.head};
+  return {base, b.tail + b.tail_start[i], b.prefix[i], from(b, l, i), b.seen[i], c.head, c.cap};
 }
 
-// Heads [u0, u1) of queries, keys, values of all rows: norms and turns queries (scaled as well) and keys; keys and values go
-// to the cache.
-void Model::settle(const Job& j, int l, int u0, int u1) {
+// Heads [u0, u1) of queries, keys, values of every step-th row: norms and turns queries (scaled as well) and keys; keys and values
+// go to the cache.
+void Model::settle(const Job& j, int l, int u0, int u1, int first, int step) {
   const StepBatch& b = j.b;
   const Layer& y = layer[size_t(l)];
   const int H = c.heads, KV = c.kv_heads, D = c.head, half = c.turned / 2, all = H + 2 * KV;
-  const float scale = 1.0f / std::sqrt(float(D));
-  for (int i = 0; i < b.rows; ++i)
+  const float scale = c.scale;
+  const Rotary* turn = turns[size_t(l)] < 0 ? nullptr : &rope[size_t(turns[size_t(l)])];
+  auto factor = [&](const float* at, int n) { return 1.0f / std::sqrt(k->squares(at, n) / float(n) + c.eps); };
+  for (int i = first; i < b.rows; i += step) {
+    float wide[2] = {};   // of all queries, of all keys
+    if (c.wide_norms && y.qnorm) {
+      const float* row = qkv.p + size_t(i) * size_t(all) * size_t(D);
+      wide[0] = factor(row, H * D);
+      wide[1] = factor(row + H * D, KV * D);
+    }
     for (int h = u0; h < u1; ++h) {
       float* from = qkv.p + (size_t(i) * size_t(all) + size_t(h)) * size_t(D);
       float* to = from;
@@ -37,13 +45,17 @@ void Model::settle(const Job& j, int l, int u0, int u1) {
       }
       if (h >= H + KV) { memcpy(to, from, size_t(D) * 4); continue; }
       if (const float* w = h < H ? y.qnorm : y.knorm) {
-        const float f = 1.0f / std::sqrt(k->squares(from, D) / float(D) + c.eps);
+        const float f = c.wide_norms ? wide[h >= H] : factor(from, D);
+        if (c.wide_norms) w += size_t(h < H ? h : h - H) * size_t(D);
         for (int d = 0; d < D; ++d) from[d] = from[d] * f * w[d];
       }
-      const float *co = &cosine[size_t(b.position[i]) * size_t(half)], *si = &sine[size_t(b.position[i]) * size_t(half)];
-      k->turn(from, co, si, half, h < H ? scale : 1.0f, to);
-      for (int d = c.turned; d < D; ++d) to[d] = h < H ? from[d] * scale : from[d];
+      if (turn) {
+        const size_t at = size_t(b.position[i]) * size_t(half);
+        k->turn(from, &turn->cosine[at], &turn->sine[at], half, h < H ? scale : 1.0f, to);
+      }
+      for (int d = turn ? c.turned : 0; d < D; ++d) to[d] = h < H ? from[d] * scale : from[d];
     }
+  }
 }
 
 // Returns where the rows' results are: the thread's own copy where a row is so little work that each thread does it all.

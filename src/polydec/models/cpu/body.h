@@ -18,6 +18,18 @@ inline V exp16(V x) {
   return keep_from(kept, low, mul(p, pow2(n)));
 }
 
+// tanh: below 0.6 by the fifth convergent of its continued fraction (within 2^-31 of itself), from there on by exp. NaN and
+// infinity become NaN.
+inline V tanh16(V x) {
+  const V one = all(1.0f), border = all(0.6f), a = vmin(vmax(x, sub(zero(), x)), all(10.0f)), z = mul(a, a);
+  const V near = div(mul(a, fma(z, add(z, all(105.0f)), all(945.0f))), fma(z, fma(z, all(15.0f), all(420.0f)), all(945.0f)));
+  const V far = sub(one, div(all(2.0f), add(exp16(add(a, a)), one)));
+  const V size = add(keep_from(a, border, far), sub(near, keep_from(a, border, near)));
+  const V sign = sub(keep_from(x, zero(), all(2.0f)), one);
+  return fma(zero(), x, mul(size, sign));
+}
+inline V bounded(V x, V cap) { return mul(tanh16(div(x, cap)), cap); }
+
 float squares(const float* x, int n) {
   V s = zero();
   for (int k = 0; k < n; k += LANES) { const V v = load(x + k); s = fma(v, v, s); }
@@ -118,6 +130,9 @@ template <int G, int N> void blend(const float* w, const View& v, int p0, int n,
 template <int G> void block_of(const float* q, const View& k, const View& v, int p0, bool fetch, float* s, float* part, size_t ld) {
   const int n = k.seen - p0 < SPAN ? k.seen - p0 : SPAN, head = k.head;
   dots<G>(q, k, p0, n, fetch ? v.base : nullptr, s);
+  if (k.cap > 0)
+    for (int g = 0; g < G; ++g)
+      for (int p = 0; p < n; p += LANES) store(s + g * SPAN + p, bounded(load(s + g * SPAN + p), all(k.cap)));
   for (int g = 0; g < G; ++g) soften(s + g * SPAN, k.from - p0, n, part + g * ld);
   const float* soon = fetch ? k.base + size_t(SPAN) * head : nullptr;
   int d = 0;
@@ -171,6 +186,17 @@ void gate(const float* g, const float* u, float* out) {
   store(out, mul(div(v, add(all(1.0f), exp16(sub(zero(), v)))), load(u)));
 }
 
+// x / (1 + exp(-2 a)) is x / 2 * (1 + tanh(a)), with a = sqrt(2 / pi) * (x + 0.044715 x^3).
+void gelu(const float* g, const float* u, float* out) {
+  const V v = load(g), a = mul(v, fma(mul(v, v), all(-0.0713548162f), all(-1.5957691216f)));
+  store(out, mul(div(v, add(all(1.0f), exp16(a))), load(u)));
+}
+
+void bound(const float* y, float divide, float cap, float* out) {
+  const V v = div(load(y), all(divide));
+  store(out, cap > 0 ? bounded(v, all(cap)) : v);
+}
+
 bool reaches(const float* y, float best) { return any_from(load(y), all(best)); }
 
 // The k largest of n, largest first, the first of equals first.
@@ -206,7 +232,7 @@ constexpr Kernels make(const char* name) {
   for (int m = 1; m <= ROWS; ++m) k.wide[m] = WIDE[m];
   fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K, FmtQ6_K, FmtQ2_K, FmtQ3_K,
            FmtIQ4_NL, FmtIQ4_XS, FmtMXFP4>(k);
-  k.squares = squares; k.spread = spread; k.block = block; k.join = join; k.finish = finish; k.turn = turn; k.gate = gate;
+  k.squares = squares; k.spread = spread; k.block = block; k.join = join; k.finish = finish; k.turn = turn; k.gate = gate; k.gelu = gelu; k.bound = bound;
   k.reaches = reaches; k.largest = largest; k.peak = peak;
   return k;
 }

@@ -59,9 +59,9 @@ alignas(16) constexpr int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10
 alignas(16) constexpr int8_t FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // What one row sees in one head's keys or values: positions [from, seen), those below `prefix` in place, the others through
-// `tail`.
+// `tail`; cap: what its scores near by tanh, 0: nothing.
 struct View {
-  const float* base; const int32_t* tail; int prefix, from, seen, head;
+  const float* base; const int32_t* tail; int prefix, from, seen, head; float cap;
   const float* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * head; }
 };
 
@@ -83,6 +83,8 @@ struct Kernels {
   void (*finish)(const float* part, int head, float* out);
   void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale, float* out);   // rotary
   void (*gate)(const float* g, const float* u, float* out);             // 16 of silu(g) * u
+  void (*gelu)(const float* g, const float* u, float* out);             // 16 of gelu(g) * u, by tanh
+  void (*bound)(const float* y, float divide, float cap, float* out);   // 16 of y / divide, through cap * tanh(. / cap) unless 0
   bool (*reaches)(const float* y, float best);                          // whether any of 16 is >= best
   void (*largest)(const float* y, int n, int k, float* value, int32_t* at);
   void (*peak)(long turns, float* out);                                 // 8 FMA chains of 16 lanes

@@ -8,7 +8,8 @@ static const auto nothing = [](int, int) {};
 static int panel_of(const Mat& a, int t, int threads) { return int(int64_t(a.panels) * t / threads); }
 
 Model::Model(const StepConfig& config, int threads, const Set& kernels)
-    : c(config), set(kernels), k(kernels.floats), ints(kernels.integers), pools(threads), layer(size_t(config.layers)), window(size_t(config.layers), 0),
+    : c(config), set(kernels), k(kernels.floats), ints(kernels.integers), pools(threads), layer(size_t(config.layers)),
+      rope(size_t(config.ropes)), turns(size_t(config.layers), 0), window(size_t(config.layers), 0),
       own(size_t(threads)), own_att(size_t(threads)), own_scores(size_t(threads)), own_row(size_t(threads)),
       best(size_t(threads)), share((size_t(config.layers) * 5 + 1) * size_t(threads)) {}
 
@@ -21,11 +22,11 @@ Mat* Model::matrix(int l, int part) {
   return all[part - STEP_Q];
 }
 float** Model::norm(int l, int part, int& n) {
-  n = part == STEP_QNORM || part == STEP_KNORM ? c.head : c.width;
+  n = part == STEP_QNORM ? (c.wide_norms ? c.heads : 1) * c.head : part == STEP_KNORM ? (c.wide_norms ? c.kv_heads : 1) * c.head : c.width;
   if (part == STEP_NORM) return &last_norm;
   if (part < STEP_NORM1 || part >= STEP_PARTS || l < 0 || l >= c.layers) return nullptr;
   Layer& y = layer[size_t(l)];
-  float** const all[] = {&y.norm1, &y.norm2, &y.qnorm, &y.knorm};
+  float** const all[] = {&y.norm1, &y.norm2, &y.qnorm, &y.knorm, &y.after1, &y.after2};
   return all[part - STEP_NORM1];
 }
 bool Model::shape_of(int part, int& n, int& k_) const {
@@ -54,6 +55,11 @@ int Model::pack(Mat& a, const u8* data, int swap) {
     }
   });
   return finite ? 0 : 8;
+}
+void Model::look_up(int token, float* out) const {
+  unpack_row(embed, token, out);
+  if (c.embed_scale != 1)
+    for (int d = 0; d < c.width; ++d) out[d] *= c.embed_scale;
 }
 uint64_t Model::bytes() const {
   uint64_t n = top().bytes();
@@ -206,6 +212,17 @@ void Model::deal(const Job& j) {
 
 // ---------- the step
 
+// What a layer adds goes through its norm into x.
+void Model::close(const Job& j, int t, const float* norm) {
+  const int D = c.width;
+  for (int i = t; i < j.b.rows; i += j.pool.size()) {
+    float *to = x.p + size_t(i) * size_t(D), *y = added.p + size_t(i) * size_t(D);
+    const float f = 1.0f / std::sqrt(k->squares(y, D) / float(D) + c.eps);
+    for (int d = 0; d < D; ++d) to[d] += y[d] * f * norm[d];
+  }
+  j.pool.barrier();
+}
+
 void Model::answer(const Job& j, int t, int& turn) {
   const StepBatch& b = j.b;
   const int R = b.outputs, D = c.width, N = top().n;
@@ -217,7 +234,10 @@ void Model::answer(const Job& j, int t, int& turn) {
   lap(t, REST);
   auto& mine = best[size_t(t)];
   for (int i = 0; i < R; ++i) mine[size_t(i)] = {-INFINITY, -1};   // nothing lies above it: the row is NaN
+  const bool bent = c.final_cap > 0 || c.divide != 1;
+  alignas(64) float z[LANES];
   linear(j, t, turn, {{&top()}, 1, 1}, a, nullptr, [&](int i, int n, const float* y, const float*) {
+    if (bent) { k->bound(y, c.divide, c.final_cap, z); y = z; }
     const int count = std::min(LANES, N - n);
     if (b.logits && b.logits_row[i] >= 0) memcpy(b.logits + size_t(b.logits_row[i]) * size_t(N) + n, y, size_t(count) * 4);
     Out& o = mine[size_t(i)];
@@ -246,13 +266,26 @@ void Model::work(const Job& j, int t) {
   if (!t) mark = now();
   for (int i = t; i < m; i += threads) {
     float* to = x.p + size_t(i) * size_t(D);
-    if (b.token[i] < 0) memcpy(to, b.embed + size_t(i) * size_t(D), size_t(D) * 4); else unpack_row(embed, b.token[i], to);
+    if (b.token[i] < 0) memcpy(to, b.embed + size_t(i) * size_t(D), size_t(D) * 4); else look_up(b.token[i], to);
   }
   j.pool.barrier();
   auto add = [&](int i, int n, const float* y, const float*) {
     float* to = x.p + size_t(i) * size_t(D) + n;
     for (int e = 0; e < LANES; ++e) to[e] += y[e];
   };
+  auto add_scaled = [&](int i, int n, const float* y, const float*) {
+    float* to = x.p + size_t(i) * size_t(D) + n;
+    for (int e = 0; e < LANES; ++e) to[e] += y[e] * c.residual;
+  };
+  auto keep = [&](int i, int n, const float* y, const float*) { memcpy(added.p + size_t(i) * size_t(D) + n, y, LANES * 4); };
+  auto grow = [&](const Mats& by, const Act& a, const Mat* then, const float* norm) {   // x by a linear layer
+    if (norm) linear(j, t, turn, by, a, then, keep, nothing);
+    else if (c.residual != 1) linear(j, t, turn, by, a, then, add_scaled, nothing);
+    else linear(j, t, turn, by, a, then, add, nothing);
+    j.pool.barrier();
+    if (norm) close(j, t, norm);
+  };
+  const auto gate = c.act ? k->gelu : k->gate;
   for (int at = 0; at < b.layers; ++at) {
     const int l = b.layer[at];
     const Layer& y = layer[size_t(l)];
@@ -262,16 +295,19 @@ void Model::work(const Job& j, int t) {
       lap(t, REST);
       linear(j, t, turn, mats(l, 0), a, &y.o, [&](int i, int n, const float* v, const float*) {
         memcpy(qkv.p + size_t(i) * size_t(QKV) + n, v, LANES * 4);
-      }, [&](int p0, int p1) { settle(j, l, p0 * LANES / c.head, p1 * LANES / c.head); });
+      }, [&](int p0, int p1) { if (!c.wide_norms) settle(j, l, p0 * LANES / c.head, p1 * LANES / c.head, 0, 1); });
       j.pool.barrier();
+      if (c.wide_norms) {   // heads wait for one another
+        settle(j, l, 0, c.heads + 2 * c.kv_heads, t, threads);
+        j.pool.barrier();
+      }
       lap(t, LINEAR);
       const float* mixed = attend(j, t, turn, l);
       lap(t, ATTENTION);
       const Mat* const to_o[] = {&y.o, nullptr};
       a = prepare(j, t, m, Q, mixed, nullptr, nullptr, to_o);
       lap(t, REST);
-      linear(j, t, turn, mats(l, 1), a, b.half[at] & 2 ? &y.gate : next(b, at + 1), add, nothing);
-      j.pool.barrier();
+      grow(mats(l, 1), a, b.half[at] & 2 ? &y.gate : next(b, at + 1), y.after1);
       lap(t, LINEAR);
     }
     if (b.half[at] & 2) {
@@ -279,15 +315,14 @@ void Model::work(const Job& j, int t) {
       Act a = prepare(j, t, m, D, x.p, nullptr, y.norm2, to_gate);
       lap(t, REST);
       linear(j, t, turn, mats(l, 2), a, &y.down, [&](int i, int n, const float* g, const float* u) {
-        k->gate(g, u, hid.p + size_t(i) * size_t(I) + n);
+        gate(g, u, hid.p + size_t(i) * size_t(I) + n);
       }, nothing);
       j.pool.barrier();
       lap(t, LINEAR);
       const Mat* const to_down[] = {&y.down, nullptr};
       a = prepare(j, t, m, I, hid.p, nullptr, nullptr, to_down);
       lap(t, REST);
-      linear(j, t, turn, mats(l, 3), a, next(b, at + 1), add, nothing);
-      j.pool.barrier();
+      grow(mats(l, 3), a, next(b, at + 1), y.after2);
     }
     if (b.exit[at] >= 0)
       for (int i = t; i < b.outputs; i += threads)
@@ -303,10 +338,12 @@ int Model::check(const StepBatch& b, int& longest) const {
   if (b.layers < 0 || b.layers > c.layers) return 7;
   for (int at = 0; at < b.layers; ++at)
     if (b.layer[at] < (at ? b.layer[at - 1] + 1 : 0) || b.layer[at] >= c.layers || (b.exit[at] >= 0 && !b.exits) || b.half[at] < 1 || b.half[at] > 3) return 7;
-  if (!top().data || !last_norm || cosine.empty() || top().n != c.outputs) return 5;
+  if (!top().data || !last_norm || top().n != c.outputs) return 5;
   for (const Layer& y : layer) {
     for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) if (!a->data) return 5;
-    if (!y.norm1 || !y.norm2) return 5;
+    const float* const norms[] = {y.norm1, y.after1, y.norm2, y.after2};
+    for (int n = 0; n < 4; ++n) if (bool(norms[n]) != bool(c.norms >> n & 1)) return 5;
+    if (!y.qnorm != !y.knorm) return 5;
   }
   for (int s = 0; s < b.sequences; ++s) {
     const StepCache& cache = b.cache[s];
@@ -319,9 +356,10 @@ int Model::check(const StepBatch& b, int& longest) const {
     }
     if (stop != cache.start) return 6;
   }
-  const size_t turns = cosine.size() / size_t(c.turned / 2);
+  size_t ready = size_t(c.context);
+  for (const Rotary& r : rope) ready = std::min(ready, r.cosine.size() / size_t(c.turned / 2));
   for (int i = 0; i < b.rows; ++i) {
-    if (b.token[i] >= c.vocab || b.position[i] < 0 || size_t(b.position[i]) >= turns || b.sequence[i] < 0 || b.sequence[i] >= b.sequences) return 6;
+    if (b.token[i] >= c.vocab || b.position[i] < 0 || size_t(b.position[i]) >= ready || b.sequence[i] < 0 || b.sequence[i] >= b.sequences) return 6;
     if (b.token[i] < 0 ? !b.embed : !embed.data) return 6;
     const int64_t start = b.cache[b.sequence[i]].start, room = start + b.cache[b.sequence[i]].capacity;
     if (b.slot[i] < start || b.slot[i] >= room || b.prefix[i] < std::min<int64_t>(start, b.seen[i]) || b.prefix[i] > room || b.seen[i] < 1) return 6;
@@ -345,6 +383,7 @@ int Model::run(const StepBatch& b) {
               m < 4 || (m < 8 && blocks > 4) ? 0 : std::clamp(int(b.rows) * c.kv_heads / (3 * threads), 1, 16)};
   try {
     x.need(m * size_t(c.width));
+    if (c.norms & 10) added.need(m * size_t(c.width));
     qkv.need(m * (H + 2 * size_t(c.kv_heads)) * size_t(c.head));
     att.need(m * H * size_t(c.head));
     hid.need(m * size_t(c.inner));

@@ -78,7 +78,11 @@ struct Act { float *plain, *scaled, *sums; int k; Tiles tiles; Whole whole; };
 // A set of kernels: floats and integers.
 struct Set { const char* name; const Kernels* floats; const Integers* integers; };
 
-struct Layer { Mat q, k, v, o, gate, up, down; float *norm1 = nullptr, *norm2 = nullptr, *qnorm = nullptr, *knorm = nullptr; };
+struct Layer {
+  Mat q, k, v, o, gate, up, down;
+  float *norm1 = nullptr, *norm2 = nullptr, *qnorm = nullptr, *knorm = nullptr, *after1 = nullptr, *after2 = nullptr;
+};
+struct Rotary { std::vector<float> cosine, sine; };   // [positions][turned / 2]
 // Matrices of one input, one after another in units of panels that stay in one thread; or two side by side.
 struct Mats {
   const Mat* mat[3];
@@ -101,7 +105,8 @@ struct Model {
   std::vector<Layer> layer;
   Mat embed, head;
   float* last_norm = nullptr;
-  std::vector<float> cosine, sine;
+  std::vector<Rotary> rope;
+  std::vector<int> turns;      // of each layer: which of them, -1: none
   std::vector<int> window;     // of each layer: how many positions a row sees, its own included; 0: all
   double spent[CLOCKS] = {}, mark = 0;
 
@@ -110,6 +115,7 @@ struct Model {
   float** norm(int l, int part, int& n);
   bool shape_of(int part, int& n, int& k) const;
   int pack(Mat& a, const u8* data, int swap);   // 0 or the code of an error
+  void look_up(int token, float* out) const;    // what enters the first layer
   uint64_t bytes() const;
   int run(const StepBatch& b);
 
@@ -118,7 +124,7 @@ private:
   // (tile 0: a unit is one block for all rows).
   struct Job { Pool& pool; const StepBatch& b; int blocks, heads, tile; };
   struct Out { float value; int32_t at; };
-  Buffer x, qkv, att, hid, act, parts;
+  Buffer x, qkv, att, hid, act, parts, added;
   std::vector<Buffer> own, own_att, own_scores, own_row;
   std::atomic<bool> endless{false};   // whether a number of this step was infinite or NaN
   std::vector<std::vector<Out>> best;
@@ -142,8 +148,9 @@ private:
     return w ? std::max(0, b.seen[i] - w) : 0;
   }
   View view(const StepBatch& b, int l, int which, int h, int i, int p0) const;
-  void settle(const Job& j, int l, int u0, int u1);
+  void settle(const Job& j, int l, int u0, int u1, int first, int step);
   const float* attend(const Job& j, int t, int& turn, int l);
+  void close(const Job& j, int t, const float* norm);
   void answer(const Job& j, int t, int& turn);
   void work(const Job& j, int t);
 };

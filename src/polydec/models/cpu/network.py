@@ -14,16 +14,15 @@ from torch import Tensor
 
 from polydec.core.types import Reads, Want
 from polydec.models.cache import GROWTH, Cache
-from polydec.models.cpu.library import COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
+from polydec.models.cpu.library import ACTS, COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
-from polydec.models.fields import check_skeleton
+from polydec.models.families import Config, read
 from polydec.models.packing import passes
 from polydec.models.pages import advise
 from polydec.models.query import Answer, Query, bounded
 from polydec.models.rope import Rope
 from polydec.models.scores import NOT_FINITE
-from polydec.models.transformer import FAMILIES, Config
 
 LIMIT = 512                                       # rows of a pass: more gain nothing, and each holds memory
 MOST = 1 << 24                                    # of any count in a config
@@ -37,26 +36,30 @@ class CpuStep:
     kernel: name of the instruction set and of the arithmetic of quantised matrices (`compute`); dtype: block types of the
     weights, most of them first; approximate: why the law is not the checkpoint's, or "".
     """
-    tree = True
+    tree = rollback = True
     partial = True
 
-    def __init__(self, config: Config, rope: Rope, head: int, outputs: int, threads: int, isa: str, compute: str) -> None:
+    def __init__(self, config: Config, outputs: int, threads: int, isa: str, compute: str) -> None:
         c, self._lib = config, library()
-        self.config, self.layers, self.context, self.size, self.threads = c, c.layers, rope.context, c.vocab, threads
-        self._rope, self._head, self._outputs = rope, head, outputs
+        self.config, self.layers, self.context, self.size, self.threads = c, c.layers, c.context, c.vocab, threads
+        self._head, self._outputs = c.head, outputs
         self._every, self._no_exit = tuple(range(c.layers)), (-1,) * c.layers
         self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
         self._turned, self.kernel = 0, ""
         self._tokens: Tensor | None = None
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
         self.dtype, self.approximate, self.cost = "", "", 0.0
-        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, head, c.inner, self.context, outputs, rope.dim, c.eps)
+        scale = float(1 / np.sqrt(np.float32(c.scale ** -2)))       # in fp32, as of a head's width
+        norms = (c.norms.attention, c.norms.attended, c.norms.mlp, c.norms.mlped)
+        shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, c.head, c.inner, self.context, outputs, c.turned,
+                      len(c.ropes), sum(1 << i for i, name in enumerate(norms) if name is not None), c.wide_norms, ACTS[c.act],
+                      c.eps, scale, c.cap or 0.0, c.final_cap or 0.0, c.embed_scale, c.residual, c.divide)
         if self.context > MOST:
             raise ValueError(f"the context is {self.context} positions: the native step serves up to {MOST}")
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
         if not self._model:
             raise ValueError(f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
-                             f"multiples of 32, head {head} of 16, the instruction set {isa or 'auto'!r} one that runs here")
+                             f"multiples of 32, head {c.head} of 16, the instruction set {isa or 'auto'!r} one that runs here")
         self.compute = compute
         self._check(self._lib.step_compute(self._model, COMPUTES[compute]))
 
@@ -75,33 +78,32 @@ class CpuStep:
         then approximate). Raises ValueError where the library does not serve this network (a block type or an odd shape that
         it lacks), OSError where there is none.
         """
-        if config.get("model_type") in FAMILIES:
-            check_skeleton(config, weights)
-        c = Config.of(config)
+        c, weights = read(config, weights)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
         if not 1 <= threads <= 1024:
             raise ValueError(f"threads is {threads}: it must lie in 1 to 1024")
         if compute not in COMPUTES:
             raise ValueError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}")
         load = Loader(weights, quantize)
-        head = int(config.get("head_dim") or load.shape("model.layers.0.self_attn.q_proj.weight")[0] // c.heads)
-        rope = Rope.of(config, head)
-        if rope.dim != head and load.paired:
-            raise ValueError(f"rotary embedding turns {rope.dim} of {head} dimensions: the native step reads such models from "
-                             "safetensors only")
+        if c.turned != c.head and load.paired:
+            raise ValueError(f"rotary embedding turns {c.turned} of {c.head} dimensions: the native step reads such models "
+                             "from safetensors only")
         tokens = weights["lm_head.tokens"].long() if "lm_head.tokens" in weights else None
-        net = CpuStep(c, rope, head, c.vocab if tokens is None else len(tokens), threads, isa, compute)
+        net = CpuStep(c, c.vocab if tokens is None else len(tokens), threads, isa, compute)
         net._tokens = tokens
         if any(c.windows):
             widths = array("i", [w or 0 for w in c.windows])
             net._check(net._lib.step_windows(net._model, *widths.buffer_info()))
-        net._widen = load_all(load, c, head, net._put, tokens)
+        if any(k != 0 for k in c.turns):
+            which = array("i", [-1 if k is None else k for k in c.turns])
+            net._check(net._lib.step_turns(net._model, *which.buffer_info()))
+        net._widen = load_all(load, c, net._put, tokens)
         if not load.quantised:                    # whatever was asked for, floats are multiplied as floats
             net.compute = "float32"
         net.kernel = f"native {net._lib.step_set(net._model).decode()} {net.compute}"
         rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
         net.dtype, net.approximate = load.summary, ", ".join(filter(None, (load.approximate, rounded)))
-        layer = (2 * c.heads + 2 * c.kv_heads) * head * c.width + 3 * c.inner * c.width
+        layer = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width + 3 * c.inner * c.width
         net.cost = float(c.layers * layer + net._outputs * c.width)
         return net
 
@@ -126,9 +128,10 @@ class CpuStep:
         if positions > self.context:
             raise ValueError(f"the sequence has {positions} positions: the model's context holds {self.context}")
         n = min(self.context, max(positions, 2 * self._turned, 1024))
-        table = rotary(self._rope, n)
-        cosine, sine = (np.ascontiguousarray(t.numpy()) for t in table)
-        self._check(self._lib.step_rotary(self._model, cosine.ctypes.data, sine.ctypes.data, min(cosine.size, sine.size), n))
+        for k, rope in enumerate(self.config.ropes):
+            cosine, sine = (np.ascontiguousarray(t.numpy()) for t in rotary(rope, n))
+            size = min(cosine.size, sine.size)
+            self._check(self._lib.step_rotary(self._model, k, cosine.ctypes.data, sine.ctypes.data, size, n))
         self._turned = n
 
     def _check(self, code: int) -> None:
@@ -169,7 +172,7 @@ class CpuStep:
                 token += [-1] * n if self._widen is not None or not q.token else q.token
             self._place(q, position, seen, prefix, start, tail)
             sequence += [s] * n
-            slot += range(q.first, q.first + n)
+            slot += q.slots
             out += [row + r for r in q.rows]
             wants.append(max(q.want.law, q.want.base))
         if (need := max(position)) >= self._turned:
@@ -215,9 +218,10 @@ class CpuStep:
                 raise ValueError(NOT_FINITE)
             if self._tokens is not None:
                 best = self._tokens[torch.tensor(best)].tolist()
-        if len(queries) == 1 and k == R and hidden is None and exits is None and R:
+        if len(queries) == 1 and k == R and hidden is None and exits is None and logits is not None:
+            want = queries[0].want
             law = logits if self._tokens is None else self._full(logits)
-            return [Answer(law, None, best, top=self.top if Reads.TOPK in (q.want.law, q.want.base) else None)]
+            return [Answer(law, None, best, top=self.top if Reads.TOPK in (want.law, want.base) else None)]
         answers = self._answers(queries, wants, [len(q.rows) * f for q, f in zip(queries, full)], logits, best, hidden)
         if exits is None:
             return answers
@@ -294,9 +298,11 @@ class CpuStep:
         stop = q.first + n
         chain = all(p == j - 1 for j, p in enumerate(parent[:stop - length])) if stop > length else True
         if not self.config.causal:
-            position += self._depths(q) if not chain else range(q.first, stop)
-            seen += [cache.end] * n
-            prefix += [cache.end] * n
+            position += self._depths(q) if not chain else q.slots
+            block = self.config.block or cache.end
+            ends = [min(cache.end, (s // block + 1) * block) for s in q.slots]
+            seen += ends
+            prefix += ends
             start += [0] * n
             return
         if chain:

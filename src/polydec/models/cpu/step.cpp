@@ -60,6 +60,11 @@ void* step_new(const StepConfig* c, int threads, const char* set) {
       bad(c->kv_heads, c->heads) || bad(c->head, 4096) || bad(c->inner, 1 << 20) || bad(c->context, most) || bad(threads, 1024))
     return nullptr;
   if (c->head % LANES || c->turned < 2 || c->turned > c->head || c->turned % 2 || c->width % BLOCK || c->inner % BLOCK || c->heads % c->kv_heads || !(c->eps >= 0)) return nullptr;
+  const auto positive = [](float x) { return x > 0 && x < INFINITY; };
+  if (bad(c->ropes, 16) || c->norms < 0 || c->norms > 15 || c->wide_norms < 0 || c->wide_norms > 1 || c->act < 0 || c->act > 1 || !positive(c->scale) ||
+      !(c->cap >= 0 && c->cap < INFINITY) || !(c->final_cap >= 0 && c->final_cap < INFINITY) || !positive(c->embed_scale) || !positive(c->residual) ||
+      !positive(c->divide))
+    return nullptr;
   for (const Set& s : sets())
     if (!*set || !strcmp(set, s.name)) return new (std::nothrow) Model(*c, threads, s);
   return nullptr;
@@ -109,14 +114,15 @@ int step_vector(void* model, int layer, int part, int bias, const float* data, u
   return 0;
 }
 
-int step_rotary(void* model, const float* cosine, const float* sine, uint64_t count, int positions) {
+int step_rotary(void* model, int rope, const float* cosine, const float* sine, uint64_t count, int positions) {
   Model& m = *static_cast<Model*>(model);
+  if (rope < 0 || rope >= m.c.ropes) return 1;
   if (positions < 1 || positions > m.c.context) return 2;
   const size_t n = size_t(positions) * size_t(m.c.turned / 2);
   if (!cosine || !sine || count != n) return 3;
   std::lock_guard<std::mutex> l(m.busy);
-  m.cosine.assign(cosine, cosine + n);
-  m.sine.assign(sine, sine + n);
+  m.rope[size_t(rope)].cosine.assign(cosine, cosine + n);
+  m.rope[size_t(rope)].sine.assign(sine, sine + n);
   return 0;
 }
 
@@ -125,6 +131,14 @@ int step_windows(void* model, const int32_t* widths, uint64_t count) {
   if (!widths || count != uint64_t(m.c.layers)) return 3;
   for (int l = 0; l < m.c.layers; ++l) if (widths[l] < 0) return 2;
   m.window.assign(widths, widths + m.c.layers);
+  return 0;
+}
+
+int step_turns(void* model, const int32_t* ropes, uint64_t count) {
+  Model& m = *static_cast<Model*>(model);
+  if (!ropes || count != uint64_t(m.c.layers)) return 3;
+  for (int l = 0; l < m.c.layers; ++l) if (ropes[l] < -1 || ropes[l] >= m.c.ropes) return 2;
+  m.turns.assign(ropes, ropes + m.c.layers);
   return 0;
 }
 
@@ -156,7 +170,7 @@ int step_row(void* model, int row, float* out, uint64_t count) {
   if (!m.embed.data) return 5;
   if (row < 0 || row >= m.c.vocab) return 6;
   if (!out || count != uint64_t(m.c.width)) return 3;
-  unpack_row(m.embed, row, out);
+  m.look_up(row, out);
   return 0;
 }
 

@@ -7,7 +7,15 @@ extern "C" {
 struct StepConfig {
   int32_t vocab, width, layers, heads, kv_heads, head, inner, context;
   int32_t outputs, turned;   // rows of the head's matrix; dimensions of a head that rotary embedding turns, the first ones
+  int32_t ropes;             // tables of rotary embeddings
+  int32_t norms;             // which a layer has: 1 before attention, 2 of what that adds, 4 before the MLP, 8 of what that adds
+  int32_t wide_norms;        // 1: queries, and keys, are normed over all heads together, 0: head by head (if at all)
+  int32_t act;               // of the gate: 0 silu, 1 gelu (by tanh)
   float eps;
+  float scale;               // of scores
+  float cap, final_cap;      // scores, and logits, become cap * tanh(. / cap); 0: they stay
+  float embed_scale, residual;   // what embeddings, and what a layer adds, are multiplied by
+  float divide;              // what logits are divided by
 };
 
 // Entries of a sequence that are read only: those before `stop` and behind the part before. kv: [layers][2][kv_heads][capacity]
@@ -41,7 +49,7 @@ struct StepBatch {
 
 enum StepPart {
   STEP_EMBED, STEP_HEAD, STEP_NORM, STEP_Q, STEP_K, STEP_V, STEP_O, STEP_GATE, STEP_UP, STEP_DOWN,
-  STEP_NORM1, STEP_NORM2, STEP_QNORM, STEP_KNORM, STEP_PARTS
+  STEP_NORM1, STEP_NORM2, STEP_QNORM, STEP_KNORM, STEP_AFTER1, STEP_AFTER2, STEP_PARTS
 };
 
 const char* step_error(int code);
@@ -55,10 +63,12 @@ int step_compute(void* model, int compute);
 int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap);
 // A norm, or a bias of a matrix: n floats, which `count` must be as well.
 int step_vector(void* model, int layer, int part, int bias, const float* data, uint64_t count, int n, int swap);
-// [positions][turned / 2] of the first positions; count: the floats in each of the tables.
-int step_rotary(void* model, const float* cosine, const float* sine, uint64_t count, int positions);
+// Of one rotary embedding [positions][turned / 2] of the first positions; count: the floats in each of the tables.
+int step_rotary(void* model, int rope, const float* cosine, const float* sine, uint64_t count, int positions);
 // [count = layers]: how many positions a row sees, its own included; 0: all.
 int step_windows(void* model, const int32_t* widths, uint64_t count);
+// [count = layers]: which rotary embedding turns queries and keys, -1: none; all by the first before this is called.
+int step_turns(void* model, const int32_t* ropes, uint64_t count);
 int step_run(void* model, const StepBatch* batch);
 // The k likeliest of each row of logits [rows][n] (`count` floats), likeliest first, into top [rows][k] (`room` ids); k: at most n.
 int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top, uint64_t room);

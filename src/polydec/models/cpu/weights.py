@@ -13,14 +13,16 @@ from torch import Tensor
 
 from polydec.models import pages
 from polydec.models.cpu.library import PARTS, TYPES, library
-from polydec.models.gguf import ARCHITECTURES, GGUF, Entry
-from polydec.models.transformer import Config
+from polydec.models.families import Config, Piece, Split
+from polydec.models.fields import shape_of
+from polydec.models.gguf import GGUF, Entry
+from polydec.models.gguf_families import ARCHITECTURES
 
 _FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _NAMES = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
-          "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj", "norm1": "input_layernorm",
-          "norm2": "post_attention_layernorm", "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
-
+          "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj", "q_norm": "self_attn.q_norm",
+          "k_norm": "self_attn.k_norm"}
+_MATRICES = {"embed", "head", "q", "k", "v", "o", "gate", "up", "down"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +38,13 @@ class Item:
 
 class _File:
     """The blocks of a GGUF file under their Hugging Face names."""
-    def __init__(self, file: GGUF) -> None:
-        self._file = file
-        self.paired = ARCHITECTURES[file.architecture][1]
+    def __init__(self, file: GGUF, pieces: Mapping[str, Piece]) -> None:
+        self._file, self._pieces = file, pieces
+        self.paired = ARCHITECTURES[file.architecture].paired
 
     def entry(self, name: str) -> Entry:
+        if (piece := self._pieces.get(name)) is not None:
+            return self._file.part(piece.name, piece.first, piece.stop)
         return self._file.entries[self._file._names[name]]
 
     def raw(self, name: str) -> np.ndarray:
@@ -50,7 +54,8 @@ class _File:
         e, page = self.entry(name), mmap.PAGESIZE
         first = e.start // page * page
         if hasattr(mmap, "MADV_DONTNEED"):
-            self._file.parts[e.part]._mmap.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
+            kept = self._file.parts[e.part]._mmap  # pyright: ignore[reportAttributeAccessIssue]   (numpy names it nowhere)
+            kept.madvise(mmap.MADV_DONTNEED, first, e.stop - first)
 
 
 class Loader:
@@ -59,7 +64,9 @@ class Loader:
         if quantize is not None and quantize not in QUANTISED:
             raise ValueError(f"quantize is {quantize!r}: it must be one of {', '.join(QUANTISED)}")
         self._weights, self._quantize = weights, quantize
-        self._file = _File(weights) if isinstance(weights, GGUF) else None
+        source = weights.source if isinstance(weights, Split) else weights
+        pieces = weights.pieces if isinstance(weights, Split) else {}
+        self._file = _File(source, pieces) if isinstance(source, GGUF) else None
         if quantize and self._file:
             raise ValueError(f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are")
         self._types: Counter[str] = Counter()
@@ -84,15 +91,12 @@ class Loader:
         return name in self._weights
 
     def shape(self, name: str) -> tuple[int, ...]:
-        if name not in self._weights:
-            raise ValueError(f"weights lack {name}: the checkpoint is not complete, or of another architecture")
-        if self._file is not None:
-            return self._file.entry(name).shape
-        return tuple(self._weights[name].shape)
+        return shape_of(self._weights, name)
 
-    def vector(self, name: str, bias: bool = False) -> Item:
+    def vector(self, name: str, bias: bool = False, plus: float = 0.0) -> Item:
+        """plus: what is added to each number."""
         self.shape(name)
-        data = np.ascontiguousarray(self._weights[name].float().numpy())     # a GGUF file's are already in our order
+        data = np.ascontiguousarray(self._weights[name].float().numpy() + plus)   # a GGUF file's are already in our order
         return Item(data, data.shape, None, 0, bias)
 
     def matrix(self, name: str, swap: int = 0) -> Item:
@@ -162,31 +166,35 @@ def q4_1(weight_NK: Tensor) -> np.ndarray:
 QUANTISED: Mapping[str, Callable[[Tensor], np.ndarray]] = {"q8_0": q8_0, "q4_1": q4_1}
 
 
-def load_all(load: Loader, c: Config, head: int, put: Callable[[int, int, Item], int], tokens: Tensor | None,
+def load_all(load: Loader, c: Config, put: Callable[[int, int, Item], int], tokens: Tensor | None,
              ) -> Callable[[Sequence[int]], Tensor] | None:
     """Every tensor into the library, in order of use. What looks embeddings up where the library cannot: a narrow table
     and a matrix that widens it."""
     def give(part: str, layer: int, name: str, swap: int = 0) -> None:
-        item = load.matrix(name + ".weight", swap) if "norm" not in part else load.vector(name + ".weight")
+        item = load.matrix(name + ".weight", swap) if part in _MATRICES else load.vector(name + ".weight", plus=c.norms.plus)
         _check(put(PARTS[part], layer, item), name)
         load.done(name + ".weight")
         if name + ".bias" in load:
             _check(put(PARTS[part], layer, load.vector(name + ".bias", bias=True)), name)
 
-    top, widen = "model.embed_tokens", None
+    top = "model.embed_tokens"
+    widen: Callable[[Sequence[int]], Tensor] | None = None
     if top + ".proj.weight" in load:
         table, proj = load._weights[top + ".weight"], load._weights[top + ".proj.weight"].float()
 
-        def widen(token: Sequence[int]) -> Tensor:
-            return torch.stack([proj.mv(table[x].float()) for x in token])   # one by one: a row must not know its batch
+        def looked_up(token: Sequence[int]) -> Tensor:
+            wide = [proj.mv(table[x].float()) for x in token]   # one by one: a row must not know its batch
+            return torch.stack(wide) * c.embed_scale
+        widen = looked_up
     else:
         give("embed", 0, top)
     for i in range(c.layers):
-        for part, name in _NAMES.items():
+        norms = {"norm1": c.norms.attention, "after1": c.norms.attended, "norm2": c.norms.mlp, "after2": c.norms.mlped}
+        for part, name in {**_NAMES, **{p: n for p, n in norms.items() if n is not None}}.items():
             full = f"model.layers.{i}.{name}"
             if part in ("q_norm", "k_norm") and full + ".weight" not in load:
                 continue
-            give(part, i, full, head if part in "qk" else 0)
+            give(part, i, full, c.head if part in "qk" else 0)
     give("norm", 0, "model.norm")
     if "lm_head.weight" in load:
         give("head", 0, "lm_head")

@@ -8,7 +8,7 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft
-from polydec.drafters.source import PRIOR, Source
+from polydec.drafters.input_guided import PRIOR, InputGuided
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget, Verdict
 from polydec.policies.fixed import Fixed
@@ -31,25 +31,25 @@ def after(guess, *tokens):
 
 @pytest.mark.parametrize("near", [False, True])
 def test_a_place_that_is_unambiguous_is_found(near):
-    assert after(Source(near=near).open(TEXT, None), 14) == TEXT[5:]
-    assert after(Source(near=near).open(TEXT, None), 11) == ()            # twice
-    assert after(Source(near=near).open(TEXT, None), 15, 11) == TEXT[8:]  # the copy went on
-    assert after(Source(near=near).open(TEXT, None), 99) == ()
+    assert after(InputGuided(near=near).open(TEXT, None), 14) == TEXT[5:]
+    assert after(InputGuided(near=near).open(TEXT, None), 11) == ()            # twice
+    assert after(InputGuided(near=near).open(TEXT, None), 15, 11) == TEXT[8:]  # the copy went on
+    assert after(InputGuided(near=near).open(TEXT, None), 99) == ()
 
 
 def test_by_two_and_three_tokens():
     text = (1, 2, 3, 7, 2, 3, 8, 1, 3, 9)
-    assert after(Source().open(text, None), 99, 3) == ()                  # three times; 99 3 does not occur
-    assert after(Source().open(text, None), 1, 3) == (9,)
-    assert after(Source().open(text, None), 2, 3) == ()                   # twice as two, and no third
-    assert after(Source().open(text, None), 1, 2, 3) == (7, 2, 3, 8, 1, 3, 9)
+    assert after(InputGuided().open(text, None), 99, 3) == ()                  # three times; 99 3 does not occur
+    assert after(InputGuided().open(text, None), 1, 3) == (9,)
+    assert after(InputGuided().open(text, None), 2, 3) == ()                   # twice as two, and no third
+    assert after(InputGuided().open(text, None), 1, 2, 3) == (7, 2, 3, 8, 1, 3, 9)
 
 
 def test_realignment_equals_brute_force():
     dice = random.Random(2)
     for _ in range(300):
         text = tuple(dice.randrange(5) for _ in range(dice.randint(1, 14)))
-        guess = Source().open(text, None)
+        guess = InputGuided().open(text, None)
         out = [dice.randrange(6) for _ in range(dice.randint(1, 4))]
         guess.place.last = tuple(out[-3:])
         want = None
@@ -64,14 +64,14 @@ def test_realignment_equals_brute_force():
 
 
 def test_the_first_pass_copies_the_source_where_asked_to():
-    assert propose(Source(eager=True, block=4).open(TEXT, None)).token[1:] == TEXT[:4]
-    assert propose(Source().open(TEXT, None)).token == (0,)
-    assert propose(Source(2, -1, eager=True).open(TEXT, None)).token[1:] == TEXT[2:-1]
+    assert propose(InputGuided(eager=True, block=4).open(TEXT, None)).token[1:] == TEXT[:4]
+    assert propose(InputGuided().open(TEXT, None)).token == (0,)
+    assert propose(InputGuided(2, -1, eager=True).open(TEXT, None)).token[1:] == TEXT[2:-1]
 
 
 def test_near_the_place_that_was_left():
     def edited(*tokens):
-        return after(Source(near=True, eager=True).open(TEXT, None), *tokens)
+        return after(InputGuided(near=True, eager=True).open(TEXT, None), *tokens)
 
     assert edited(10, 11, 99) == TEXT[3:6]                    # one was replaced: guessed, three tokens at most
     assert edited(10, 11, 99, 98) == TEXT[4:7]                # two were
@@ -81,12 +81,12 @@ def test_near_the_place_that_was_left():
     assert edited(10, 11, 12, 13, 14, 10, 15, 99, 12) == TEXT[9:]         # of two places the nearer one
     assert edited(10, 99, 98, 97, 96) == ()                   # lost
     assert edited(10, 99, 98, 97, 96, 15, 11) == TEXT[8:]     # and found again
-    published = after(Source(eager=True).open(TEXT, None), 10, 11, 99)
+    published = after(InputGuided(eager=True).open(TEXT, None), 10, 11, 99)
     assert published == ()
 
 
 def test_chance_follows_what_agreed():
-    guess = Source(eager=True).open(TEXT, None)
+    guess = InputGuided(eager=True).open(TEXT, None)
     assert propose(guess).chance == (1.0, *PRIOR, PRIOR[-1])
     guess.learn(Draft.chain(0, TEXT[:2]), None, Verdict((1, 2), 99))
     assert guess.rates.tried[:4] == [1, 1, 1, 0] and guess.rates.right[:4] == [1, 1, 0, 0]
@@ -98,22 +98,23 @@ def test_the_identity_takes_one_pass():
     target.network.weight[:] = -50.0
     for a in range(20):
         target.network.weight[:, a, (a + 1) % 20] = 50.0
-    how = Source(stop=-1, eager=True, block=64)
-    out = run([answer_one(Speculative(target, how, Match(), Fixed(64)), Request((*range(10), 19), max_tokens=11))])[0]
+    drafter = InputGuided(stop=-1, eager=True, block=64)
+    out = run([answer_one(Speculative(target, drafter, Match(), Fixed(64)), Request((*range(10), 19), max_tokens=11))])[0]
     assert out.token_ids == (*range(10), 10) and out.stats.passes == 1
 
 
-@pytest.mark.parametrize("how", [Source(near=True), Source(eager=True), Source(1, -1, True, True, 3), Source(90, 95)], ids=str)
-def test_contract(how):
-    check_drafter(how)
+@pytest.mark.parametrize("drafter", [InputGuided(near=True), InputGuided(eager=True), InputGuided(1, -1, True, True, 3),
+                                     InputGuided(90, 95)], ids=str)
+def test_contract(drafter):
+    check_drafter(drafter)
 
 
 def test_bad_options():
     with pytest.raises(ValueError, match="block is 0: it must lie in 1 to 64"):
-        Source(block=0)
+        InputGuided(block=0)
 
 
 @pytest.mark.parametrize("start, stop", [(5, 2), (3, 3), (0, 0), (-2, -2)])
 def test_an_end_before_the_start_is_refused(start, stop):
     with pytest.raises(ValueError, match=f"stop is {stop}: it must lie behind start, which is {start}"):
-        Source(start, stop)
+        InputGuided(start, stop)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.calibration import Calibration
 
@@ -20,7 +21,7 @@ LOST = 3
 
 
 @dataclass(frozen=True)
-class Source:
+class InputGuided:
     """Propose the rest of the source from where the output stands in it.
 
     The source is prompt[start:stop]. While the output repeats it, the copy goes on. After a divergence the place is
@@ -51,12 +52,12 @@ class Source:
         if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
             raise ValueError(f"stop is {stop}: it must lie behind start, which is {start}")
 
-    def open(self, prompt: Sequence[int], session: Session) -> SourceGuess:
+    def open(self, prompt: Sequence[int], session: Session) -> InputGuidedGuess:
         source, ends = tuple(prompt[self.start:self.stop]), dict[tuple[int, ...], list[int]]()
         for end in range(1, len(source) + 1):
             for n in range(1, min(LONGEST, end) + 1):
                 ends.setdefault(source[end - n:end], []).append(end)
-        return SourceGuess(self, source, ends, Place(0 if self.eager else None),
+        return InputGuidedGuess(self, source, ends, Place(0 if self.eager else None),
                            Calibration(len(PRIOR), TRUST))
 
 
@@ -71,17 +72,13 @@ class Place:
 
 
 @dataclass(frozen=True)
-class SourceGuess:
+class InputGuidedGuess(Guess):
     """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
-    config: Source
+    config: InputGuided
     source: tuple[int, ...]
     ends: dict[tuple[int, ...], list[int]]
     place: Place
     rates: Calibration
-
-    @property
-    def price(self) -> float:
-        return 0.0
 
     @property
     def want(self) -> Want:
@@ -148,9 +145,9 @@ class SourceGuess:
                 self.rates.observe(min(agreed, len(PRIOR) - 1), self.source[at] == x)
             self.push(x)
 
-    def fork(self, session: Session, choice: int | None = None) -> SourceGuess:
+    def fork(self, session: Session, choice: int | None = None) -> InputGuidedGuess:
         p = self.place
-        return SourceGuess(self.config, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), self.rates.copy())
+        return InputGuidedGuess(self.config, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), self.rates.copy())
 
     def close(self) -> None:
         pass

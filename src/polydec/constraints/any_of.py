@@ -1,0 +1,139 @@
+"""One of some texts."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from polydec.constraints import pieces
+from polydec.core.types import Vocab
+from polydec.options import shown
+
+MOST, LONGEST = 10_000, 1_000_000
+"""Texts of a constraint, and characters of all of them together."""
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """The answer is one of `texts`, spelled in whatever tokens.
+
+    Every spelling is allowed, as by a grammar. A text's probability is that of all its spellings; the mask then takes away
+    what is another text and nothing else. The tokenizer's own spelling also depends on what stands before the answer, which
+    a constraint does not see.
+    """
+    texts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.texts, str) or not 1 <= len(self.texts) <= MOST:
+            raise ValueError(f"choice is {shown(self.texts)}: it must be 1 to {MOST} texts")
+        for i, text in enumerate(self.texts):
+            if not isinstance(text, str) or not text:        # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"choice[{i}] is {shown(text)}: it must be a text of at least one character")
+        if sum(map(len, self.texts)) > LONGEST:
+            raise ValueError(f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}")
+
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> Choices:
+        strings = [text.encode("utf-8", "replace") for text in self.texts]
+        found = Choices(Trie.of(strings), pieces.of(vocab, ends), ends)
+        for i, string in enumerate(strings):
+            if not found.spells(string):
+                raise ValueError(f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Trie:
+    """Byte strings by their beginnings. below: of each node the next ones by byte; whole: whether a string ends there. Node 0
+    is the empty string; nodes come after the one above them."""
+    below: tuple[dict[int, int], ...]
+    whole: tuple[bool, ...]
+
+    @staticmethod
+    def of(strings: Sequence[bytes]) -> Trie:
+        below, whole = [dict[int, int]()], [False]
+        for string in strings:
+            node = 0
+            for byte in string:
+                if byte not in below[node]:
+                    below[node][byte] = len(below)
+                    below.append({})
+                    whole.append(False)
+                node = below[node][byte]
+            whole[node] = True
+        return Trie(tuple(below), tuple(whole))
+
+
+DEAD, ENDED = -1, -2
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """The language of an AnyOf. A state is a node of the trie, or DEAD, or ENDED."""
+    trie: Trie
+    pieces: tuple[bytes | None, ...]
+    ends: frozenset[int]
+    finite = True
+    _known: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]], init=False, repr=False)
+
+    @cached_property
+    def _open(self) -> list[bool]:
+        """Of each node whether tokens spell the rest of a string from there."""
+        out = [False] * len(self.trie.below)
+        for node in reversed(range(len(out))):
+            out[node] = self.trie.whole[node] or any(out[there] for there in self._walk(node).values())
+        return out
+
+    def _walk(self, node: int) -> dict[int, int]:
+        """The tokens that go on from a node, and where each leads; also to where nothing goes on."""
+        ids, longest = pieces.by_bytes(self.pieces)
+        out, paths = dict[int, int](), [(b"", node)]
+        while paths:
+            path, at = paths.pop()
+            out.update(dict.fromkeys(ids.get(path, ()), at))
+            if len(path) < longest:
+                paths += [(path + bytes((byte,)), there) for byte, there in self.trie.below[at].items()]
+        return out
+
+    def followers(self, state: int) -> dict[int, int]:
+        """The tokens that may be written behind a text, and where each leads. Ends are not among them."""
+        if state < 0:
+            return {}
+        if state not in self._known:
+            self._known[state] = {x: there for x, there in self._walk(state).items() if self._open[there]}
+        return self._known[state]
+
+    def spells(self, string: bytes) -> bool:
+        """Whether some tokens spell a string."""
+        ids, longest = pieces.by_bytes(self.pieces)
+        reached = [True]
+        for end in range(1, len(string) + 1):
+            reached.append(any(reached[begin] and string[begin:end] in ids for begin in range(max(0, end - longest), end)))
+        return reached[-1]
+
+    def start(self) -> int:
+        return 0
+
+    def step(self, state: int, token: int) -> int:
+        if state >= 0 and token in self.ends and self.trie.whole[state]:
+            return ENDED
+        return self.followers(state).get(token, DEAD)
+
+    def allows(self, state: int, token: int) -> bool:
+        return self.step(state, token) != DEAD
+
+    def mask(self, state: int) -> Tensor:
+        out_V = torch.zeros(len(self.pieces), dtype=torch.bool)
+        out_V[list(self.followers(state))] = True
+        if state >= 0 and self.trie.whole[state]:
+            out_V[[x for x in self.ends if 0 <= x < len(out_V)]] = True
+        return out_V
+
+    def forced(self, state: int) -> bytes:
+        out = bytearray()
+        while state >= 0 and not self.trie.whole[state] and len(self.trie.below[state]) == 1:
+            (byte, state), = self.trie.below[state].items()
+            out.append(byte)
+        return bytes(out)

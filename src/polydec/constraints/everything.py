@@ -1,0 +1,29 @@
+"""All texts: what is asked where nothing is."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Everything:
+    """The language of all texts over `size` tokens."""
+    size: int
+    finite = False
+
+    def start(self) -> None:
+        return None
+
+    def step(self, state: None, token: int) -> None:
+        return None
+
+    def allows(self, state: None, token: int) -> bool:
+        return True
+
+    def mask(self, state: None) -> Tensor:
+        return torch.ones(self.size, dtype=torch.bool)
+
+    def forced(self, state: None) -> bytes:
+        return b""

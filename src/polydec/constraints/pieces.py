@@ -1,0 +1,32 @@
+"""The bytes that tokens stand for."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from polydec.core.types import Vocab, Words
+
+
+def of(vocab: Vocab, ends: frozenset[int]) -> tuple[bytes | None, ...]:
+    """Of every id its bytes; None for those that write nothing, and for those that end a text. Raises ValueError where nothing
+    is known of them."""
+    if vocab.words is None or not any(vocab.words.pieces):
+        raise ValueError("constraint cannot be kept: what bytes the tokens of this model's tokenizer stand for is not known "
+                         "token by token, so leave it out")
+    return _of(vocab.words, vocab.size, ends | vocab.eos)
+
+
+@lru_cache(maxsize=16)
+def _of(words: Words, size: int, silent: frozenset[int]) -> tuple[bytes | None, ...]:
+    known: Sequence[bytes | None] = words.pieces[:size]
+    return tuple((p or None) if i not in silent else None for i, p in enumerate(known)) + (None,) * (size - len(known))
+
+
+@lru_cache(maxsize=16)
+def by_bytes(pieces: tuple[bytes | None, ...]) -> tuple[dict[bytes, tuple[int, ...]], int]:
+    """The ids of each piece (several tokens may be spelled alike), and the length of the longest."""
+    out = dict[bytes, tuple[int, ...]]()
+    for i, piece in enumerate(pieces):
+        if piece is not None:
+            out[piece] = (*out.get(piece, ()), i)
+    return out, max(map(len, out), default=0)

@@ -1,0 +1,45 @@
+"""The seams: what is asked, and the language that it means to one vocabulary."""
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from polydec.core.types import Vocab
+
+S = TypeVar("S")
+
+
+class Language(Protocol[S]):
+    """A set of texts, told token by token from the first token of the answer.
+
+    States are values: a step changes none, so any number of drafts can go on from one. `step` is total: behind a token that
+    is not allowed lies a state from which nothing is. A token that ends the answer is allowed where the text is complete,
+    and nothing is behind it.
+    """
+    @property
+    def finite(self) -> bool:
+        """Whether there are finitely many texts, each of few tokens."""
+        ...
+
+    def start(self) -> S: ...
+    def step(self, state: S, token: int) -> S: ...
+    def allows(self, state: S, token: int) -> bool:
+        """Whether the text may go on with this token (or end with it). Costs less than a mask."""
+        ...
+
+    def mask(self, state: S) -> Tensor:
+        """Of every token whether it is allowed: bool, V."""
+        ...
+
+    def forced(self, state: S) -> bytes:
+        """Bytes with which every allowed text goes on, as many as are known; none where it may end here."""
+        ...
+
+
+class Constraint(Protocol):
+    """What a user asks for, as a value."""
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> Language[object]:
+        """What it means to this vocabulary. ends: the ids that may end an answer, at least one. Raises ValueError, saying
+        where, for what is malformed, not supported, or holds no text."""
+        ...

@@ -1,0 +1,134 @@
+"""Probes that ride in the target's own pass draft what follows."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Draw, Reads, Want
+from polydec.drafters._states import StateLaws
+from polydec.families.ar.protocols import Tree
+from polydec.families.ar.types import Budget, Verdict
+from polydec.models.probes import Probes
+
+
+@dataclass(frozen=True)
+class FromProbes:
+    """Behind every drafted token, and behind the root, stand probes. Those behind the token that was accepted last give the
+    laws of the next draft, one a level; no pass but the target's runs. Tokens never see a probe, and no probe is ever
+    accepted.
+
+    rows: tokens and probes that are fed beside the root, 1 to 1024, as far as the budget has nodes. Where they do not suffice,
+    the probes go that are least likely to be asked.
+
+    Exact: law, under any exact verifier.
+    Reduces to: `nothing` at rows 1, and in the first round.
+    Source: parallel prompt decoding (Chen et al., 2024); Hidden Transfer (Wu et al., 2024).
+    """
+    probes: Probes
+    tree: Tree
+    rows: int = 24
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rows <= 1024:
+            raise ValueError(f"rows is {self.rows}: it must lie in 1 to 1024")
+
+    def open(self, prompt: Sequence[int], session: Session) -> ProbesGuess:
+        return ProbesGuess(self, session)
+
+
+@dataclass
+class ProbesGuess:
+    """session: the target's own. state_LH: what the probes behind the last accepted token came out as."""
+    config: FromProbes
+    session: Session
+    state_LH: Tensor | None = None
+    price = 0.0
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING, hidden=True)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        if budget.depth < 1:
+            return Draft.chain(root)
+        draft, known = Draft.chain(root), self.state_LH
+        if known is not None:
+            room = replace(budget, depth=min(budget.depth, len(known)), nodes=min(budget.nodes, self.config.rows))
+            laws = LevelLaws(known, self.session)
+            draft = await self.config.tree.grow(laws, root, position, room, rng)  # pyright: ignore[reportArgumentType]
+        return await self._with_probes(draft, budget)
+
+    async def _with_probes(self, draft: Draft, budget: Budget) -> Draft:
+        """The draft, and behind its nodes as many probes as there is room for."""
+        probes, n = self.config.probes, len(draft)
+        room = min(budget.nodes, self.config.rows) + 1 - n
+        counts, state = allotted(draft, probes.rates, room, budget.depth), None
+        if probes.maps is not None:
+            layers = self.session.part(range(probes.enter)) if probes.enter else None
+            if layers is None:
+                state = self.session.embed(draft.token)
+            else:
+                state = (await layers.score(draft, Want(law=Reads.NOTHING, hidden=True))).hidden_NH
+        entering = probes.behind(state, n)
+        parent, states = list(draft.parent), list[Tensor | None]([None] * n)
+        for node, count in enumerate(counts):
+            for j in range(count):
+                parent.append(node if j == 0 else len(parent) - 1)
+                states.append(entering[node, j])
+        more = len(parent) - n
+        if not more:
+            return draft
+        return Draft((*draft.token, *[draft.token[0]] * more), tuple(parent), (*draft.draw, *[Draw.CERTAIN] * more),
+                     (*draft.law, *[None] * more), (*[False] * n, *[True] * more),
+                     (*(draft.chance or [1.0] * n), *[0.0] * more), tuple(states), probes.enter)
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        probe, node, found = draft.probe or (False,) * len(draft), verdict.path[-1] if verdict.path else 0, list[int]()
+        for i in range(node + 1, len(draft)):     # they stand behind all tokens, each behind the one before it
+            if probe[i] and draft.parent[i] == (found[-1] if found else node):
+                found.append(i)
+        if scores.hidden_NH is None:
+            raise ValueError("the target shows no hidden states: what was trained on them cannot draft for it")
+        self.state_LH = scores.hidden_NH[found] if found else None
+
+    def fork(self, session: Session, choice: int | None = None) -> ProbesGuess:
+        return ProbesGuess(self.config, session, self.state_LH)
+
+    def close(self) -> None:
+        pass
+
+
+class LevelLaws:
+    """The laws at the nodes of a draft: nodes of a level share one."""
+    def __init__(self, state_LH: Tensor, session: Session) -> None:
+        self._state_LH, self._laws = state_LH, StateLaws(session)
+
+    async def score(self, draft: Draft, want: Want) -> Scores:
+        for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
+            self._laws.add([i for i in self._laws.new(draft) if draft.depth[i] == k], self._state_LH[k:k + 1])
+        return self._laws.scores(draft)
+
+
+def allotted(draft: Draft, rates: Sequence[Sequence[float]], room: int, depth: int) -> list[int]:
+    """How many probes stand behind each node, `room` in all, none below `depth`: every node would have one for each rate; the
+    least useful goes first, by how likely its node is the last that is accepted and by what a further level of the next draft
+    is worth."""
+    reach = [1.0] * len(draft)
+    for i in range(1, len(draft)):
+        reach[i] = reach[draft.parent[i]] * (draft.chance[i] if draft.chance else 1.0)
+    stop = [max(0.0, reach[i] - sum(reach[c] for c in draft.children[i])) for i in range(len(draft))]
+    worth, product = list[float](), 1.0
+    for level in rates:
+        product *= min(1.0, sum(level))
+        worth.append(product)
+    useful = [(-stop[i] * value, j, i) for i in range(len(draft)) for j, value in enumerate(worth)
+              if draft.depth[i] + j < depth]
+    counts = [0] * len(draft)
+    for _, j, i in sorted(useful):                # a node's probes come in their order: worth falls
+        if sum(counts) < room and counts[i] == j:
+            counts[i] += 1
+    return counts

@@ -1,0 +1,148 @@
+"""A* over the steps of a solution, led by a learned reward."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, common
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.families.ar.walk import Method
+from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.search.protocols import Reward
+from polydec.families.search.stats import SearchStats
+from polydec.families.search.types import Steps
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A beginning of a solution. rng: what is drawn behind it; cost: of the path to it; hope: one less what the reward says;
+    number: in the order of finding."""
+    attempt: Attempt
+    rng: Rng
+    cost: float = 0.0
+    hope: float = 0.0
+    depth: int = 0
+    number: int = 0
+
+    @property
+    def order(self) -> tuple[float, float, int, int]:
+        """The least is looked at first."""
+        return (self.cost + self.hope, self.hope, -self.depth, self.number)
+
+
+@dataclass(frozen=True)
+class AStar:
+    """Takes the most promising beginning, draws `width` next steps behind it, asks the reward of each, and goes on so until the
+    most promising one is a whole solution. Of a step that is drawn twice one stays.
+
+    A beginning s is the more promising the less f(s) = g(s) + h(s) is: h(s) = 1 - reward(s); g grows with a step from s to t by
+    max(0, reward(s) - reward(t)) + `toll`, so what the reward has fallen on the way is not forgotten (the paper's cost of a
+    step is not known to us: this one is ours). The reward of nothing is 1, that of a text that was cut at the limit is 0.
+
+    width: 1 to 64; delimiter: what a step ends with; longest: tokens of a step at most; budget: once so many tokens were
+    written nothing new is begun: the best solution found is the answer, or else the most promising beginning is drawn to
+    its end. frontier: beginnings that are kept at most; the least promising ones go first.
+
+    Exact: approximate: the reward chooses among draws.
+    Reduces to: the method itself at width 1, draw for draw.
+    Source: Chatziveroglou, "A*-decoding: token-efficient inference scaling" (2025).
+    """
+    method: Method
+    reward: Reward
+    width: int = 4
+    delimiter: str = "\n"
+    longest: int = 64
+    budget: int = 1024
+    toll: float = 0.01
+    frontier: int = 64
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= 64:
+            raise ValueError(f"width is {self.width}: it must lie in 1 to 64")
+        for name in ("longest", "budget", "frontier"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if not self.toll >= 0.0:
+            raise ValueError(f"toll is {self.toll}: it must be at least 0")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """A search for each choice."""
+        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+            return await _Search(self, answer, held).run(Node(root, rng(answer.choice or 0)))
+
+        return await for_each(self.method, request, into, write)
+
+
+class _Search:
+    """For one answer. held: whatever is open, for whoever closes it."""
+    def __init__(self, plan: AStar, answer: Text, held: list[Attempt]) -> None:
+        self._plan, self._answer, self._held = plan, answer, held
+        self._spent, self._first = SearchStats(), -1
+        self._steps, self._found = Steps((plan.delimiter,), plan.longest, plan.vocab.words), 0
+
+    async def run(self, root: Node) -> Result:
+        open_, plan = [root], self._plan
+        while not (best := min(open_, key=lambda n: n.order)).attempt.ended and self._spent.written < plan.budget:
+            open_.remove(best)
+            open_ = sorted([*open_, *await self._expand(best)], key=lambda n: n.order)
+            for node in open_[plan.frontier:]:
+                node.attempt.close()
+            del open_[plan.frontier:]
+            self._settle([n.attempt.text for n in open_])
+        whole = [n for n in open_ if n.attempt.ended]
+        best = min(whole or open_, key=lambda n: n.order)
+        last, = self._forks(best, 1)
+        if not last.ended:                        # the budget is spent: what is begun comes to its end
+            await last.go_on(best.rng)
+        self._spent = self._spent.plus(last.spent)
+        last.text.score = last.value
+        self._answer.follow(last.text)
+        return self._answer.result(replace(self._spent, first=max(self._first, 0)))
+
+    async def _expand(self, node: Node) -> list[Node]:
+        plan, tokens = self._plan, len(node.attempt.text.tokens)
+        streams = [node.rng, *(node.rng.at("step", tokens, i) for i in range(1, plan.width))]
+        drawn = self._forks(node, plan.width)
+        await gather(*(a.go_on(s, self._steps) for a, s in zip(drawn, streams, strict=True)))
+        once = dict[tuple[int, ...], tuple[Attempt, Rng]]()
+        for attempt, stream in zip(drawn, streams, strict=True):
+            once.setdefault(tuple(attempt.text.tokens), (attempt, stream))
+        await gather(*(attempt.judge(plan.reward) for attempt, _ in once.values()))
+        self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
+        return [self._node(node, *one) for one in once.values()]
+
+    def _forks(self, node: Node, count: int) -> list[Attempt]:
+        """So many that go on from a node, which is over with that."""
+        drawn = [node.attempt.fork(self._answer.choice or 0) for _ in range(count)]
+        self._held += drawn
+        node.attempt.close()
+        return drawn
+
+    def _node(self, parent: Node, attempt: Attempt, rng: Rng) -> Node:
+        self._found += 1
+        said = 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0
+        hope = 1.0 - said
+        fall = max(0.0, hope - parent.hope)
+        return Node(attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._found)
+
+    def _settle(self, texts: Sequence[Text]) -> None:
+        """What all that may still win begin with is certain."""
+        sure = len(common(texts))
+        if self._first < 0:
+            self._first = sure
+            self._answer.edit(Edit())
+        self._answer.follow(texts[0], sure)

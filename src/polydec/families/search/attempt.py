@@ -1,0 +1,118 @@
+"""A text that a search tries, drawn by a draft-and-verify method with any drafter."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from polydec.core.effects import Coro, gather
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Reads, Words
+from polydec.families.ar.walk import Method, Round, Walk
+from polydec.families.search.protocols import Reward
+from polydec.families.search.stats import SearchStats
+from polydec.families.search.types import Steps, Tried
+
+
+class Attempt:
+    """A beginning of a text, and the walk that goes on from it. The attempt owns the walk.
+
+    asked: how many alternatives the request wants beside each token, None: no log-probabilities. logp: of the text, under the
+    law that it is drawn from; value: what a reward last said of it, None before it was asked; spent: its own ledger, which
+    a fork begins anew.
+    """
+    __slots__ = ("_asked", "_fed", "_step", "_walk", "logp", "spent", "text", "value")
+
+    def __init__(self, walk: Walk, text: Text, asked: int | None) -> None:
+        self._walk, self.text, self._asked, self._step = walk, text, asked, 0
+        self._fed = False                         # whether the last token was fed: by a look, or for a reward
+        self.logp, self.spent = 0.0, SearchStats()
+        self.value: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.text.finish_reason is not None
+
+    @property
+    def mean(self) -> float:
+        """Log-probability of a token, on average."""
+        return self.logp / max(1, len(self.text.tokens))
+
+    def tried(self, words: Words | None) -> Tried:
+        """As whoever picks sees it. words: of the vocabulary, for a request that asks for tokens only."""
+        tokens = tuple(self.text.tokens)
+        said = self.text.text or (words.decode(tokens) if words is not None else "")
+        return Tried(said, tokens, self.mean, self.value)
+
+    async def look(self, rng: Rng) -> Round:
+        """One pass: what may be taken next."""
+        r = await self._walk.round(rng, self.text.room, self.text.ends)
+        new = len(r.draft) - self._fed
+        self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
+        self._fed = True
+        return r
+
+    def take(self, r: Round, steps: Steps | None = None) -> bool:
+        """Go on with what a pass gave; whether the text has ended, or a step of it. What stands behind that is not taken."""
+        count, over = 0, False
+        for node, x in zip(r.nodes, r.tokens, strict=True):
+            self.logp += r.scores.logp(node, (x,))[0]
+            self.text.write((x,), () if self._asked is None else logprobs(r.scores, (node,), (x,), self._asked))
+            count += 1
+            over = self.ended or (steps is not None and steps.closes(self.text.tokens[self._step:]))
+            if over:
+                self._step = len(self.text.tokens)
+                break
+        self._walk.take(r, count)
+        self._fed = False
+        self.spent = self.spent.plus(SearchStats(ended=int(self.ended), written=count))
+        return over
+
+    async def go_on(self, rng: Rng, steps: Steps | None = None) -> None:
+        """Pass after pass until the text ends, or a step of it."""
+        while not self.take(await self.look(rng), steps):
+            pass
+
+    async def judge(self, reward: Reward) -> float:
+        """Ask a reward of what stands so far."""
+        self.value = reward.chance(await self._walk.state())
+        new = int(not self._fed)
+        self.spent = self.spent.plus(SearchStats(new, scored=new, judged=1))
+        self._fed = True
+        return self.value
+
+    def fork(self, choice: int) -> Attempt:
+        """Another one that goes on from here, at no cost. choice: the answer that it may become."""
+        twin = Attempt(self._walk.fork(choice), self.text.fork(), self._asked)
+        twin.logp, twin.value, twin._step, twin._fed = self.logp, self.value, self._step, self._fed
+        return twin
+
+    def close(self) -> None:
+        """Give back what the walk holds; the text stays."""
+        self._walk.close()
+
+
+async def for_each(method: Method, request: Request, into: Transcript,
+                   write: Callable[[Text, Attempt, list[Attempt]], Coro]) -> list[Result]:
+    """A search of its own for each choice. The prompt is fed once; write(answer, attempt, held) begins with an attempt that has
+    nothing behind it. What it forks it puts into `held`: that is closed in the end, however this ends."""
+    answers = [into.open(choice) for choice in request.choices]
+    base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+    walk = await Walk.open(method, request.prompt, base=base, whole=True)
+    held = [Attempt(walk, into.hypothesis(), request.logprobs)]
+    try:
+        held += (roots := [held[0].fork(choice) for choice in request.choices])
+        held[0].close()
+        return await gather(*(write(answer, root, held) for answer, root in zip(answers, roots, strict=True)))
+    finally:
+        for attempt in held:
+            attempt.close()
+
+
+def side_by_side(spent: Sequence[SearchStats]) -> SearchStats:
+    """What several attempts took together: their passes are shared."""
+    total = SearchStats()
+    for one in spent:
+        total = total.plus(one)
+    return replace(total, passes=max((one.passes for one in spent), default=0))

@@ -1,0 +1,40 @@
+"""What searches over whole texts exchange."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.types import Words
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A text that was tried. said: as it reads; mean: log-probability of a token, on average, under the law that it was drawn
+    from; value: what a reward says of it, 0 to 1, None where none was asked."""
+    said: str
+    tokens: tuple[int, ...]
+    mean: float
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Where a step of a text ends: with the token that completes one of `delimiters`, or after `most` tokens (at least 1).
+    words: how tokens read; without them only their number counts."""
+    delimiters: tuple[str, ...]
+    most: int
+    words: Words | None
+
+    def closes(self, step: Sequence[int]) -> bool:
+        """Whether these tokens, all of one step so far, are the whole of it."""
+        if len(step) >= self.most:
+            return True
+        said = "" if self.words is None else self.words.decode(step)
+        return any(d in said for d in self.delimiters)
+
+
+def answer_of(said: str, mark: str) -> str:
+    """What a text answers: what stands behind the last `mark`, to the end of that line, or its last line where the mark is ""
+    or missing. Without spaces around it, a full stop at its end, and capitals."""
+    behind = said.rpartition(mark)[2] if mark and mark in said else said.strip().rpartition("\n")[2]
+    return behind.strip().partition("\n")[0].strip().rstrip(".").lower()

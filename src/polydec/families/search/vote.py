@@ -1,0 +1,46 @@
+"""The answer that most texts give."""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.families.search.best_of import score
+from polydec.families.search.types import Tried, answer_of
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Reads the answer of every text (what stands behind the last `mark`, else its last line) and takes the one that most of
+    them give; of the texts that give it, the one of the highest score (a reward's, else the mean log-probability).
+
+    mark: what stands before an answer, "" for the last line. keep: how many vote, those of the most steps (lines that are not
+    empty); earlier begun ones first where these are equal; 0: all. Texts without an answer do not vote. As many votes: the
+    answer whose texts have more steps together, then the one that was given first.
+
+    Source: Wang et al., "Self-consistency improves chain of thought reasoning in language models" (2022); with `keep` Fu et
+    al., "Complexity-based prompting for multi-step reasoning" (2022).
+    """
+    mark: str = ""
+    keep: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keep < 0:
+            raise ValueError(f"keep is {self.keep}: it must be at least 0")
+
+    def pick(self, tries: Sequence[Tried]) -> int:
+        said = {i: said for i, t in enumerate(tries) if (said := answer_of(t.said, self.mark))}
+        voters = sorted(said, key=lambda i: -steps(tries[i].said))[:self.keep or None]
+        votes, complexity = defaultdict[str, int](int), defaultdict[str, int](int)
+        for i in voters:
+            votes[said[i]] += 1
+            complexity[said[i]] += steps(tries[i].said)
+        if not voters:
+            return max(range(len(tries)), key=lambda i: score(tries[i]))
+        most = max(sorted(voters), key=lambda i: (votes[said[i]], complexity[said[i]]))
+        return max((i for i in sorted(voters) if said[i] == said[most]), key=lambda i: score(tries[i]))
+
+
+def steps(said: str) -> int:
+    """Lines that are not empty."""
+    return sum(bool(line.strip()) for line in said.split("\n"))

@@ -1,0 +1,40 @@
+"""A*-decoding."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.search.a_star import AStar
+from polydec.kit import Kit, Trained
+from polydec.models.step_reward import StepReward
+from polydec.options import AtLeast, Note, Within
+from polydec.policies.fixed import Fixed
+from polydec.targets.searched import searched
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="a-star-decoding",
+    title="A*-decoding",
+    summary="Goes on with the most promising beginning of a solution, several next steps at a time, led by a learned reward.",
+    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    source="Chatziveroglou, A*-decoding: token-efficient inference scaling, 2025",
+    reduces_to="plain at width 1",
+    parent="best-of-n", home="problems in steps, with a reward that knows a wrong step",
+    needs=(Trained(StepReward),), needs_training=True,
+    aliases=("a-star", "a*"), arxiv="2505.13672",
+)
+
+
+def build(
+    kit: Kit, *,
+    width: Annotated[int, Within(1, 64), "next steps that are drawn at a time"] = 4,
+    delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
+    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    budget: Annotated[int, AtLeast(1), "nothing is begun after so many tokens"] = 1024,
+    toll: Annotated[float, AtLeast(0), "cost of a step"] = 0.01,
+) -> AStar:
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    return AStar(method, kit.need(StepReward), width, delimiter.replace("\\n", "\n"), longest, budget, toll)

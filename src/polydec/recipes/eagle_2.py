@@ -1,0 +1,39 @@
+"""EAGLE-2: EAGLE's layer, and a tree that its own probabilities shape."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import thrifty
+from polydec.drafters.eagle import FromEagle
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit, Trained
+from polydec.models.eagle import Eagle
+from polydec.options import Within
+from polydec.policies.fixed import Fixed
+from polydec.trees.best_first import BestFirst
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="eagle-2", title="EAGLE-2", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    summary="EAGLE's layer expands its likeliest paths level by level, and of all nodes the likeliest are fed.",
+    source="Li et al., EAGLE-2: faster inference of language models with dynamic draft trees, 2024",
+    reduces_to="eagle with a chain at width 1",
+    parent="eagle", home="a target that is used long enough to train the layer for it",
+    needs=(Trained(Eagle),), needs_training=True, arxiv="2406.16858",
+)
+
+
+def build(
+    kit: Kit, *,
+    width: Annotated[int, Within(1, 64), "paths expanded at each level and tokens tried below each"] = 4,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, Within(1, 16), "levels"] = 5,
+    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
+    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+) -> Speculative:
+    eagle = kit.need(Eagle)
+    drafter = FromEagle(eagle, BestFirst(width), prompt)
+    drafter = thrifty(drafter, eagle.share, kit.costs) if thrift else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

@@ -1,0 +1,39 @@
+"""EAGLE-3: a layer that reads states of several depths and is trained on its own output."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import thrifty
+from polydec.drafters.eagle import FromEagle
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit, Trained
+from polydec.models.eagle3 import Eagle3
+from polydec.options import Within
+from polydec.policies.fixed import Fixed
+from polydec.trees.best_first import BestFirst
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="eagle-3", title="EAGLE-3", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    summary="One layer reads states of several depths, trained on its own output, a head over some tokens; EAGLE-2's tree.",
+    source="Li et al., EAGLE-3: scaling up inference acceleration of large language models via training-time test, 2025",
+    reduces_to="plain at depth 0",
+    parent="eagle-2", home="a target that is used long enough to train the layer for it",
+    needs=(Trained(Eagle3),), needs_training=True, arxiv="2503.01840",
+)
+
+
+def build(
+    kit: Kit, *,
+    width: Annotated[int, Within(1, 64), "paths expanded at each level and tokens tried below each"] = 4,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, Within(1, 16), "levels"] = 5,
+    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
+    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+) -> Speculative:
+    eagle = kit.need(Eagle3)
+    drafter = FromEagle(eagle, BestFirst(width), prompt)
+    drafter = thrifty(drafter, eagle.share, kit.costs) if thrift else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

@@ -1,0 +1,36 @@
+"""First finish search."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.search.best_of import BestOf
+from polydec.families.search.rollouts import Rollouts
+from polydec.kit import Kit
+from polydec.options import AtLeast, Within
+from polydec.policies.fixed import Fixed
+from polydec.targets.searched import searched
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="first-finish-search",
+    title="First finish search",
+    summary="Draws several texts side by side and answers with the first that ends.",
+    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    source="Agarwal et al., First finish search: efficient test-time scaling in large language models, 2025",
+    reduces_to="plain at one try",
+    parent="plain", home="reasoning models, whose short solutions are more often right",
+    aliases=("ffs",), arxiv="2505.18149",
+)
+
+
+def build(
+    kit: Kit, *,
+    tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 4,
+    enough: Annotated[int, AtLeast(1), "stop when so many have ended"] = 1,
+) -> Rollouts:
+    method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
+    return Rollouts(method, BestOf(), tries, enough)

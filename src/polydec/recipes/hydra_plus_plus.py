@@ -1,0 +1,37 @@
+"""Hydra++: heads behind a layer that reads all of the target's states, each knowing the tokens drafted before it."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import thrifty
+from polydec.drafters.heads import FromHeads
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit, Trained
+from polydec.models.heads import Heads
+from polydec.options import Within
+from polydec.policies.fixed import Fixed
+from polydec.trees.ranked import Ranked
+from polydec.verifiers.match import Match
+
+NEED = Trained(Heads, "draft heads behind a layer (hydra++)", lambda heads: heads.layer is not None)
+CARD = Card(
+    name="hydra-plus-plus", title="Hydra++", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    summary="As hydra, and a layer with a cache of its own reads all true states before the heads do.",
+    source="Ankner et al., Hydra: sequentially-dependent draft heads for Medusa decoding, 2024",
+    reduces_to="hydra where the layer passes its input on",
+    parent="hydra", home="a target that is used long enough to train heads for it",
+    needs=(NEED,), needs_training=True, aliases=("hydra++",),
+)
+
+
+def build(
+    kit: Kit, *,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+) -> Speculative:
+    heads = kit.need(Heads, NEED.which)
+    drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))
+    drafter = thrifty(drafter, heads.share, kit.costs) if thrift else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(len(heads), nodes))

@@ -1,0 +1,63 @@
+"""What the prompt adds to a canvas's laws, made stronger (classifier-free guidance)."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from polydec.core.effects import gather
+from polydec.core.law import NEG_INF, normalise
+from polydec.core.types import Vocab
+from polydec.families.diffusion.protocols import Board, Denoiser
+from polydec.families.diffusion.types import Canvas
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """log p = (1 + scale) log p(with the prompt) - scale log p(without it), normalised: of the canvas whose prompt is
+    gaps, too. Both run in the same pass.
+
+    scale: at least 0.
+
+    Exact: law, of the guided model.
+    Reduces to: `denoiser` for scale = 0.
+    Source: Nie et al., unsupervised classifier-free guidance for masked diffusion (2024); LLaDA's cfg_scale is this scale.
+    """
+    denoiser: Denoiser
+    scale: float
+    family: ClassVar[str] = "diffusion"
+    layers: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if not self.scale >= 0:
+            raise ValueError(f"scale is {self.scale}: it must be at least 0")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.denoiser.vocab
+
+    @property
+    def block(self) -> int:
+        return self.denoiser.block
+
+    def open(self, length: int, prompt: int = 0) -> PromptedBoard:
+        told, untold = (self.denoiser.open(length, prompt) for _ in range(2))
+        return PromptedBoard(self.scale, prompt, told, untold)
+
+
+class PromptedBoard:
+    def __init__(self, scale: float, prompt: int, told: Board, untold: Board) -> None:
+        self._scale, self._prompt, self._told, self._untold = scale, prompt, told, untold
+
+    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+        blank: Canvas = (*(None,) * self._prompt, *canvas[self._prompt:])
+        with_RV, without_RV = map(normalise, await gather(self._told.score(canvas, rows, feed),
+                                                          self._untold.score(blank, rows, feed)))
+        out_RV = (1 + self._scale) * with_RV - self._scale * without_RV
+        return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
+
+    def close(self) -> None:
+        self._told.close()
+        self._untold.close()

@@ -1,0 +1,160 @@
+"""`polydec train prm`: a process reward model on a reasoner's own states, from solutions that it drew and a checker judged."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from polydec.files import replace
+from polydec.models import checkpoint, step_reward
+from polydec.models.checkpoint import Checkpoint
+from polydec.models.step_reward import StepReward
+from polydec.train import problems, selfplay
+from polydec.train.loop import Schedule, fit
+from polydec.train.own_text import states
+from polydec.train.problems import KINDS, Problem
+from polydec.train.progress import counted, shown
+from polydec.train.selfplay import Mode
+
+LONGEST = 96
+"""Tokens of a solution at most."""
+
+
+@dataclass(frozen=True)
+class PrmSpec:
+    """What `train_prm` makes.
+
+    out: the directory to write; target: the reasoner; kinds: of problems; each: problems of a kind, for each of which the
+    target draws one solution; temperature: at which it draws; inner: width of the head; steps, rows, rate: of its training;
+    seed.
+    """
+    out: str
+    target: str = "zoo:reasoner"
+    kinds: tuple[str, ...] = tuple(KINDS)
+    each: int = 1500
+    temperature: float = 1.0
+    inner: int = 64
+    steps: int = 1500
+    rows: int = 256
+    rate: float = 3e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("each", "inner", "steps", "rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("temperature", "rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        if not self.kinds:
+            raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
+        for kind in self.kinds:
+            problems.make(kind, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """States behind steps (N, H), and whether all was right there (N, 1 or 0)."""
+    state_NH: Tensor
+    right_N: Tensor
+
+
+class Head(nn.Module):
+    """The weights of a StepReward, to be trained."""
+    def __init__(self, start: StepReward) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList([nn.Parameter(t.clone()) for t in (*start.inner, *start.out)])
+        self._vocab = start.vocab
+
+    def reward(self) -> StepReward:
+        t: list[Tensor] = list(self.parts)
+        return StepReward((t[0], t[1]), (t[2], t[3]), self._vocab)
+
+
+def train_prm(spec: PrmSpec) -> dict[str, Any]:
+    """Train, save at spec.out (prm.safetensors, config.json), and say how it does on held-out problems (also in
+    out/training.json). The target draws solutions of training problems, and a checker labels every step: it is right so far and
+    can still be finished, or not. Every eighth problem is set aside; the weights that are best there are saved. The target is
+    left as it is. Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, or a target that
+    shows no states."""
+    out, began = Path(spec.out), time.perf_counter()
+    point = checkpoint.load(spec.target)
+    drawn = gather(spec, point, held=False)
+    lessons, aside = (learn(point, part) for part in ([d for i, d in enumerate(drawn) if i % 8], drawn[::8]))
+    unseen = learn(point, gather(spec, point, held=True))
+    head = Head(step_reward.fresh(lessons.state_NH.shape[1], spec.inner, point.lm.vocab, spec.seed))
+
+    def loss_of(part: Lessons, some: Tensor | slice = slice(None)) -> Tensor:
+        return binary_cross_entropy_with_logits(head.reward().logit(part.state_NH[some]), part.right_N[some])
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        return loss_of(lessons, torch.randint(len(lessons.right_N), (spec.rows,), generator=g)), spec.rows
+
+    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds),
+                "states": len(lessons.right_N)}
+    with shown("prm", spec.steps) as watch:
+        curve = fit(head, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=min(50, spec.steps),
+                                         judge_every=25),
+                    state=out / "state.pt", identity=identity, watch=watch, aside=lambda: loss_of(aside))
+    step_reward.save(out, head.reward(), {"target": spec.target, "temperature": spec.temperature})
+    result = {"states": len(lessons.right_N), "steps": spec.steps, "loss": curve[-1][1],
+              "loss_aside": float(loss_of(aside).detach()), "held_out": judge(head.reward(), unseen),
+              "seconds": round(time.perf_counter() - began, 1)}
+    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    return result
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A solution that the target drew."""
+    problem: Problem
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+
+
+def gather(spec: PrmSpec, point: Checkpoint, held: bool) -> list[Drawn]:
+    """Solutions, kept in out/text.jsonl (of held-out problems: held.jsonl, a quarter as many)."""
+    path = Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
+    asked = dict[tuple[int, ...], Problem]()
+    for i in range(max(1, spec.each // 4) if held else spec.each):
+        for kind in spec.kinds:
+            problem = problems.make(kind, spec.seed + 1, i, held)
+            asked[point.text.chat([{"role": "user", "content": problem.question}])] = problem
+    with counted(f"prm: {'held-out ' * held}solutions", every=500) as watch:
+        selfplay.collect(path, point.lm, [(p.kind, ids, Mode(spec.temperature, 1.0)) for ids, p in asked.items()],
+                         max_tokens=LONGEST, seed=spec.seed, live=64, watch=watch)
+    return [Drawn(asked[s.prompt_ids], s.prompt_ids, s.output_ids)
+            for s in selfplay.read(path, point.lm.vocab.size) if s.prompt_ids in asked]
+
+
+def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
+    """The states behind every line of these solutions, and the checker's labels. What was cut off in a line has none."""
+    eos, state, right = point.lm.vocab.eos, list[Tensor](), list[bool]()
+    line_break, = point.text.encode("\n", special=False)
+    for d in drawn:
+        said = point.text.decode(d.output_ids)
+        ends = [i for i, x in enumerate(d.output_ids) if x == line_break or x in eos]
+        behind_NH = states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[len(d.prompt_ids):]
+        for i, yes in zip(ends, problems.labels(d.problem, said), strict=False):
+            state.append(behind_NH[i])
+            right.append(yes)
+    return Lessons(torch.stack(state), torch.tensor(right).float())
+
+
+@torch.no_grad()
+def judge(reward: StepReward, lessons: Lessons) -> Mapping[str, float]:
+    """steps: how many; right: the share that is; ranked: how often, of a right and a wrong step, the right one is valued more
+    (0.5 is chance); told: how often a value above 1/2 says what is so."""
+    value_N, right_N = reward.logit(lessons.state_NH), lessons.right_N > 0.5
+    good, bad = value_N[right_N], value_N[~right_N]
+    ranked = float((good[:, None] > bad[None]).float().mean()) if len(good) and len(bad) else 0.5
+    return {"steps": len(right_N), "right": float(right_N.float().mean()), "ranked": ranked,
+            "told": float(((value_N > 0) == right_N).float().mean())}

@@ -1,0 +1,71 @@
+"""What is trained of soft probes: they ride behind positions of a text through a frozen target."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.core.types import Vocab
+from polydec.models.probes import Probes
+from polydec.models.state_layer import StateLayer
+from polydec.train.network import Layer, Llama, rotate
+from polydec.train.state_layer import Past, behind
+from polydec.train.students import Rates, Shown, Student
+
+
+class ProbeStudent(Student):
+    """Probes behind every position of a piece."""
+    def forward(self, entry_BTH: Tensor, window_BMW: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each probe what it came out as behind every position [B, T, H], and the logits there. The target reads the piece
+        anew, and nothing before it: probes stand in the pass that makes its states."""
+        for made in ride(self.shown.target, self.model(), window_BMW[:, :entry_BTH.shape[1], -2]):
+            yield made, self.shown.logits(made)
+
+
+def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:
+    """What leaves the last layer of each probe [B, T, H] behind every one of these tokens, which are a text's first."""
+    x, rows = target.model.embed_tokens(token_BT), list[Tensor]()
+    for i, layer in enumerate(target.model.layers):
+        if i == probes.enter:
+            both = probes.behind(x.flatten(0, 1), x.shape[0] * x.shape[1]).unflatten(0, x.shape[:2])
+            rows = list(both.unbind(2))
+        past = Past()
+        with torch.no_grad():
+            x = _through(target, layer, x, past)  # pyright: ignore[reportArgumentType]
+        rows = [_through(target, layer, row, past) for row in rows]  # pyright: ignore[reportArgumentType]
+    return rows
+
+
+def _through(target: Llama, layer: Layer, x_BTH: Tensor, past: Past) -> Tensor:
+    """One layer: over a text, then over one level after another of what stands behind each of its positions."""
+    s, level, T = target.s, len(past), x_BTH.shape[1]
+    n, own = layer.input_layernorm(x_BTH), layer.self_attn
+    q, k, v = (p(n).unflatten(-1, (-1, s.head)).transpose(1, 2) for p in (own.q_proj, own.k_proj, own.v_proj))
+    cos, sin = (t[level:level + T] for t in (target.model.cos, target.model.sin))
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
+    past.append((k, v))
+    y = behind(q, past, torch.arange(T)) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    x = x_BTH + own.o_proj(y.transpose(1, 2).flatten(2))
+    return x + layer.mlp(layer.post_attention_layernorm(x))
+
+
+def make_ppd(shown: Shown) -> Student:
+    """Prompt tokens, which begin as the embeddings of frequent tokens."""
+    some = shown.tokens[torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[:shown.levels]]
+
+    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Probes:
+        return Probes(t[0], None, 0, vocab, rates, share)
+    return ProbeStudent(shown, [shown.embed(some).clone()], None, make)
+
+
+def make_hidden(shown: Shown) -> Student:
+    """Maps of the state in the middle, which begin by passing it on."""
+    s = shown.target.s
+
+    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Probes:
+        return Probes(t[0], t[1:], max(1, s.layers // 2), vocab, rates, share)
+    maps = [torch.eye(s.width) for _ in range(shown.levels)]
+    return ProbeStudent(shown, [torch.zeros(shown.levels, s.width), *maps], None, make)

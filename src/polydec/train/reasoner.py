@@ -1,0 +1,186 @@
+"""`polydec train reasoner`: a small model that solves problems in steps, and knows a wrong step when it has read one."""
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec import files
+from polydec.train import problems
+from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
+from polydec.train.loop import Schedule, fit
+from polydec.train.network import Llama, Shape, Trunk, save_directory
+from polydec.train.problems import KINDS, LARGEST, Problem
+from polydec.train.progress import shown
+from polydec.train.tokens import tokenizer_files, train_tokenizer
+
+NUMBERS = tuple(map(str, range(10, LARGEST + 1)))
+VOCAB = 256 + len(SPECIAL) + len(NUMBERS)
+"""Bytes, the special tokens, and a token for each number of two digits that problems hold."""
+
+CONTEXT = 256
+"""Positions that the model can be asked for; the longest problem and its solution take about 90."""
+
+NOT_LEARNED = -100
+"""Stands for a token that is read and not learned to write."""
+
+
+@dataclass(frozen=True)
+class ReasonerSpec:
+    """What `train_reasoner` makes.
+
+    out: the directory to write; kinds: of problems, which take turns at random; steps: optimiser steps; rows: of `length`
+    tokens a step, each filled with problems; width, layers: of the network; flawed: the share of problems that are shown with a
+    wrong step, which is judged and not learned; judging: weight of the loss of that judgement; seed; rate: the highest
+    learning rate.
+    """
+    out: str
+    kinds: tuple[str, ...] = tuple(KINDS)
+    steps: int = 4000
+    rows: int = 8
+    length: int = 128
+    width: int = 128
+    layers: int = 4
+    flawed: float = 0.3
+    judging: float = 0.2
+    seed: int = 0
+    rate: float = 3e-3
+    muon: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "rows", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if not 96 <= self.length <= CONTEXT:
+            raise ValueError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
+        if self.width < 32 or self.width % 32:
+            raise ValueError(f"width is {self.width}: it must be a multiple of 32")
+        if not 0 <= self.flawed < 1:
+            raise ValueError(f"flawed is {self.flawed}: it must be at least 0 and below 1")
+        if not self.kinds:
+            raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
+        for kind in self.kinds:
+            problems.make(kind, 0, 0)
+
+
+class Reasoner(nn.Module):
+    """A network, and what judges the steps that it has read while it learns."""
+    def __init__(self, shape: Shape, seed: int) -> None:
+        super().__init__()
+        self.network = Llama(shape, seed=seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.judge = nn.Sequential(nn.Linear(shape.width, 64), nn.SiLU(), nn.Linear(64, 1))
+
+    def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
+        """Nats a learned token, and `judging` times nats a judged step."""
+        state_BTH = states(self.network.model, token_BT)
+        logits = self.network.logits(self.network.model.norm(state_BTH))
+        wrote = F.cross_entropy(logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED)
+        judged_BT = right_BT != NOT_LEARNED
+        seen = self.judge(F.rms_norm(state_BTH[judged_BT], state_BTH.shape[-1:]))[:, 0]
+        return wrote + judging * F.binary_cross_entropy_with_logits(seen, right_BT[judged_BT].float())
+
+
+def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
+    """What leaves the last layer, before the final norm: what a decoder sees as hidden states."""
+    x, T = trunk.embed_tokens(token_BT), token_BT.shape[1]
+    cos_TD, sin_TD = trunk.get_buffer("cos")[:T], trunk.get_buffer("sin")[:T]
+    for layer in trunk.layers:
+        x = layer(x, cos_TD, sin_TD)
+    return x
+
+
+def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
+    """Train, and save a directory that `polydec.load` reads at spec.out; what was measured (also in out/training.json).
+
+    Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, or a state that belongs to
+    another run."""
+    out, began = Path(spec.out), time.perf_counter()
+    tokenizer = number_tokenizer()
+    shape = Shape(VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT)
+    learner, rows = Reasoner(shape, spec.seed), Rows(tokenizer, spec)
+    apart = rows.batch(-1, 4 * spec.rows)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
+
+    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200)
+    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds)}
+    out.mkdir(parents=True, exist_ok=True)
+    with shown("reasoner", spec.steps) as watch:
+        curve = fit(learner, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
+                    aside=lambda: learner.loss(*apart, 0.0))
+    config = shape.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
+    save_directory(out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT))
+    result = {"parameters": sum(p.numel() for p in learner.network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
+              "seconds": round(time.perf_counter() - began, 1), "curve": curve}
+    files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    return result
+
+
+class Rows:
+    """Batches of problems as the chat template writes them, one behind the other until a row is full."""
+    def __init__(self, tokenizer: Tokenizer, spec: ReasonerSpec) -> None:
+        self._tokenizer, self._spec = tokenizer, spec
+
+    def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens [rows, length]; what each should be followed by; where a line ends, whether all is right so far (1 or 0);
+        elsewhere NOT_LEARNED. A function of the step alone; step -1 is set aside."""
+        some = [self._row(step, i) for i in range(rows)]
+        tokens, goals, rights = (torch.tensor([row[part] for row in some]) for part in range(3))
+        return tokens, goals, rights
+
+    def _row(self, step: int, row: int) -> tuple[list[int], list[int], list[int]]:
+        length = self._spec.length
+        tokens, learned, rights = list[int](), list[bool](), list[int]()
+        for some, wrote, right in self._problems(random.Random(f"{self._spec.seed} {step} {row}")):
+            tokens += some
+            learned += [wrote] * len(some)
+            rights += [*[NOT_LEARNED] * (len(some) - 1), right]
+            if len(tokens) > length:
+                break
+        goals = [t if yes else NOT_LEARNED for t, yes in zip(tokens, learned, strict=True)]
+        return tokens[:length], goals[1:length + 1], rights[:length]
+
+    def _problems(self, r: random.Random) -> Iterator[tuple[Sequence[int], bool, int]]:
+        """Pieces of problems without end: tokens, whether they are learned, and whether all is right behind the last."""
+        while True:
+            problem = problems.make(r.choice(self._spec.kinds), self._spec.seed, r.getrandbits(60))
+            yield self._ids(asked(problem.question)), False, NOT_LEARNED
+            lines, wrong = problem.solution.split("\n"), ""
+            if r.random() < self._spec.flawed:
+                before, wrong = problems.flawed(problem, self._spec.seed, 0)
+                lines = [*before, wrong]
+            for line in lines:
+                end = END if line.startswith("=") else "\n"
+                yield self._ids(line + end), line is not wrong, int(line is not wrong)
+
+    def _ids(self, text: str) -> Sequence[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def number_tokenizer() -> Tokenizer:
+    """Bytes, and numbers as they stand."""
+    tokenizer = train_tokenizer([], 256 + len(SPECIAL))
+    tokenizer.add_tokens([AddedToken(n, normalized=False) for n in NUMBERS])
+    return tokenizer
+
+
+def asked(question: str) -> str:
+    """The prompt, as the chat template writes it."""
+    return BEGIN + USER + question + END + ASSISTANT
+
+
+def chat(problem: Problem) -> str:
+    """A problem and its solution as the model should write it."""
+    return asked(problem.question) + problem.solution + END

@@ -1,0 +1,166 @@
+"""What is trained on a target's states: the weights of each kind of drafter, unrolled over pieces of text."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec.core.types import Vocab
+from polydec.models import chimera, clover, heads
+from polydec.models.chimera import Chimera
+from polydec.models.clover import Clover
+from polydec.models.eagle import Eagle
+from polydec.models.eagle3 import Eagle3
+from polydec.models.heads import Heads
+from polydec.models.state_layer import EPS, StateLayer, Vocabulary
+from polydec.train.network import Llama
+from polydec.train.state_layer import Block, Past
+
+Rates = Sequence[Sequence[float]]
+Make = Callable[[Sequence[Tensor], StateLayer | None, Vocab, Rates, float], Any]
+"""An artefact of its tensors, its layer, the target's vocabulary, rates and share."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
+    guessed; seed."""
+    target: Llama
+    vocab: Vocab
+    tokens: Tensor
+    levels: int
+    seed: int
+
+    def embed(self, token: Tensor) -> Tensor:
+        return self.target.model.embed_tokens(token)
+
+    def logits(self, state: Tensor) -> Tensor:
+        """The target's own, of states."""
+        return self.target.logits(self.target.model.norm(state))
+
+
+class Student(nn.Module):
+    """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay. some:
+    the tokens that its laws are over, None: all."""
+    some: Tensor | None = None
+
+    def __init__(self, shown: Shown, tensors: Sequence[Tensor], block: Block | None, make: Make) -> None:
+        super().__init__()
+        self.shown, self.block, self._make = shown, block, make
+        self.tensors = nn.ParameterList([nn.Parameter(t) for t in tensors])
+
+    def model(self, rates: Rates = (), share: float = 0.0) -> Any:
+        return self._make(list(self.tensors), None if self.block is None else self.block.layer, self.shown.vocab, rates, share)
+
+
+class HeadStudent(Student):
+    """Heads, each of which goes on where the one before it stopped."""
+    def forward(self, entry_BTH: Tensor, window_BMW: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each level the states guessed behind every position [B, T, H], and their logits."""
+        model, (B, T, _) = self.model(), entry_BTH.shape
+        first = entry_BTH if self.block is None else self.block(model.enter(entry_BTH, entry_BTH))
+        carry = model.start(first.flatten(0, 1))
+        for k in range(len(model)):
+            carry, made = model.step(k, carry, self.shown.embed(window_BMW[:, k:k + T, -1]).flatten(0, 1))
+            made = made.view(B, T, -1)
+            yield made, self.shown.logits(made)
+
+
+class LayerStudent(Student):
+    """A layer that reads true states and then, level by level, the tokens behind each and what it made itself."""
+    def forward(self, entry_BTD: Tensor, window_BMW: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        model, (B, T, _), past, above, true = self.model(), entry_BTD.shape, Past(), entry_BTD, entry_BTD.flatten(0, 1)
+        at_T = torch.arange(T)
+        assert self.block is not None
+        for k in range(self.shown.levels):
+            embed = self.shown.embed(window_BMW[:, k:k + T, -model.window:]).flatten(0, 1)
+            rows = (model.below if k else model.enter)(embed, above.flatten(0, 1)).view(B, -1, self.block.wide)
+            out = self.block(rows, past, at_T)
+            if not k:                             # a state and its token may take several entries, of which the last counts
+                slots = rows.shape[1] // T
+                at_T = torch.arange(T) * slots + slots - 1
+                rows, out = rows[:, at_T], out[:, at_T]
+            above, made = (None if t is None else t.view(B, T, -1) for t in model.read(k, true, out.flatten(0, 1)))
+            yield (above, self.speak(model, rows, out)) if made is None else (made, self.shown.logits(made))
+
+    def speak(self, model: Any, rows_BTS: Tensor, out_BTH: Tensor) -> Tensor:
+        """Logits of a head of its own, whose norm goes over what the layer read beside the stream as well."""
+        whole = torch.cat([rows_BTS[..., :-out_BTH.shape[-1]], out_BTH], -1)
+        return F.linear(F.rms_norm(whole, whole.shape[-1:], None, EPS)[..., -out_BTH.shape[-1]:] * model.own.norm_H,
+                        model.own.head_CH)
+
+
+def make_heads(reads: bool, layered: bool) -> Callable[[Shown], Student]:
+    def start(shown: Shown) -> Student:
+        s = shown.target.s
+
+        def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Heads:
+            return Heads([(t[i], t[i + 1], t[i + 2]) for i in range(0, len(t), 3)], reads, vocab, rates, layer, share)
+        tensors = [t for head in heads.fresh(s.width, shown.levels, reads, shown.seed) for t in head]
+        return HeadStudent(shown, tensors, Block(s, shown.seed) if layered else None, make)
+    return start
+
+
+def make_eagle(shown: Shown) -> Student:
+    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Eagle:
+        assert layer is not None
+        return Eagle(t[0], layer, vocab, rates, share)
+    return LayerStudent(shown, [torch.eye(shown.target.s.width).repeat(1, 2)], Block(shown.target.s, shown.seed), make)
+
+
+def depths_of(layers: int) -> tuple[int, ...]:
+    """After which layers EAGLE-3 reads the states: a low, a middle and a high one, as far as there are so many."""
+    return tuple(sorted({max(1, layers // 4), max(1, layers // 2), max(1, layers - 1)}))
+
+
+def make_eagle3(shown: Shown) -> Student:
+    s, depths = shown.target.s, depths_of(shown.target.s.layers)
+    table = shown.target.model.embed_tokens.weight if shown.target.lm_head is None else shown.target.lm_head.weight
+
+    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Eagle3:
+        assert layer is not None
+        return Eagle3(t[0], depths, layer, Vocabulary(shown.tokens, t[1], t[2]), vocab, rates, share)
+    tensors = [torch.eye(s.width).repeat(1, len(depths)) / len(depths), table[shown.tokens].clone(),
+               shown.target.model.norm.weight.detach().clone()]
+    student = LayerStudent(shown, tensors, Block(s, shown.seed, 2 * s.width), make)
+    student.some = shown.tokens
+    return student
+
+
+def make_clover(shown: Shown) -> Student:
+    s = shown.target.s
+    attend, out = clover.begun(s.width, shown.seed, 0.01)
+
+    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Clover:
+        assert layer is not None
+        return Clover(layer, (t[0], t[1], t[2]), ((t[3], t[4], t[5]), (t[6], t[7], t[8])), shown.levels, vocab, rates, share)
+    return HeadStudent(shown, [*attend, *out[0], *out[1]], Block(s, shown.seed), make)
+
+
+def make_chimera(shown: Shown) -> Student:
+    s = shown.target.s
+
+    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Chimera:
+        assert layer is not None
+        return Chimera((t[0], t[1]), t[2:], layer, vocab, rates, share)
+    return LayerStudent(shown, chimera.begun(s.width, shown.levels, shown.seed), Block(s, shown.seed), make)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """start: a student of this kind; drafter: of its artefact and a tree; save: its module's; levels: how many tokens ahead it
+    is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
+    target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
+    the target's number of layers those that it reads."""
+    start: Callable[[Shown], Student]
+    drafter: Callable[[Any, Any], Any]
+    save: Callable[..., None]
+    levels: int = 3
+    features: float = 0.0
+    sure: float = 0.0
+    rows: Callable[[int], int] = int
+    depths: Callable[[int], tuple[int, ...]] = lambda layers: ()

@@ -1,0 +1,52 @@
+"""A small trained net says which tokens are right already (Learn2PD)."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from polydec.core.rng import Rng
+from polydec.core.types import Edit, Exactness
+from polydec.families.diffusion.types import Canvas, Look, best
+from polydec.models.filter import Filter
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """A filter looks at the confidences of all positions of a block (1 where a token stands, and behind its end) and says of
+    each how likely its likeliest token is the final one. Written are the surest token, and those of which it says more than
+    `threshold`. Blocks are as long as the filter's input, or shorter.
+
+    threshold: 0 to 1; at 1 only the surest is written.
+
+    Exact: no.
+    Reduces to: confidence, one a pass, at threshold 1.
+    Source: Bao et al., Learning to parallel (Learn2PD, 2025); there known positions show the model's confidence.
+    """
+    filter: Filter
+    threshold: float = 0.96
+    everywhere: ClassVar[bool] = False
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness.APPROXIMATE
+
+    def start(self, canvas: Canvas) -> None:
+        return None
+
+    def enter(self, state: None, count: int) -> None:
+        return None
+
+    def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
+        look = look.inside()
+        tokens = look.tokens(rng)
+        sure_R = look.confidence(tokens)
+        first, size = look.block.start, self.filter.size
+        inside = [i for i, r in enumerate(look.rows) if r - first < size]
+        sure_B = torch.ones(size, dtype=torch.float32)
+        for i in inside:
+            sure_B[look.rows[i] - first] = float(sure_R[i])
+        right_B = self.filter(sure_B)
+        chosen = {*best(sure_R, 1), *(i for i in inside if float(right_B[look.rows[i] - first]) > self.threshold)}
+        return look.edit(sorted(chosen), tokens), None

@@ -1,0 +1,139 @@
+"""Soft probes: tokens never see them, they stand behind what was accepted, and those least likely to be asked go first."""
+import pytest
+import torch
+
+import micro
+from polydec import registry
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Vocab, Want
+from polydec.drafters.probes import FromProbes, allotted
+from polydec.families.ar.types import Budget, Verdict
+from polydec.kit import Kit
+from polydec.models import checkpoint, probes
+from polydec.models.lm import LM
+from polydec.models.probes import Probes
+from polydec.models.transformer import Transformer
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.testing.toy import toy
+from polydec.trees.ranked import Ranked
+from polydec.trees.sure_prefix import SurePrefix
+
+
+def of_width(width, vocab, enter):
+    g = torch.Generator().manual_seed(3)
+    maps = [torch.randn(width, width, generator=g) / width ** 0.5 for _ in range(2)] if enter else None
+    return Probes(torch.randn(2, width, generator=g), maps, enter, vocab, ((0.5, 0.2), (0.4, 0.2)))
+
+
+@pytest.mark.parametrize("enter", [0, 1], ids=["ppd", "hidden-transfer"])
+def test_tokens_never_see_a_probe(enter, tmp_path):
+    """Laws and states of all tokens, and of what is written behind them, are what they are without any probe."""
+    source = checkpoint.open_source(str(micro.write(tmp_path)))
+    lm = LM(Transformer.build(source.config, source.weights, dtype="float64"), Vocab(source.config["vocab_size"], frozenset()))
+    tree, drafter = Ranked(((0,), (1,), (0, 0))), of_width(32, lm.vocab, enter)
+
+    async def rounds():
+        session, alone = lm.open((5, 6, 7)), lm.open((5, 6, 7))
+        guess, root, text = FromProbes(drafter, tree).open((5, 6, 7), session), 7, [5, 6, 7]
+        for i in range(4):
+            draft = await guess.propose(root, len(text), Budget(4, 24), Rng.of(0))
+            n = sum(not p for p in draft.probe)
+            assert sum(draft.probe) >= 2 and (n == 1) == (i == 0)
+            scores = await session.score(draft, Want(hidden=True))
+            real = Draft.certain(draft.token[:n], draft.parent[:n])
+            plain = await alone.score(real, Want(hidden=True))
+            for node in range(n):
+                assert scores.row(node).allclose(plain.row(node), atol=1e-12, rtol=0)
+                assert scores.argmax(node) == plain.argmax(node)
+            assert scores.hidden_NH[:n].allclose(plain.hidden_NH, atol=1e-12, rtol=0)
+            path = draft.nodes_of((root, plain.argmax(0)))[1:]
+            verdict = Verdict(tuple(path), plain.argmax(path[-1] if path else 0))
+            for one in (session, alone):
+                one.commit(verdict.committed(draft))
+            assert session.cache.length == alone.cache.length
+            guess.learn(draft, scores, verdict)
+            text += verdict.tokens(draft)
+            root = verdict.bonus
+    run([rounds()])
+
+
+def test_what_is_read_stands_behind_the_last_accepted_token():
+    """A toy's states say which token stands before."""
+    law = toy(5, 4, eos=-1)
+    drafter = FromProbes(Probes(torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0]]), None, 0, law.vocab, ((0.5, 0.2), (0.4, 0.2))),
+                         Ranked(((0,), (1,), (0, 0))))
+
+    async def rounds():
+        session, root, position = law.open((0, 1)), 1, 2
+        guess = drafter.open((0, 1), session)
+        for _ in range(8):
+            draft = await guess.propose(root, position, Budget(4, 24), Rng.of(0))
+            scores = await session.score(draft, Want(hidden=True))
+            path = draft.nodes_of((root, scores.argmax(0)))[1:]
+            last = draft.token[path[-1]] if path else root
+            verdict = Verdict(tuple(path), scores.argmax(path[-1] if path else 0))
+            session.commit(verdict.committed(draft))
+            guess.learn(draft, scores, verdict)
+            assert guess.state_LH[:, :2].tolist() == [[1, last], [2, 1]]
+            root, position = verdict.bonus, position + 1 + len(path)
+    run([rounds()])
+
+
+def test_the_least_likely_go_first():
+    draft = Draft.certain((1, 2, 3), (-1, 0, 0), (1.0, 0.6, 0.3))
+    rates = ((0.5, 0.2), (0.4, 0.2))
+    assert allotted(draft, rates, 99, 99) == [2, 2, 2]        # worth 0.7 and 0.42 behind 0.1, 0.6, 0.3
+    assert allotted(draft, rates, 3, 99) == [0, 2, 1]
+    assert allotted(draft, rates, 1, 99) == [0, 1, 0]
+    assert allotted(draft, rates, 99, 2) == [2, 1, 1]         # the budget has two levels
+    assert allotted(Draft.chain(1), rates, 0, 99) == [0]
+
+
+def test_wrong_probes_are_told_in_one_sentence(tmp_path):
+    vocab = Vocab(3, frozenset())
+    build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))         # noqa: E731
+    prompt, hidden = probes.examples(vocab, 4, 4)
+    with pytest.raises(ValueError, match="hidden-transfer needs transferred states"):
+        build("hidden-transfer", prompt)
+    with pytest.raises(ValueError, match="ppd needs prompt tokens"):
+        build("ppd", hidden)
+    with pytest.raises(ValueError, match="trained for states of width 8: this target's have 4"):
+        build("ppd", probes.examples(vocab, 8, 8)[0])
+    with pytest.raises(ValueError, match="enter layer 7: this target shows 3 of its layers"):
+        build("hidden-transfer", Probes(hidden.bias_PH, hidden.maps, 7, vocab, hidden.rates))
+    with pytest.raises(ValueError, match="rows is 0: it must lie in 1 to 1024"):
+        FromProbes(prompt, Ranked(), 0)
+
+
+def test_a_span_goes_on_while_it_is_sure():
+    law = toy(5, 5, eos=-1)
+
+    async def grown(least):
+        return await SurePrefix(least, False).grow(law.open((0, 1)), 1, 2, Budget(4, 8), Rng.of(0))
+    weight, text, chances = law.network.weight, [0, 1], []
+    for _ in range(4):
+        row = weight[text[-2], text[-1]].softmax(0)
+        text.append(int(row.argmax()))
+        chances.append(float(row.max()))
+    for least in (0.0, *chances, 1.1):
+        n = next((i for i in range(4) if chances[i] < least or text[i + 2] == text[i + 1]), 4)
+        assert run([grown(least)])[0].token == tuple(text[1:2 + n])
+
+
+def test_trust_takes_what_is_drafted_and_verified_does_not():
+    """Where a span is never sure enough both are plain; else the unchecked one writes more a pass, and another text."""
+    law, (prompt, _) = Shaped(toy(5, 4, eos=-1), Greedy()), probes.examples(toy(5, 4).vocab, 4, 4)
+    said = {}
+    for name in ("plain", "lexical-unit-decoding", "lexical-unit-decoding-verified"):
+        for sure in ("0.2", "1.5") if name != "plain" else ("",):
+            decoder, _ = registry.build(name, Kit(law, None, (prompt,)), {"confidence": sure} if sure else {})
+            said[name + sure] = run([answer_one(decoder, Request((0, 1), 24))])[0]
+    plain = said["plain"].token_ids
+    assert said["lexical-unit-decoding1.5"].token_ids == plain
+    assert said["lexical-unit-decoding-verified0.2"].token_ids == plain
+    loose = said["lexical-unit-decoding0.2"]
+    assert loose.token_ids != plain and loose.stats.passes < 24

@@ -1,0 +1,114 @@
+"""A*-decoding against a search that is written from its card: fresh sessions, no forks, no cache."""
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from polydec.core.decoder import answer_one, answers
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.search.a_star import AStar
+from polydec.policies.fixed import Fixed
+from polydec.testing.enumerate import distance, law_of, target_law
+from polydec.testing.toy import toy
+from polydec.verifiers.match import Match
+
+PROMPT = (0, 1, 0)
+
+
+@dataclass(frozen=True)
+class ByToken:
+    """A reward of the last two tokens, different for each pair."""
+    salt: int = 0
+
+    def chance(self, hidden_H):
+        return (math.sin(12.9898 * float(hidden_H[0]) + 78.233 * float(hidden_H[1]) + self.salt) + 1) / 2
+
+
+def search(target, **options):
+    return AStar(Speculative(target, Nothing(), Match(), Fixed(0)), options.pop("reward", ByToken()), delimiter="|", **options)
+
+
+def row(target, text):
+    async def scores():
+        return (await target.open(text).score(Draft.chain(text[-1]), Want(hidden=True)))
+
+    return run([scores()])[0]
+
+
+def reference(target, reward, length, width, longest, budget, toll, rng):
+    """Texts as tuples; an open one is (f, h, -depth, number, text, value, stream, g)."""
+    def extend(text, stream, most):
+        while len(text) < length and most and (not text or text[-1] not in target.vocab.eos):
+            p_V = row(target, (*PROMPT, *text)).row(0).exp().double()
+            text, most = (*text, stream.at("token", len(PROMPT) + len(text)).categorical(p_V)), most - 1
+        return text
+
+    def over(text):
+        return len(text) == length or (text and text[-1] in target.vocab.eos)
+
+    open_, found, written = [(0.0, 0.0, 0, 0, (), 1.0, rng, 0.0)], 0, 0
+    while not over(min(open_)[4]) and written < budget:
+        best = min(open_)
+        open_.remove(best)
+        _, h, depth, _, text, _, stream, g = best
+        seen = []
+        for i in range(width):
+            mine = stream if i == 0 else stream.at("step", len(text), i)
+            longer = extend(text, mine, longest)
+            written += len(longer) - len(text)
+            if longer in seen:
+                continue
+            seen.append(longer)
+            value = reward.chance(row(target, (*PROMPT, *longer)).hidden_NH[0])
+            cut = len(longer) == length and longer[-1] not in target.vocab.eos
+            hope, found = 1.0 - (0.0 if cut else value), found + 1
+            cost = g + max(0.0, hope - h) + toll
+            open_.append((cost + hope, hope, depth - 1, found, longer, value, mine, cost))
+    best = min([n for n in open_ if over(n[4])] or open_)
+    return extend(best[4], best[6], length)
+
+
+@pytest.mark.parametrize("budget", [1000, 12])
+def test_it_is_the_search_of_its_card(budget):
+    texts = set()
+    for seed in range(20):
+        target, reward = toy(seed, 4, sharp=0.7), ByToken(seed)
+        options = {"width": 1 + seed % 3, "longest": 1 + seed % 2, "toll": (0.01, 0.3)[seed % 2]}
+        got = run([answers(search(target, reward=reward, budget=budget, **options), Request(PROMPT, 7, seed=seed))])[0][0]
+        want = reference(target, reward, 7, **options, budget=budget, rng=Rng.of(seed))
+        assert got.token_ids == want, f"seed {seed}: {got.token_ids}, by the card {want}"
+        texts.add(want)
+    assert len(texts) > 8
+
+
+def test_one_step_at_a_time_has_the_law_of_the_target():
+    for seed in range(4):
+        target = toy(seed, 3)
+        law = law_of(lambda rng, t=target: answer_one(search(t, width=1, longest=1), Request(PROMPT, 3), rng))
+        assert distance(law, target_law(target, PROMPT, 3)) < 1e-9
+
+
+@dataclass(frozen=True)
+class Knows:
+    """An oracle: only token 1 is right."""
+    def chance(self, hidden_H):
+        return float(hidden_H[0] == 1)
+
+
+def test_an_oracle_leads_straight_to_the_goal():
+    target = toy(3, 4, sharp=0.1, eos=-1)
+    result = run([answers(search(target, reward=Knows(), width=16, longest=1, toll=0.0), Request(PROMPT, 6))])[0][0]
+    assert result.token_ids[:5] == (1,) * 5 and result.stats.written <= 16 * 6
+
+
+def test_what_it_refuses():
+    for options, said in (({"width": 0}, "width is 0: it must lie in 1 to 64"),
+                          ({"budget": 0}, "budget is 0: it must be at least 1"),
+                          ({"toll": math.nan}, "toll is nan: it must be at least 0")):
+        with pytest.raises(ValueError, match=said):
+            search(toy(1), **options)

@@ -1,0 +1,139 @@
+"""Training of drafters on states: what is trained is what drafts, resumed runs give the same weights, and it learns."""
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+import micro
+from polydec import load
+from polydec.cli.main import app
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Reads
+from polydec.families.ar.types import Budget, Verdict
+from polydec.families.ar.walk import prefill
+from polydec.models import artefacts, checkpoint
+from polydec.train import states
+from polydec.train.kinds import KINDS
+from polydec.train.network import from_weights
+from polydec.train.own_text import Lessons
+from polydec.train.selfplay import Sample
+from polydec.train.states import StatesSpec, train_states
+from polydec.train.students import Shown
+
+TEXT = (5, 6, 7, 8, 30, 31, 9, 40, 41, 12, 50, 61, 7, 70)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return micro.write(tmp_path_factory.mktemp("m") / "a")
+
+
+class Chain:
+    """Asks for the laws along a chain of these tokens behind `root`, and keeps them."""
+    def __init__(self, root, tokens):
+        self.root, self.tokens, self.rows = root, tokens, None
+
+    async def grow(self, session, root, position, budget, rng):
+        draft = Draft.chain(root)
+        if root != self.root:
+            return draft
+        for depth in range(budget.depth):
+            scores = await session.score(draft, None)
+            draft = Draft.chain(root, self.tokens[:depth + 1])
+        self.rows = [scores.row(i) for i in range(budget.depth)]
+        return Draft.chain(root)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_trained_is_what_drafts(kind, model):
+    """The laws that training compares are those that a drafter at work gives, level by level, on a network."""
+    point, source, way = checkpoint.load(str(model), dtype="float32"), checkpoint.open_source(str(model)), KINDS[kind]
+    levels, known = max(way.levels, 3), 10
+    shown = Shown(from_weights(source.config, source.weights), point.lm.vocab, torch.arange(3, 300), levels, 1)
+    student = way.start(shown)
+    with torch.no_grad():
+        for p in student.parameters():            # as if it had been trained
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())) * 0.05)
+    lessons = Lessons.of(point.lm, [Sample(TEXT[:4], TEXT[4:])], way.depths(point.lm.network.layers))
+    at = torch.arange(known - 1)[None]
+    with torch.no_grad():
+        trained = [logits[0, -1] for _, logits in student(lessons.entry_ND[at], lessons.window_NW[None, :known - 1 + levels])]
+    tree, before = Chain(TEXT[known - 1], TEXT[known:]), TEXT[:known - 1]
+    drafter = way.drafter(student.model([[0.5]] * levels), tree)
+
+    async def drafted():
+        session = point.lm.open(before)
+        guess = drafter.open(before, session)
+        await prefill(session, guess, before)
+        draft = await guess.propose(before[-1], len(before), Budget(levels, 8), Rng.of(0))
+        scores = await session.score(draft, replace(guess.want, law=Reads.ROW, prompt=False, last=False))
+        session.commit(before[-1:])
+        guess.learn(draft, scores, Verdict((), TEXT[known - 1]))
+        await guess.propose(TEXT[known - 1], known, Budget(len(trained), 8), Rng.of(0))
+    run([drafted()])
+    for row_V, logits in zip(tree.rows, trained, strict=True):
+        some = slice(None) if student.some is None else student.some
+        assert row_V[some].exp().allclose(logits.softmax(-1), atol=2e-5)
+        assert float(row_V[some].exp().sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+def samples(path, count=24):
+    """Text with a rule: every token is followed by the next one of a short round."""
+    rng = random.Random(0)
+    with open(path, "w") as f:
+        for _ in range(count):
+            first = rng.randrange(20)
+            text = [10 + (first + i) % 20 for i in range(30)]
+            f.write(json.dumps({"prompt_ids": text[:8], "output_ids": text[8:]}) + "\n")
+
+
+def spec(model, out, kind):
+    out.mkdir()
+    samples(out / "held.jsonl", 3)
+    samples(out / "text.jsonl")
+    return StatesSpec(str(out), kind, str(model), steps=6, rows=2, length=8, save_every=2, max_tokens=6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_once_and_resumed_to_the_same_weights(kind, model, tmp_path, monkeypatch):
+    whole = train_states(spec(model, tmp_path / "a", kind))
+    cut, loss = spec(model, tmp_path / "b", kind), states.divergence
+    calls = []
+
+    def dies(*given):
+        calls.append(1)
+        if len(calls) > 6:
+            raise KeyboardInterrupt
+        return loss(*given)
+    monkeypatch.setattr(states, "divergence", dies)
+    with pytest.raises(KeyboardInterrupt):
+        train_states(cut)
+    monkeypatch.setattr(states, "divergence", loss)
+    again = train_states(cut)
+    assert whole["held_out"] == again["held_out"] and whole["tokens_per_pass"] == again["tokens_per_pass"]
+    weights = next(p.name for p in (tmp_path / "a").glob("*.safetensors"))
+    assert (tmp_path / "a" / weights).read_bytes() == (tmp_path / "b" / weights).read_bytes()
+    lm = load(str(model), draft=None, trained=[str(tmp_path / "a")])
+    assert lm.artefacts[0].share > 0 and artefacts.read(str(tmp_path / "a")).kind == lm.artefacts[0].kind
+
+
+def test_ranks_are_counted_over_the_target_s_answers_alone(model):
+    lm = checkpoint.load(str(model), dtype="float32").lm
+    lessons = Lessons.of(lm, [Sample(TEXT[:4], TEXT[4:]), Sample(TEXT[:2], TEXT[2:9])])
+    assert lessons.token_N.tolist() == [*TEXT[1:], *TEXT[1:9]]
+    assert lessons.window_NW[:3].tolist() == [[5, 5, 6], [5, 6, 7], [6, 7, 8]]
+    assert lessons.answer_N.tolist() == [*[False] * 3, *[True] * 10, False, *[True] * 7]
+    for row in lessons.pieces(3, 2).tolist():
+        assert lessons.answer_N[row + 2] and row + 5 <= lessons.end_N[row]
+
+
+def test_wrong_options_are_told_in_one_sentence():
+    for bad, said in (({"kind": "medussa"}, "kind is 'medussa': it must be one of medusa"), ({"steps": 0}, "steps is 0"),
+                      ({"levels": 17}, "levels is 17"), ({"rate": 0.0}, "rate is 0.0")):
+        with pytest.raises(ValueError, match=said):
+            StatesSpec("x", **{"kind": "eagle", **bad})
+    from typer.testing import CliRunner
+    assert "heads" in CliRunner().invoke(app, ["train", "--help"]).output
