@@ -67,9 +67,9 @@ def trained_on(runs: Sequence[Sequence[Any]]) -> frozenset[str]:
 def answers(policy: Policy, model: str, tasks: Sequence[tuple[str, Task]]) -> Iterator[tuple[bool, int, int]]:
     """Of each task whether the answer was right, the passes and the positions that it took."""
     lm = load(policy.model or model, draft=policy.draft, trained=policy.with_, threads=1)
-    for name, task in tasks:
-        engine = Engine(lm)
-        done = engine.run([engine.submit(task.question, method=policy.method, options=policy.options, max_tokens=13)])[0]
+    engine = Engine(lm)                           # all at once: no answer depends on its company
+    asked = [engine.submit(t.question, method=policy.method, options=policy.options, max_tokens=13) for _, t in tasks]
+    for (name, task), done in zip(tasks, engine.run(asked), strict=True):
         yield right(name, task.question, done.text), done.metrics["target_passes"], done.metrics["positions_fed"]
 
 

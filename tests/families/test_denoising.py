@@ -8,31 +8,53 @@ import torch
 
 from polydec.core.decoder import answer_one, answers
 from polydec.core.request import Request
+from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited
 from polydec.core.types import Edit, Exactness
 from polydec.families.diffusion.denoising import Denoising
+from polydec.families.diffusion.endings import Predicted, Whole
 from polydec.families.diffusion.events import Unmasked
+from polydec.families.diffusion.free_drafts import FreeDrafts
+from polydec.families.diffusion.guided import Guided
 from polydec.families.diffusion.stats import DenoiseStats
-from polydec.families.diffusion.types import Look, best, filled, gaps, quota
+from polydec.families.diffusion.types import Look, best, entropy, filled, gaps, quota
+from polydec.models import filter as filters
+from polydec.refreshes import exact
+from polydec.refreshes.blockwise import Blockwise
+from polydec.refreshes.delayed import Delayed
 from polydec.refreshes.dual import Dual
+from polydec.refreshes.frozen import Frozen
 from polydec.refreshes.full import Full
 from polydec.refreshes.prefix import Prefix
+from polydec.refreshes.window import Window
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
+from polydec.targets.prompted import Prompted
 from polydec.testing.check_unmasker import PROMPT, check_canvas_decoder, check_joint, check_unmasker
 from polydec.testing.enumerate import distance, law_of
+from polydec.testing.toy import toy
 from polydec.testing.toy_canvas import Chain, ToyBoard, ToyDenoiser
+from polydec.unmaskers.agreement import Agreement
 from polydec.unmaskers.at_random import AtRandom
+from polydec.unmaskers.coherent import Coherent
 from polydec.unmaskers.confidence import Confidence
 from polydec.unmaskers.credit import Credit
 from polydec.unmaskers.early_commit import EarlyCommit
 from polydec.unmaskers.entropy import Entropy
+from polydec.unmaskers.entropy_threshold import EntropyThreshold
 from polydec.unmaskers.factor import Factor
+from polydec.unmaskers.filtered import Filtered
 from polydec.unmaskers.left_to_right import LeftToRight
 from polydec.unmaskers.local import Local
 from polydec.unmaskers.margin import Margin
 from polydec.unmaskers.threshold import Threshold
+
+FILTER = filters.examples(ToyDenoiser(Chain(0)).vocab, 4, 4)[0]
+
+
+def rng():
+    return Rng.of(0)
 
 
 def said(unmasker, seed, *, block=4, shapers=(), refresh=None, length=14, sharp=2.0, eos=-1, free=False):
@@ -394,3 +416,204 @@ def test_the_loop_is_watched(broken, monkeypatch):
         monkeypatch.setattr(ToyBoard, "close", lambda self: None)
     with pytest.raises((AssertionError, RuntimeError)):
         check_canvas_decoder(lambda d: Denoising(d, Confidence(), Full(), 5))
+
+
+# what a pass feeds, and what an answer costs
+
+def prompted(decoder, seed, length=14, **fields):
+    return run([answer_one(decoder, Request(PROMPT, length, seed=seed, **fields))])[0]
+
+
+@pytest.mark.parametrize("own", [0, 4])
+@pytest.mark.parametrize("unmasker", [Confidence(), Credit(0.9), AtRandom(), Threshold(0.8)], ids=str)
+def test_free_drafts_write_what_the_base_writes_in_fewer_passes(unmasker, own):
+    """For every seed and law of chance; one canvas a pass is the base, pass for pass."""
+    saved = 0
+    for seed in range(8):
+        for shapers in ((), (Greedy(),), (Temperature(0.5),)):
+            base = Denoising(ToyDenoiser(Chain(seed, 5, 2.0), 4, own), unmasker, exact(own), 6, shapers)
+            want = prompted(base, seed)
+            got = {d: prompted(FreeDrafts(base, d), seed) for d in (1, 3, 6)}
+            assert all(g.token_ids == want.token_ids for g in got.values()) and got[1].stats == want.stats
+            assert got[6].stats.passes <= got[3].stats.passes <= want.stats.passes
+            saved += want.stats.passes - got[6].stats.passes
+    assert saved > 20
+
+
+def test_guesses_are_of_use_only_where_laws_hang_together():
+    """Independent positions: every guess stands. A guess is of the unmasker's own making and costs no pass."""
+    base = Denoising(ToyDenoiser(Chain(2, 5, 2.0, free=True)), Confidence(), Full(), 0, (Greedy(),))
+    out = prompted(FreeDrafts(base, 5), 0)
+    assert out.stats.passes == 4 and out.stats.unmasked == 14        # 1, then 5, 5 and 3
+    assert out.stats.fed == 17 * (1 + 5 + 5 + 3)
+
+
+@pytest.mark.parametrize("a, b", [
+    (Coherent(1), Entropy()), (Coherent(count=1, width=1), Entropy()), (Agreement(most=1), Confidence()),
+    (EntropyThreshold(-1.0), Entropy()), (EntropyThreshold(99.0), Entropy(1)),
+    (Filtered(FILTER, 1.0), Confidence()),
+], ids=str)
+def test_limits_of_the_later_rules(a, b):
+    assert same(a, b)
+
+
+def test_agreement_and_coherence_want_two_passes():
+    """Constant laws: one token in the first pass, and all that are looked at in the next."""
+    seen = look([0.9, 0.8, 0.7, 0.6, 0.95])
+    for rule, count in ((Coherent(2, 4, slack=9.0, most=9.0), 4), (Agreement(0, 5), 2)):
+        state = rule.enter(rule.start(seen.canvas), 5)
+        edit, state = rule.choose(state, seen, rng())
+        assert edit.write == ((14, 0),)
+        left = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
+        edit, state = rule.choose(state, left, rng())
+        assert len(edit.write) == count
+        flicker = replace(look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13)))
+        changed = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
+        first = rule.choose(rule.enter(rule.start(seen.canvas), 4), flicker, rng())[1]
+        assert len(rule.choose(first, replace(changed, step=1), rng())[0].write) <= 1 or isinstance(rule, Coherent)
+
+
+def test_a_mean_law_is_less_clear_than_its_parts():
+    """Jensen: the entropy of a mean is at least the mean entropy."""
+    g = torch.Generator().manual_seed(2)
+    for _ in range(50):
+        p = torch.randn(3, 6, generator=g, dtype=torch.float64).mul(2).softmax(-1)
+        assert float(entropy(p.mean(0).log()[None])) >= float(entropy(p.log()).mean()) - 1e-12
+
+
+def test_a_filter_sees_the_block_and_where_it_stands():
+    """It gets the confidences at their slots and 1 where a token stands, and may say yes to what no threshold would."""
+    asked = []
+
+    class Says:
+        size = 6
+
+        def __call__(self, sure_B):
+            asked.append(sure_B.tolist())
+            return torch.tensor([0.0, 0.99, 0.0, 0.99, 0.0, 0.0])
+    seen = look([0.9, 0.2, 0.3], positions=(10, 11, 14), block=range(10, 15))
+    assert chosen(Filtered(Says(), 0.96), seen) == {10, 11}
+    assert asked == [pytest.approx([0.9, 0.2, 1.0, 1.0, 0.3, 1.0])]
+
+
+def test_what_each_rule_feeds():
+    """Blocks of 4 in a canvas of 3 + 8, one gap a pass from the left."""
+    def fed(refresh, unmasker=None, own=0):
+        events = []
+        decoder = Denoising(ToyDenoiser(Chain(3), -1, own), unmasker or LeftToRight(), refresh, 4)
+        run([answer_one(decoder, Request(PROMPT, 8), on=events.append)])
+        return [e.fed for e in events if isinstance(e, Unmasked)]
+    whole, s = (0, 11), 3
+    assert fed(Frozen(delay=False)) == [whole, *[(s, 11)] * 3, *[(s + 4, 11)] * 4]
+    assert fed(Frozen()) == [whole, *[(s, 11)] * 3, (s + 3, 11), *[(s + 4, 11)] * 3]
+    assert fed(Frozen(every=1)) == fed(Delayed(1)) == fed(Window(2, 1)) == [whole] * 8
+    assert fed(Delayed(8)) == [whole, whole, (s + 1, 11), (s + 2, 11), whole, whole, (s + 5, 11), (s + 6, 11)]
+    assert fed(Window(1, 9)) == [whole, whole, (s + 1, s + 4), (s + 2, s + 5), whole, whole, (s + 5, s + 8), (s + 6, s + 8)]
+    assert fed(Blockwise(4), own=4) == [(0, 4), (0, 8), *[(4, 8)] * 3, (4, 11), *[(8, 11)] * 2]
+    assert fed(Blockwise(8, inner=True), own=8)[:6] == [(0, 8), *[(4, 8)] * 0, (0, 8), *[(4, 8)] * 3, (0, 11)]
+
+
+@pytest.mark.parametrize("refresh", [Frozen(every=1), Delayed(1), Window(3, 1), Blockwise(4)], ids=str)
+def test_rules_that_feed_enough_are_full(refresh):
+    own = 4 if isinstance(refresh, Blockwise) else 0
+    for seed in range(6):
+        decoders = [Denoising(ToyDenoiser(Chain(seed, 5, 2.0), 4, own), Threshold(0.7), r, 6) for r in (refresh, Full())]
+        assert prompted(decoders[0], seed).token_ids == prompted(decoders[1], seed).token_ids
+
+
+def test_an_end_that_is_predicted_cuts_the_canvas():
+    """Nothing before the cut changes for it, where the laws do not hang on what is behind; fewer positions are fed."""
+    cut = 0
+    for seed in range(20):
+        chain = Chain(seed, 4, sharp=2.0, free=True)
+        plain, short = (prompted(Denoising(ToyDenoiser(chain, 3), Confidence(), Full(), 0, (Greedy(),), ending=e), seed, 20)
+                        for e in (Whole(), Predicted(0.0)))
+        end = short.token_ids.index(3) if 3 in short.token_ids else len(short.token_ids)
+        assert short.token_ids[:end] == plain.token_ids[:end] and short.stats.fed <= plain.stats.fed
+        cut += short.stats.fed < plain.stats.fed
+    assert cut > 5
+    seen = replace(look([0.3, 0.95, 0.4]), ends=frozenset({0}))
+    assert Predicted(0.9).find(seen, Edit(write=((10, 1),))) == 11 and Predicted(0.99).find(seen, Edit()) is not None
+    unsure = replace(look([0.3, 0.95, 0.4]), ends=frozenset({0}))
+    unsure = replace(unsure, logw_RV=torch.cat([unsure.logw_RV[:2], unsure.logw_RV[2:].roll(1, 1)]))
+    assert Predicted(0.99).find(unsure, Edit()) is None and Predicted().find(seen, Edit(write=((10, 0),))) == 10
+
+
+@pytest.mark.parametrize("own", [0, 4])
+def test_a_guide_decides_how_much_is_written(own):
+    """One that finds nothing likely: one a pass from the left; one that finds everything likely: a block a pass."""
+    for seed in range(6):
+        base = Denoising(ToyDenoiser(Chain(seed, 4, 2.0), -1, own), LeftToRight(), Full(), 5, (Greedy(),))
+        guide = toy(seed, 5, eos=4)
+        one = prompted(base, seed)
+        shy = prompted(Guided(base, guide, chunk=1), seed)
+        assert shy.token_ids == one.token_ids and shy.stats.passes == 14
+        bold = prompted(Guided(base, guide, top=0), seed)
+        blocks = prompted(replace(base, unmasker=LeftToRight(1)), seed)
+        assert bold.token_ids == blocks.token_ids and bold.stats.passes == blocks.stats.passes
+        some = prompted(Guided(base, guide, top=2), seed)
+        assert bold.stats.passes <= some.stats.passes <= 14
+
+
+def test_a_guide_reads_the_text_that_stands():
+    """Its passes are those of a session that reads the final answer: nothing that was refused stays in it."""
+    seen = []
+    guide = toy(2, 5, eos=4)
+    plain_open = type(guide).open
+
+    class Watched:
+        vocab, layers = guide.vocab, 0
+
+        def open(self, prompt):
+            session = plain_open(guide, prompt)
+            commit = session.commit
+            session.commit = lambda tokens: (seen.extend(tokens), commit(tokens))[1]
+            return session
+    base = Denoising(ToyDenoiser(Chain(5, 4, 2.0)), LeftToRight(), Full(), 0, (Greedy(),))
+    out = prompted(Guided(base, Watched(), top=2), 1)
+    assert seen == [PROMPT[-1], *out.token_ids][:len(seen)] and len(seen) > 5
+
+
+def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more():
+    model = ToyDenoiser(Chain(4, 4, 2.0))
+    canvas = (*PROMPT, None, None, None)
+
+    def laws(denoiser):
+        board = denoiser.open(6, 3)
+
+        async def go():
+            return await board.score(canvas, (3, 4, 5), range(6))
+        return run([go()])[0].log_softmax(-1).exp()
+
+    class Split:
+        """The law with the prompt, and without it an even one."""
+        family, layers, block, vocab = "diffusion", 0, 0, model.vocab
+
+        def open(self, length, prompt=0):
+            board = model.open(length, prompt)
+
+            class Board:
+                async def score(self, canvas, rows, feed):
+                    if canvas[0] is None:
+                        return torch.tensor([[0.0] * 4 + [float("-inf")]] * len(rows), dtype=torch.float64)
+                    return await board.score(canvas, rows, feed)
+
+                def close(self):
+                    board.close()
+            return Board()
+    plain = laws(model)
+    assert torch.allclose(laws(Prompted(Split(), 0.0)), plain)
+    sharp = plain[:, :4] ** 3
+    assert torch.allclose(laws(Prompted(Split(), 2.0))[:, :4], sharp / sharp.sum(-1, keepdim=True))
+
+
+def test_what_is_given_stays_and_is_seen():
+    for seed in range(3):
+        chain, given = Chain(seed, 4, 2.0), (None, 2, None, None, 1)
+        joint = {t: p for t, p in chain.joint(PROMPT, 5).items() if (t[1], t[4]) == (2, 1)}
+        total = sum(joint.values())
+        decoder = Denoising(ToyDenoiser(chain), AtRandom(), Full())
+        got = law_of(lambda r, d=decoder, g=given: answer_one(d, Request(PROMPT, 5, given=g), r))
+        assert distance(got, {t: p / total for t, p in joint.items()}) < 1e-9
+    with pytest.raises(ValueError, match="given has 2 positions"):
+        Request(PROMPT, 3, given=(None, 1))

@@ -54,7 +54,7 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
 @app.command()
 def diffusion(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
               tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots, fill, shuffle, sums, pick, count, chain")]
-              = "copy,slots,fill,shuffle,sums,pick,count",
+              = "copy,slots,fill,pick,count",
               steps: Annotated[int, typer.Option(help="optimiser steps")] = 4000,
               rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
               shortest: Annotated[int, typer.Option(help="positions of the shortest rows, task and answer together")] = 27,
@@ -84,7 +84,7 @@ def diffusion(out: Annotated[Path, typer.Option(help="directory to write (its st
 @app.command("filter")
 def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
             target: Annotated[str, typer.Option(help="a masked-diffusion model: a name like --model's")] = "zoo:diffusion",
-            tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,shuffle,sums,pick,count",
+            tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,pick,count",
             each: Annotated[int, typer.Option(help="answers of each task")] = 60,
             max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
             block: Annotated[int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")] = 14,
@@ -99,7 +99,7 @@ def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
 def dparallel(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
               target: Annotated[str, typer.Option(help="a masked-diffusion model of ours, which is begun with")]
               = "zoo:diffusion",
-              tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,shuffle,sums,pick,count",
+              tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,pick,count",
               each: Annotated[int, typer.Option(help="answers of each task")] = 200,
               max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
               beta: Annotated[float, typer.Option(help="weight of the entropy (0: its own answers only)")] = 2.0,

@@ -39,6 +39,7 @@ class NoEarlyEnd:
 
 
 class NoEarlyEndBoard:
+    """A board of the denoiser, without early ends."""
     def __init__(self, model: NoEarlyEnd, board: Board) -> None:
         self._model, self._board = model, board
 

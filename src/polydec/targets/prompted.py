@@ -48,6 +48,7 @@ class Prompted:
 
 
 class PromptedBoard:
+    """Two boards: one with the prompt, and one on which it is gaps."""
     def __init__(self, scale: float, prompt: int, told: Board, untold: Board) -> None:
         self._scale, self._prompt, self._told, self._untold = scale, prompt, told, untold
 

@@ -28,10 +28,7 @@ class Agreement:
     warmup: int = 5
     most: int = 5
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> State:
         return {}, 0, 0

@@ -8,7 +8,8 @@ import torch
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.types import Canvas, Look, Pace, due
+from polydec.families.diffusion.states import new_pace, no_pace
+from polydec.families.diffusion.types import Look, Pace, due
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,11 @@ class AtRandom:
     """
     steps: int = 0
     everywhere: ClassVar[bool] = False
+    start, enter = no_pace, new_pace
 
     @property
     def exactness(self) -> Exactness:
         return Exactness.APPROXIMATE if self.steps else Exactness.LAW
-
-    def start(self, canvas: Canvas) -> Pace:
-        return 0, 0
-
-    def enter(self, state: Pace, count: int) -> Pace:
-        return count, 0
 
     def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
         look = look.inside()

@@ -35,10 +35,7 @@ class Coherent:
     most: float = 0.5
     count: int = 0
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> History:
         return ()

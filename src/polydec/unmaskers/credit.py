@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.types import Canvas, Look, best
+from polydec.families.diffusion.states import surest
+from polydec.families.diffusion.types import Canvas, Look
 
 Credits = Mapping[int, Mapping[int, float]]
 """By position, the credit of each token that was the likeliest there."""
@@ -27,10 +28,7 @@ class Credit:
     gamma: float = 0.2
     beta: float = 0.8
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
 
     def start(self, canvas: Canvas) -> Credits:
         return {}
@@ -48,7 +46,7 @@ class Credit:
         look = replace(look, logw_RV=logw_RV)
         tokens = look.tokens(rng)
         sure_R = look.confidence(tokens)
-        chosen = {*best(sure_R, 1), *(i for i, c in enumerate(sure_R.tolist()) if c >= self.threshold)}
+        chosen = surest(sure_R, self.threshold)
         return look.edit(sorted(chosen), tokens), credits
 
     def _gained(self, before: Mapping[int, float], look: Look, i: int) -> Mapping[int, float]:

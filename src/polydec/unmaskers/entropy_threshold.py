@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.types import Canvas, Look, best
+from polydec.families.diffusion.states import no_state, still_none
+from polydec.families.diffusion.types import Look, best
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,8 @@ class EntropyThreshold:
     """
     threshold: float = 0.45
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
-
-    def start(self, canvas: Canvas) -> None:
-        return None
-
-    def enter(self, state: None, count: int) -> None:
-        return None
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    start, enter = no_state, still_none
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
         look = look.inside()

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.types import Canvas, Look, best
+from polydec.families.diffusion.states import drawn, no_state, still_none
+from polydec.families.diffusion.types import Look, best
 
 
 @dataclass(frozen=True)
@@ -21,21 +22,11 @@ class Factor:
     """
     factor: float = 1.0
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
-
-    def start(self, canvas: Canvas) -> None:
-        return None
-
-    def enter(self, state: None, count: int) -> None:
-        return None
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    start, enter = no_state, still_none
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
-        look = look.inside()
-        tokens = look.tokens(rng)
-        sure_R = look.confidence(tokens)
+        look, tokens, sure_R = drawn(look, rng)
         order = best(sure_R, len(look.rows))
         falls = (n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2))    # its rank j is n + 1
         return look.edit(order[:max(1, next(falls, len(order)))], tokens), None

@@ -8,7 +8,8 @@ import torch
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.types import Canvas, Look, best
+from polydec.families.diffusion.states import drawn, no_state, still_none
+from polydec.families.diffusion.types import Look, best
 from polydec.models.filter import Filter
 
 
@@ -27,21 +28,11 @@ class Filtered:
     filter: Filter
     threshold: float = 0.96
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
-
-    def start(self, canvas: Canvas) -> None:
-        return None
-
-    def enter(self, state: None, count: int) -> None:
-        return None
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    start, enter = no_state, still_none
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
-        look = look.inside()
-        tokens = look.tokens(rng)
-        sure_R = look.confidence(tokens)
+        look, tokens, sure_R = drawn(look, rng)
         first, size = look.block.start, self.filter.size
         inside = [i for i, r in enumerate(look.rows) if r - first < size]
         sure_B = torch.ones(size, dtype=torch.float32)

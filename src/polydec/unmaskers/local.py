@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.types import Canvas, Look, best
+from polydec.families.diffusion.states import drawn, no_state, still_none
+from polydec.families.diffusion.types import Look, best
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,11 @@ class Local:
     relaxed: float = 0.75
     radius: int = 4
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
-
-    def start(self, canvas: Canvas) -> None:
-        return None
-
-    def enter(self, state: None, count: int) -> None:
-        return None
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    start, enter = no_state, still_none
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
-        look = look.inside()
-        tokens = look.tokens(rng)
-        sure_R = look.confidence(tokens)
+        look, tokens, sure_R = drawn(look, rng)
         anchors = [i for i, c in enumerate(sure_R.tolist()) if c >= self.threshold]
         near = {i for i, r in enumerate(look.rows) if any(abs(r - look.rows[a]) <= self.radius for a in anchors)}
         chosen = {*best(sure_R, 1), *anchors, *(i for i in near if float(sure_R[i]) >= self.relaxed)}

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.types import Canvas, Look, Pace, best, due
+from polydec.families.diffusion.states import new_pace, no_pace
+from polydec.families.diffusion.types import Look, Pace, best, due
 
 
 @dataclass(frozen=True)
@@ -20,16 +21,8 @@ class Margin:
     """
     steps: int = 0
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
-
-    def start(self, canvas: Canvas) -> Pace:
-        return 0, 0
-
-    def enter(self, state: Pace, count: int) -> Pace:
-        return count, 0
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    start, enter = no_pace, new_pace
 
     def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
         look = look.inside()

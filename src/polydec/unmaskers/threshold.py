@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from polydec.core.rng import Rng
 from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.types import Canvas, Look, best
+from polydec.families.diffusion.states import drawn, no_state, still_none, surest
+from polydec.families.diffusion.types import Look
 
 
 @dataclass(frozen=True)
@@ -20,20 +21,10 @@ class Threshold:
     """
     threshold: float = 0.9
     everywhere: ClassVar[bool] = False
-
-    @property
-    def exactness(self) -> Exactness:
-        return Exactness.APPROXIMATE
-
-    def start(self, canvas: Canvas) -> None:
-        return None
-
-    def enter(self, state: None, count: int) -> None:
-        return None
+    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    start, enter = no_state, still_none
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
-        look = look.inside()
-        tokens = look.tokens(rng)
-        sure_R = look.confidence(tokens)
-        chosen = {*best(sure_R, 1), *(i for i, c in enumerate(sure_R.tolist()) if c >= self.threshold)}
+        look, tokens, sure_R = drawn(look, rng)
+        chosen = surest(sure_R, self.threshold)
         return look.edit(sorted(chosen), tokens), None
