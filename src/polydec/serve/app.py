@@ -17,9 +17,8 @@ from starlette.exceptions import HTTPException
 
 from polydec import registry
 from polydec.api import LM
-from polydec.edge import parse_object
 from polydec.options import shown
-from polydec.serve.body import Body, Wanted
+from polydec.serve.body import Body, Wanted, read_body
 from polydec.serve.errors import Refusal, refused
 from polydec.serve.gate import Gate, answer
 from polydec.serve.limits import Limits
@@ -74,12 +73,7 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
         return answer(Refusal("the request failed inside the server", status=500, code="internal"), metrics)
 
     async def body(request: Request) -> Body:
-        text = await _read(request, limits.body)
-        data = parse_object(text, "the body")
-        twice = _twice(text)
-        if twice is not None:
-            raise Refusal(f"field {shown(twice)} is given twice: give it once", param=twice[:100])
-        return Body(data)
+        return read_body(await _read(request, limits.body))
 
     async def complete(request: Request, shape: Shape) -> Response:
         sent = frozenset[str]()
@@ -198,25 +192,9 @@ async def _read(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _twice(text: bytes) -> str | None:
-    """A field of the body that is there twice, of which a reader would drop one."""
-    found: list[str] = []
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        out = dict[str, Any]()
-        for name, value in items:
-            if name in out:
-                found.append(name)
-            out[name] = value
-        return out
-
-    json.loads(text, object_pairs_hook=pairs)
-    return found[0] if found else None
-
-
 async def _respond(request: Request, shape: Shape, wanted: Wanted, worker: Worker, answers: Answers) -> Response:
     """The answer, whole or as a stream. A client that leaves ends its request."""
-    reply = Reply(shape, wanted, worker, f"{shape.prefix}-{secrets.token_hex(12)}", int(time.time()))
+    reply = Reply(shape, wanted, worker.model, worker.name, f"{shape.prefix}-{secrets.token_hex(12)}", int(time.time()))
     leaving = asyncio.create_task(_left(request, answers))
     if wanted.stream:
         return StreamingResponse(_events(reply, answers, leaving), media_type="text/event-stream",

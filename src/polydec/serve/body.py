@@ -1,6 +1,7 @@
 """The fields of a request. Each is taken by somebody; what nobody takes is refused, so that nothing is dropped in silence."""
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,7 +10,7 @@ from typing import Any
 
 from polydec.api import LM, Ask
 from polydec.ask import limits as ask_limits
-from polydec.edge import whole_text
+from polydec.edge import parse_object, whole_text
 from polydec.options import shown
 from polydec.serve.errors import Refusal
 from polydec.shapers.sampling import fields as sampling_fields
@@ -77,6 +78,31 @@ class Body:
 
 def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b          # true is not 1
+
+
+def read_body(text: str | bytes) -> Body:
+    """The fields in a JSON text. Raises ValueError where it is no object, Refusal where a field stands in it twice."""
+    data = parse_object(text, "the body")
+    twice = _twice(text)
+    if twice is not None:
+        raise Refusal(f"field {shown(twice)} is given twice: give it once", param=twice[:100])
+    return Body(data)
+
+
+def _twice(text: str | bytes) -> str | None:
+    """A field of the body that is there twice, of which a reader would drop one."""
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        out = dict[str, Any]()
+        for name, value in items:
+            if name in out:
+                found.append(name)
+            out[name] = value
+        return out
+
+    json.loads(text, object_pairs_hook=pairs)
+    return found[0] if found else None
 
 
 @dataclass(frozen=True)

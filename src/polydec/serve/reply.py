@@ -2,19 +2,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from polydec.api import Completion, Piece
+from polydec.api import LM, Completion, Piece
 from polydec.core.request import TokenLogprob
 from polydec.serve.body import Wanted
 from polydec.serve.shapes import Shape
-from polydec.serve.worker import News, Worker
+
+
+@dataclass(frozen=True)
+class News:
+    """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for."""
+    index: int
+    pieces: tuple[Piece, ...]
+    notes: tuple[TokenLogprob, ...]
+    finish_reason: str | None
 
 
 class Reply:
-    """One response in the form of its endpoint."""
-    def __init__(self, shape: Shape, wanted: Wanted, worker: Worker, name: str, created: int) -> None:
-        self.shape, self.wanted, self.worker = shape, wanted, worker
+    """One response in the form of its endpoint. served: the model's name there; name: the response's id."""
+    def __init__(self, shape: Shape, wanted: Wanted, model: LM, served: str, name: str, created: int) -> None:
+        self.shape, self.wanted, self.model, self.served = shape, wanted, model, served
         self.name, self.created, self.echoes = name, created, wanted.echoes
         self._pieces: dict[int, list[Piece]] = {}
         self._offsets = [len(echo) for echo in self.echoes]
@@ -72,10 +81,10 @@ class Reply:
         return out
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.name, "object": kind, "created": self.created, "model": self.worker.name}
+        return {"id": self.name, "object": kind, "created": self.created, "model": self.served}
 
     def _logprobs(self, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-        return self.shape.logprobs(self.worker.model.checkpoint.text, notes, offset)
+        return self.shape.logprobs(self.model.checkpoint.text, notes, offset)
 
 
 def _usage(done: Sequence[Completion]) -> dict[str, int]:
