@@ -20,13 +20,9 @@ from polydec.api import LM, Ask, Completion, Engine, Ticket
 from polydec.edge import parse_object, read_bytes
 from polydec.options import shown
 from polydec.serve.body import Body, read_body
+from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal, refused
 from polydec.serve.limits import Limits, fitted
-from polydec.serve.reply import Reply
-from polydec.serve.shapes import Chat, Completions, Shape
-
-SHAPES: Mapping[str, Callable[[], Shape]] = {"/v1/chat/completions": Chat, "/v1/completions": Completions}
-"""Endpoints that a line may name."""
 
 LIMITS = Limits(output=1 << 17)
 """Of a line: nobody else waits for it."""
@@ -163,7 +159,7 @@ class Batch:
 
     # ---- our form ----
 
-    def _prompt(self, line: Line, twice: None) -> Work:
+    def _prompt(self, line: Line, twice: int | None) -> Work:
         def failed(error: Exception) -> Row:
             return {**line.head, "error": str(Refusal(error))}
 
@@ -199,7 +195,8 @@ class Batch:
         why = _wrong(given, twice)
         if why is not None:
             raise _Bad({**head, "response": None, "error": {"code": "invalid_line", "message": str(Refusal(why))}})
-        shape, sent = SHAPES[given["url"]](), frozenset(given["body"])
+        endpoint, sent = ENDPOINTS[given["url"]], frozenset(given["body"])
+        shape = endpoint.reads()
         try:
             body = read_body(json.dumps(given["body"]))
             self._check_model(body)
@@ -211,8 +208,7 @@ class Batch:
             raise _Bad(failed(error)) from None
         except ValueError as error:
             raise _Bad(failed(refused(error, sent))) from None
-        reply = Reply(shape, replace(wanted, details=False), self.model, self.served, f"{shape.prefix}-{line.digest}",
-                      int(time.time()))
+        reply = endpoint.answer(shape, replace(wanted, details=False), self.model, self.served, line.digest, int(time.time()))
         return Work(tickets, lambda answers: answered(200, reply.whole(answers)), failed)
 
     def _check_model(self, body: Body) -> None:
@@ -238,8 +234,8 @@ def _wrong(given: Mapping[str, Any], twice: int | None) -> str | None:
         return f"custom_id is {shown(given['custom_id'])}: line {twice} has it already"
     if given.get("method") != "POST":
         return f"method is {shown(given.get('method'))}: it must be POST"
-    if not isinstance(given.get("url"), str) or given["url"] not in SHAPES:
-        return f"url is {shown(given.get('url'))}: it must be {' or '.join(SHAPES)}"
+    if not isinstance(given.get("url"), str) or given["url"] not in ENDPOINTS:
+        return f"url is {shown(given.get('url'))}: it must be {' or '.join(ENDPOINTS)}"
     if not isinstance(given.get("body"), Mapping):
         return f"body is {shown(given.get('body'))}: it must be an object"
     more = next((k for k in given if k not in ("custom_id", "method", "url", "body")), None)

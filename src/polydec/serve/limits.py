@@ -35,7 +35,7 @@ def limits() -> tuple[Option, ...]:
 def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
     """A request within the limits. Its max_tokens None: as much as there is room for. Raises ValueError for one that goes
     beyond them."""
-    ids = model.ids(ask.prompt, raw=ask.raw)
+    ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools)
     steered = steering(model, ask, ids, ask.raw)
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
