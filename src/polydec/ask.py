@@ -43,6 +43,8 @@ class Ask:
     steer: any name of a way to steer (polydec.steer), None for none, or "cfg" where there is a negative prompt; steer_options:
     of that. negative_prompt: what the prompt is held against, in any form that a prompt has; the empty text is an empty turn
     of a chat or, without a template, the prompt's last token alone.
+
+    tools: what the model may call, as chat templates take it (JSON schemas of functions); only beside chat messages.
     """
     prompt: Prompt
     method: str = "plain"
@@ -65,6 +67,7 @@ class Ask:
     steer: str | None = None
     steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     negative_prompt: Prompt | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 @cache
@@ -138,7 +141,7 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     values = {o.name: o.convert(getattr(ask, o.name)) for o in limits()}
     options = registry.chosen(card.name, _mapping("options", ask.options))
     stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
-    ids = model.ids(ask.prompt, raw=values["raw"])
+    ids = model.ids(ask.prompt, raw=values["raw"], tools=ask.tools)
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise ValueError(f"steer is {shown(steered.card.name)}: a masked-diffusion model has no law of a next token to steer")
@@ -189,7 +192,8 @@ class Build:
         return self._build(measure) if asked else first
 
     def _build(self, measure: Callable[[], Costs]) -> Decoder:
-        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers, self.language)
+        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers,
+                  language=self.language)
         return registry.build(self.method, kit, self.options)[0]
 
 

@@ -86,9 +86,12 @@ class LM:
         text = self.checkpoint.text
         return text.encode("") if raw or not text.has_chat else text.chat([{"role": "user", "content": ""}])
 
-    def ids(self, prompt: Prompt, *, raw: bool = False, who: str = "prompt") -> tuple[int, ...]:
-        """Token ids of a prompt, which messages call `who`. Raises ValueError where it is empty, or holds something else than a
-        prompt does."""
+    def ids(self, prompt: Prompt, *, raw: bool = False, who: str = "prompt",
+            tools: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...]:
+        """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages. Raises
+        ValueError where it is empty, or holds something else than a prompt does, or the tools cannot be shown."""
+        if tools:
+            return self._with_tools(prompt, tools)
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):     # pyright: ignore
             raise ValueError(f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages")
         if not prompt or (isinstance(prompt, str) and not prompt.strip()):
@@ -101,6 +104,17 @@ class LM:
                 raise ValueError(f"{self.name} has no chat template: give the {who} as text")
             return text.chat([_message(i, m) for i, m in enumerate(prompt)])
         return self._checked(prompt, who)
+
+    def _with_tools(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """Token ids of messages with tools; the template must tell the model of them."""
+        text = self.checkpoint.text
+        if isinstance(prompt, str) or not prompt or not isinstance(prompt[0], Mapping) or not text.has_chat:
+            raise ValueError("tools is given without chat messages, or to a model without a chat template: leave it out")
+        messages = [_message(i, m) for i, m in enumerate(prompt)]
+        shown = text.render(messages, tools=list(tools))
+        if shown == text.render(messages):
+            raise ValueError(f"tools is given: the chat template of {self.name} has no place for tools, so leave it out")
+        return text.encode(shown, special=False)
 
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
         size, ids = self.checkpoint.lm.vocab.size, list[int]()

@@ -8,7 +8,23 @@ from typing import Any
 
 import typer
 
-from polydec.cli import bench, chat, demo, detect, doctor, generate, methods, serve, steerings, trace, train, tune, verify, zoo
+from polydec.cli import (
+    batch,
+    bench,
+    chat,
+    demo,
+    detect,
+    doctor,
+    generate,
+    methods,
+    serve,
+    steerings,
+    trace,
+    train,
+    tune,
+    verify,
+    zoo,
+)
 from polydec.edge import sentence
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -19,6 +35,7 @@ app = typer.Typer(name="polydec", help="Decode language models by any published 
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(serve.serve)
+app.command()(batch.batch)
 app.command()(methods.methods)
 app.command()(steerings.steerings)
 app.command()(verify.verify)

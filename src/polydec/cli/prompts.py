@@ -61,7 +61,7 @@ def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> 
     if ".jsonl" not in path.name and not text.lstrip().startswith("{"):
         rows = [Row(line.strip(), workload) for line in text.split("\n") if line.strip()]
     else:
-        rows = [_row(line, i, path, workload, lm, prompt_tokens)
+        rows = [row(line, i, path, workload, lm, prompt_tokens)
                 for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not rows:
         raise ValueError(f"file {str(path)!r} holds no prompt")
@@ -88,7 +88,8 @@ class _Message(Record):
     content: str
 
 
-def _row(line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None) -> Row:
+def row(line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None) -> Row:
+    """The prompt of line i. Raises ValueError with one sentence where there is none."""
     what = f"line {i} of {str(path)!r}"
     j = check(_Line, parse_object(line, what), what)
     if j.category is not None:

@@ -17,17 +17,16 @@ from starlette.exceptions import HTTPException
 
 from polydec import registry
 from polydec.api import LM
-from polydec.edge import parse_object
 from polydec.options import shown
-from polydec.serve.body import Body, Wanted
+from polydec.serve.body import Body, Wanted, read_body
+from polydec.serve.endpoints import ENDPOINTS, Answer, Endpoint
 from polydec.serve.errors import Refusal, refused
 from polydec.serve.gate import Gate, answer
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
-from polydec.serve.reply import Reply
-from polydec.serve.shapes import Chat, Completions, Shape, read_messages
-from polydec.serve.worker import LEFT, Answers, Worker
+from polydec.serve.shapes import read_messages
+from polydec.serve.worker import LEFT, Answers
 from polydec.shapers.sampling import fields as sampling_fields
 
 log = logging.getLogger("polydec.serve")
@@ -74,15 +73,10 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
         return answer(Refusal("the request failed inside the server", status=500, code="internal"), metrics)
 
     async def body(request: Request) -> Body:
-        text = await _read(request, limits.body)
-        data = parse_object(text, "the body")
-        twice = _twice(text)
-        if twice is not None:
-            raise Refusal(f"field {shown(twice)} is given twice: give it once", param=twice[:100])
-        return Body(data)
+        return read_body(await _read(request, limits.body))
 
-    async def complete(request: Request, shape: Shape) -> Response:
-        sent = frozenset[str]()
+    async def complete(request: Request, endpoint: Endpoint) -> Response:
+        sent, shape = frozenset[str](), endpoint.reads()
         try:
             given = await body(request)
             sent = given.fields
@@ -91,15 +85,20 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
             answers = await worker.start(wanted.asks)
         except ValueError as error:
             raise refused(error, sent) from None
-        return await _respond(request, shape, wanted, worker, answers)
+        reply = endpoint.answer(shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time()))
+        return await _respond(request, reply, wanted, answers)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        return await complete(request, Chat())
+        return await complete(request, ENDPOINTS["/v1/chat/completions"])
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        return await complete(request, Completions())
+        return await complete(request, ENDPOINTS["/v1/completions"])
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        return await complete(request, ENDPOINTS["/v1/responses"])
 
     def card(name: str) -> dict[str, Any]:
         known = models.workers.get(name)
@@ -198,25 +197,8 @@ async def _read(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _twice(text: bytes) -> str | None:
-    """A field of the body that is there twice, of which a reader would drop one."""
-    found: list[str] = []
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        out = dict[str, Any]()
-        for name, value in items:
-            if name in out:
-                found.append(name)
-            out[name] = value
-        return out
-
-    json.loads(text, object_pairs_hook=pairs)
-    return found[0] if found else None
-
-
-async def _respond(request: Request, shape: Shape, wanted: Wanted, worker: Worker, answers: Answers) -> Response:
+async def _respond(request: Request, reply: Answer, wanted: Wanted, answers: Answers) -> Response:
     """The answer, whole or as a stream. A client that leaves ends its request."""
-    reply = Reply(shape, wanted, worker, f"{shape.prefix}-{secrets.token_hex(12)}", int(time.time()))
     leaving = asyncio.create_task(_left(request, answers))
     if wanted.stream:
         return StreamingResponse(_events(reply, answers, leaving), media_type="text/event-stream",
@@ -230,8 +212,8 @@ async def _respond(request: Request, shape: Shape, wanted: Wanted, worker: Worke
         answers.cancel(LEFT)
 
 
-async def _events(reply: Reply, answers: Answers, leaving: asyncio.Task[None]) -> AsyncIterator[str]:
-    """Server-sent events, `[DONE]` last. What fails under way is told as an event with an error."""
+async def _events(reply: Answer, answers: Answers, leaving: asyncio.Task[None]) -> AsyncIterator[str]:
+    """Server-sent events. What fails under way is told as an event with an error."""
     try:
         for chunk in reply.opening():
             yield _event(chunk)
@@ -240,9 +222,10 @@ async def _events(reply: Reply, answers: Answers, leaving: asyncio.Task[None]) -
                 yield _event(chunk)
         for chunk in reply.closing(answers.completions):
             yield _event(chunk)
-        yield "data: [DONE]\n\n"
+        if reply.last:
+            yield reply.last
     except Refusal as refusal:
-        yield _event(refusal.to_json())
+        yield _event(reply.failed(refusal))
     finally:
         leaving.cancel()
         answers.cancel(LEFT)
@@ -256,7 +239,8 @@ async def _left(request: Request, answers: Answers) -> None:
 
 
 def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, separators=(',', ':'), allow_nan=False)}\n\n"
+    named = f"event: {data['type']}\n" if "type" in data else ""
+    return f"{named}data: {json.dumps(data, separators=(',', ':'), allow_nan=False)}\n\n"
 
 
 def _described(name: str, kit: Any) -> dict[str, Any]:

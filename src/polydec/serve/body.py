@@ -1,27 +1,29 @@
 """The fields of a request. Each is taken by somebody; what nobody takes is refused, so that nothing is dropped in silence."""
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
 from polydec.api import LM, Ask
 from polydec.ask import limits as ask_limits
-from polydec.edge import whole_text
+from polydec.edge import parse_object, whole_text
 from polydec.options import shown
 from polydec.serve.errors import Refusal
 from polydec.shapers.sampling import fields as sampling_fields
 
-IDLE = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id", "service_tier", "parallel_tool_calls")
+IDLE = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id", "service_tier")
 """Fields that clients send and that change nothing here, whatever they hold."""
 
 ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType({
     "store": (False,), "best_of": (1,), "use_beam_search": (False,), "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,), "detokenize": (True,), "add_generation_prompt": (True,),
-    "continue_final_message": (False,), "chat_template_kwargs": ({},), "tools": ([],),
-    "functions": ([],), "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "modalities": (["text"],),
+    "continue_final_message": (False,), "chat_template_kwargs": ({},),
+    "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],), "background": (False,),
+    "truncation": ("disabled",), "previous_response_id": (), "conversation": (), "reasoning": ({},),
     "suffix": ("",), "length_penalty": (1, 1.0), "priority": (0,),
     "truncate_prompt_tokens": (), "prompt_logprobs": (), "reasoning_effort": ("none",), "logit_processors": ([],),
     "bad_words": ([],),
@@ -47,6 +49,12 @@ class Body:
         """A field as it stands."""
         self._known.add(name)
         return self._left.pop(name, default)
+
+    def put(self, name: str, value: Any) -> None:
+        """A field under the name that it has elsewhere. Raises Refusal where that is given as well."""
+        if name in self._left:
+            raise Refusal(f"{name} is given under two names: give one of them", param=name)
+        self._left[name] = value
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.take(name, default)
@@ -79,18 +87,46 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b          # true is not 1
 
 
+def read_body(text: str | bytes) -> Body:
+    """The fields in a JSON text. Raises ValueError where it is no object, Refusal where a field stands in it twice."""
+    data = parse_object(text, "the body")
+    twice = _twice(text)
+    if twice is not None:
+        raise Refusal(f"field {shown(twice)} is given twice: give it once", param=twice[:100])
+    return Body(data)
+
+
+def _twice(text: str | bytes) -> str | None:
+    """A field of the body that is there twice, of which a reader would drop one."""
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        out = dict[str, Any]()
+        for name, value in items:
+            if name in out:
+                found.append(name)
+            out[name] = value
+        return out
+
+    json.loads(text, object_pairs_hook=pairs)
+    return found[0] if found else None
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a request asks of the server beside its prompts.
 
     stream: send what is written at once; usage: with the counts at the end of a stream; details: with the field `polydec`
-    (tokens, drafted or not, metrics); echo: begin each answer with its prompt.
+    (tokens, drafted or not, metrics); echo: begin each answer with its prompt; tools: names of those that answers may call;
+    told: fields of the request that the response repeats.
     """
     asks: tuple[Ask, ...]
     stream: bool
     usage: bool
     details: bool
     echo: bool = False
+    tools: frozenset[str] = frozenset()
+    told: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def echoes(self) -> list[str]:

@@ -14,6 +14,10 @@ CALLED = {"message": "messages", "option": "options"}
 """Sentences that begin with another word than the field's name."""
 
 
+OTHERS = {"prompt": ("messages", "input"), "max_tokens": ("max_completion_tokens", "max_output_tokens")}
+"""Fields that have several names."""
+
+
 class Refusal(Exception):
     """A request that is not answered.
 
@@ -39,6 +43,6 @@ def refused(error: ValueError, fields: Collection[str]) -> Refusal:
     """A sentence of the library as a 400. Its first word names the field."""
     first = re.match(r"\w+", str(error))
     word = "" if first is None else CALLED.get(first[0], first[0])
-    if word == "prompt" and "messages" in fields:
-        word = "messages"
+    if word not in fields:                        # what the library calls so has another name at this endpoint
+        word = next((name for name in OTHERS.get(word, ()) if name in fields), word)
     return Refusal(error, param=word if word in fields else None)

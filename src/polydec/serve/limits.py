@@ -1,10 +1,12 @@
 """What the server lets its clients take."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated
 
+from polydec.api import LM, Ask
+from polydec.ask import room, steering
 from polydec.options import Option, Within, read
 
 
@@ -28,3 +30,19 @@ class Limits:
 def limits() -> tuple[Option, ...]:
     """The fields of `Limits` with their ranges."""
     return read(Limits)
+
+
+def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
+    """A request within the limits. Its max_tokens None: as much as there is room for. Raises ValueError for one that goes
+    beyond them."""
+    ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools)
+    steered = steering(model, ask, ids, ask.raw)
+    second = () if steered is None or steered.second is None else steered.second
+    for name, text in (("prompt", ids), ("negative_prompt", second)):
+        if len(text) > limits.prompt:
+            raise ValueError(f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}")
+    if ask.max_tokens is None:
+        return replace(ask, max_tokens=min(limits.output, room(model, ask.method, ids, steered)[0]))
+    if ask.max_tokens > limits.output:
+        raise ValueError(f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}")
+    return ask

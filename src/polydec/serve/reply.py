@@ -2,22 +2,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from polydec.api import Completion, Piece
+from polydec.api import LM, Choice, Completion, Piece
 from polydec.core.request import TokenLogprob
 from polydec.serve.body import Wanted
+from polydec.serve.errors import Refusal
 from polydec.serve.shapes import Shape
-from polydec.serve.worker import News, Worker
+from polydec.serve.tools import Call, Reader, read_calls
+
+
+@dataclass(frozen=True)
+class News:
+    """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for."""
+    index: int
+    pieces: tuple[Piece, ...]
+    notes: tuple[TokenLogprob, ...]
+    finish_reason: str | None
 
 
 class Reply:
-    """One response in the form of its endpoint."""
-    def __init__(self, shape: Shape, wanted: Wanted, worker: Worker, name: str, created: int) -> None:
-        self.shape, self.wanted, self.worker = shape, wanted, worker
+    """One response of chats or completions. served: the model's name there; name: the response's id."""
+    last = "data: [DONE]\n\n"
+
+    def __init__(self, shape: Shape, wanted: Wanted, model: LM, served: str, name: str, created: int) -> None:
+        self.shape, self.wanted, self.model, self.served = shape, wanted, model, served
         self.name, self.created, self.echoes = name, created, wanted.echoes
         self._pieces: dict[int, list[Piece]] = {}
         self._offsets = [len(echo) for echo in self.echoes]
+        self._readers = [Reader(wanted.tools) for _ in self.echoes] if wanted.tools else []
+        self._called = [0 for _ in self.echoes]
 
     # ---- as a stream ----
 
@@ -30,19 +45,33 @@ class Reply:
 
     def chunks(self, news: News) -> Iterator[dict[str, Any]]:
         """One tick's text of one choice, and its end."""
-        text = "".join(p.text for p in news.pieces)
+        text, calls = "".join(p.text for p in news.pieces), list[Call]()
         logprobs = self._logprobs(news.notes, self._offsets[news.index]) if news.notes else None
         self._offsets[news.index] += len(text)
+        if self._readers:
+            text, calls = self._readers[news.index].feed(text)
+            if news.finish_reason is not None:
+                rest, more = self._readers[news.index].end()
+                text, calls = text + rest, calls + more
         if text or logprobs is not None or self.wanted.details:
-            yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], {"pieces": _pieces(news.pieces)})
+            yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], {"pieces": pieces(news.pieces)})
+        if calls:
+            first = self._called[news.index]
+            self._called[news.index] += len(calls)
+            told = [{"index": i, **c} for i, c in enumerate(self._calls(news.index, calls, first), first)]
+            yield self._chunk([self.shape.delta(news.index, "", None, None, told)])
         if news.finish_reason is not None:
-            yield self._chunk([self.shape.delta(news.index, "", None, news.finish_reason)])
+            yield self._chunk([self.shape.delta(news.index, "", None, _reason(news.finish_reason, self._called[news.index]))])
 
     def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
         """What comes after everything is written."""
         if self.wanted.usage or self.wanted.details:
-            out = self._chunk([], {"requests": [_about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]})
+            out = self._chunk([], {"requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]})
             yield {**out, "usage": _usage(done)} if self.wanted.usage else out
+
+    def failed(self, refusal: Refusal) -> dict[str, Any]:
+        """What ends a stream that cannot go on."""
+        return refusal.to_json()
 
     def _chunk(self, choices: list[dict[str, Any]], details: dict[str, Any] | None = None) -> dict[str, Any]:
         out = {**self._head(self.shape.chunk), "choices": choices}
@@ -62,20 +91,33 @@ class Reply:
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
         """The response."""
         choices = [c for completion in done for c in completion.choices]
-        out = {**self._head(self.shape.whole), "choices": [
-            self.shape.choice(i, echo + c.text, None if c.logprobs is None else self._logprobs(c.logprobs, len(echo)),
-                              c.finish_reason) for i, (echo, c) in enumerate(zip(self.echoes, choices, strict=True))],
-            "usage": _usage(done)}
+        out = {**self._head(self.shape.whole), "choices": [self._choice(i, c) for i, c in enumerate(choices)],
+               "usage": _usage(done)}
         if self.wanted.details:
-            out["polydec"] = {"pieces": [_pieces(self._pieces.get(i, [])) for i in range(len(choices))],
-                              "requests": [_about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]}
+            out["polydec"] = {"pieces": [pieces(self._pieces.get(i, [])) for i in range(len(choices))],
+                              "requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]}
         return out
 
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        echo = self.echoes[index]
+        text, calls = read_calls(choice.text, self.wanted.tools) if self.wanted.tools else (choice.text, [])
+        logprobs = None if choice.logprobs is None else self._logprobs(choice.logprobs, len(echo))
+        return self.shape.choice(index, echo + text, logprobs, _reason(choice.finish_reason, len(calls)),
+                                 self._calls(index, calls, 0))
+
+    def _calls(self, index: int, calls: Sequence[Call], first: int) -> list[dict[str, Any]]:
+        """Calls of an answer, with ids; first: the number of the first of them."""
+        return [call.to_json(f"call_{self.name.partition('-')[2]}_{index}_{at}") for at, call in enumerate(calls, first)]
+
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.name, "object": kind, "created": self.created, "model": self.worker.name}
+        return {"id": self.name, "object": kind, "created": self.created, "model": self.served}
 
     def _logprobs(self, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-        return self.shape.logprobs(self.worker.model.checkpoint.text, notes, offset)
+        return self.shape.logprobs(self.model.checkpoint.text, notes, offset)
+
+
+def _reason(finish_reason: str, calls: int) -> str:
+    return "tool_calls" if calls and finish_reason == "stop" else finish_reason
 
 
 def _usage(done: Sequence[Completion]) -> dict[str, int]:
@@ -84,10 +126,11 @@ def _usage(done: Sequence[Completion]) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-def _pieces(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-    return [{"text": p.text, "token": p.token, "drafted": p.drafted} for p in pieces]
+def pieces(written: Sequence[Piece]) -> list[dict[str, Any]]:
+    """Tokens as the field `polydec` lists them."""
+    return [{"text": p.text, "token": p.token, "drafted": p.drafted} for p in written]
 
 
-def _about(done: Completion, seed: int) -> dict[str, Any]:
+def about(done: Completion, seed: int) -> dict[str, Any]:
     """What ran, and its figures."""
     return {"method": done.method, "seed": seed, "metrics": done.metrics}

@@ -11,6 +11,7 @@ from polydec.options import shown
 from polydec.serve.body import Body, Wanted, asking, length, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
+from polydec.serve.tools import names, past_calls, read_tools
 
 LOWEST = -9999.0
 """What JSON has for the logarithm of 0, as vLLM writes it."""
@@ -33,12 +34,14 @@ class Shape(Protocol):
         """The first chunk of a choice; None where there is none."""
         ...
 
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> dict[str, Any]:
-        """A choice of a chunk."""
+    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
+              calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """A choice of a chunk; calls: of tools, whole."""
         ...
 
-    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str) -> dict[str, Any]:
-        """A choice of a response."""
+    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str,
+               calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """A choice of a response; calls: of tools."""
         ...
 
     def logprobs(self, text: Text, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
@@ -51,26 +54,32 @@ class Chat:
     prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        given = asking(body, model, method, seed) | {"constraint": constraint(body, model)}
+        given: dict[str, Any] = {**asking(body, model, method, seed), "constraint": constraint(body, model)}
         logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, 64)
         if top is not None and not logprobs:
             raise Refusal("top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs")
         given["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
         given["logprobs"] = (top or 0) if logprobs else None
-        messages = read_messages(body.take("messages"))
+        with_tools, tools = "tools" in body.fields, read_tools(body)
+        messages = read_messages(body.take("messages"), tools=with_tools)
         stream, usage, details = streaming(body)
         body.end()
-        return Wanted((Ask(messages, **given),), stream, usage, details)
+        return Wanted((Ask(messages, tools=tools, **given),), stream, usage, details, tools=names(tools))
 
     def opening(self, index: int, echo: str) -> dict[str, Any]:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> dict[str, Any]:
-        return {"index": index, "delta": {"content": text} if text or finish_reason is None else {}, "logprobs": logprobs,
-                "finish_reason": finish_reason}
+    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
+              calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        delta: dict[str, Any] = {"content": text} if text or (finish_reason is None and not calls) else {}
+        if calls:
+            delta["tool_calls"] = list(calls)
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str) -> dict[str, Any]:
-        return {"index": index, "message": {"role": "assistant", "content": text, "refusal": None},
+    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str,
+               calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        return {"index": index, "message": {**message, "tool_calls": list(calls)} if calls else message,
                 "logprobs": logprobs, "finish_reason": finish_reason}
 
     def logprobs(self, text: Text, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
@@ -88,7 +97,7 @@ class Completions:
     prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        given = asking(body, model, method, seed) | {"constraint": constraint(body, model)}
+        given: dict[str, Any] = {**asking(body, model, method, seed), "constraint": constraint(body, model)}
         given["max_tokens"] = length(body, "max_tokens", default=16)
         given["logprobs"] = body.whole("logprobs", 0, 64)
         prompts, echo = read_prompts(body.take("prompt")), body.flag("echo")
@@ -103,10 +112,12 @@ class Completions:
     def opening(self, index: int, echo: str) -> dict[str, Any] | None:
         return self.choice(index, echo, None, None) if echo else None
 
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> dict[str, Any]:
+    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
+              calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         return self.choice(index, text, logprobs, finish_reason)
 
-    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> dict[str, Any]:
+    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
+               calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
     def logprobs(self, text: Text, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
@@ -144,29 +155,45 @@ def read_prompts(prompt: Any) -> list[Any]:
     return prompts
 
 
-def read_messages(messages: Any) -> list[Mapping[str, str]]:
-    """Messages as templates take them: role and content, a text each. `developer` is another word for `system`."""
+def read_messages(messages: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+    """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. tools: the
+    request has some, so that messages may hold calls of them and what they gave."""
     if not isinstance(messages, list) or not messages:
         raise Refusal(f"messages is {shown(messages)}: it must be a list of at least one message", param="messages")
-    return [_message(f"messages[{at}]", m) for at, m in enumerate(messages)]
+    return [_message(f"messages[{at}]", m, tools) for at, m in enumerate(messages)]
 
 
-def _message(where: str, message: Any) -> Mapping[str, str]:
+def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         raise Refusal(f"{where} is {shown(message)}: it must have a role and a content", param="messages")
-    for name, value in message.items():           # clients send back what they got, empty fields included
-        if name not in ("role", "content") and value not in (None, [], {}, ""):
-            raise Refusal(f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here",
-                          param="messages")
     role = message.get("role")
-    if role not in ("system", "developer", "user", "assistant"):
-        raise Refusal(f"{where}.role is {shown(role)}: it must be system, developer, user or assistant", param="messages")
-    content = message.get("content")
+    roles = ("system", "developer", "user", "assistant", *(("tool",) if tools else ()))
+    if role not in roles:
+        raise Refusal(f"{where}.role is {shown(role)}: it must be {' or '.join(roles)}"
+                      + (" (tools are not given)" if role == "tool" else ""), param="messages")
+    more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
+    for name, value in message.items():           # clients send back what they got, empty fields included
+        if name not in ("role", "content", more) and value not in (None, [], {}, ""):
+            raise Refusal(f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
+                          + ("" if tools else ", tool calls only where tools are given"), param="messages")
+    return {"role": "system" if role == "developer" else role, **_said(where, message, more)}
+
+
+def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str, Any]:
+    """What a message holds beside its role; more: the field of it that is about tools."""
+    content, about = message.get("content"), None if more is None else message.get(more)
+    extra = dict[str, Any]()
+    if more == "tool_calls" and about:
+        content, extra = content or "", {"tool_calls": past_calls(f"{where}.tool_calls", about)}
+    if more == "tool_call_id":
+        if not isinstance(about, str):
+            raise Refusal(f"{where}.tool_call_id is {shown(about)}: it must name the call that this answers", param="messages")
+        extra = {"tool_call_id": about}
     if isinstance(content, list):
         content = "".join(_part(f"{where}.content[{at}]", part) for at, part in enumerate(content))
     if not isinstance(content, str):
         raise Refusal(f"{where}.content is {shown(content)}: it must be a text", param="messages")
-    return {"role": "system" if role == "developer" else role, "content": _whole_text(content, "messages")}
+    return {"content": _whole_text(content, "messages"), **extra}
 
 
 def _part(where: str, part: Any) -> str:

@@ -12,30 +12,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 from polydec.api import LM, Ask, Completion, Engine, Piece, Ticket
-from polydec.ask import room, steering
-from polydec.core.request import TokenLogprob
 from polydec.serve.errors import Refusal
-from polydec.serve.limits import Limits
+from polydec.serve.limits import Limits, fitted
 from polydec.serve.metrics import Metrics
+from polydec.serve.reply import News
 
 log = logging.getLogger("polydec.serve")
 
 LATE, LEFT, STOPPED = "late", "left", "stopped"
 """Why a request was cut: it took too long, its client left, the server stops."""
-
-
-@dataclass(frozen=True)
-class News:
-    """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for."""
-    index: int
-    pieces: tuple[Piece, ...]
-    notes: tuple[TokenLogprob, ...]
-    finish_reason: str | None
 
 
 @dataclass(frozen=True)
@@ -154,7 +144,7 @@ class Worker:
         try:
             for job in jobs:
                 if not job.cut:
-                    job.ticket = self.engine.submit(self._fitted(job.ask))
+                    job.ticket = self.engine.submit(fitted(self.model, job.ask, self.limits))
         except BaseException:
             for job in jobs:
                 if job.ticket is not None:
@@ -164,21 +154,6 @@ class Worker:
         for job in jobs:
             if job.ticket is not None:
                 self._orders.put(lambda job=job: self._jobs.append(job))
-
-    def _fitted(self, ask: Ask) -> Ask:
-        """The request within the server's limits."""
-        limits = self.limits
-        ids = self.model.ids(ask.prompt, raw=ask.raw)
-        steered = steering(self.model, ask, ids, ask.raw)
-        second = () if steered is None or steered.second is None else steered.second
-        for name, text in (("prompt", ids), ("negative_prompt", second)):
-            if len(text) > limits.prompt:
-                raise ValueError(f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}")
-        if ask.max_tokens is None:
-            return replace(ask, max_tokens=min(limits.output, room(self.model, ask.method, ids, steered)[0]))
-        if ask.max_tokens > limits.output:
-            raise ValueError(f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}")
-        return ask
 
     def _forget_unplanned(self, answers: Answers) -> None:
         """Those that were refused, or cancelled before they came to the engine."""

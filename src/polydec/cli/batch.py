@@ -1,0 +1,95 @@
+"""polydec batch: a file of requests, answered into another one."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polydec import api, files
+from polydec.cli import prompts
+from polydec.cli.flags import Flags, shared
+from polydec.edge import whole
+
+EVERY = 2.0
+"""Seconds between two lines of progress."""
+
+ELSEWHERE = ("model", "draft", "ngrams", "with_", "method", "seed", "dtype", "quantize", "compute", "device", "threads")
+"""Flags that do not say how a prompt is answered, or say so of requests with a body as well."""
+
+
+@shared
+def batch(flags: Flags,
+          given: Annotated[Path, typer.Argument(metavar="IN", help="OpenAI's batch form, or prompts: a JSON object or a text "
+                                                                   "a line")],
+          out: Annotated[Path, typer.Argument(metavar="OUT", help="a row for each line; what is there already is kept")],
+          max_running: Annotated[int, typer.Option(help="answers written at the same time")] = 64) -> None:
+    """Answer a file of requests. Stopped or killed, the same command goes on where it was."""
+    from polydec.serve import batch as rows
+
+    if flags.json_ or flags.trace is not None:
+        raise ValueError("batch does not take --json or --trace: rows are JSON objects as they are")
+    whole("max_running", max_running, 1, 4096)
+    text = prompts.read_text(given)
+    lines = rows.lines_of(text, _settings(flags))
+    if not lines:
+        raise ValueError(f"file {str(given)!r} holds no request")
+    _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
+    as_text = ".jsonl" not in given.name and not text.lstrip().startswith("{")
+    try:
+        with files.lock(out, wait=0.0):
+            done = rows.resume(out, lines)
+            lm = flags.load()
+            lm.check(flags.method, flags.options())
+            request = flags.request(lm)
+
+            def own(line: rows.Line) -> api.Ask:
+                row = (prompts.Row(line.text.strip(), "") if as_text else
+                       prompts.row(line.text, line.at, given, "", lm, None))
+                return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
+
+            job = rows.Batch(lm, flags.model, method=flags.method, seed=flags.seed, own=own, running=max_running)
+            tally = rows.Tally(len(lines), len(done))
+            with out.open("ab", buffering=0) as file:
+                _run(job, lines, done, rows.writer(file), tally)
+    except OSError as error:
+        raise ValueError(f"file {str(out)!r} cannot be written: {error.strerror or error}") from None
+
+
+def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
+    """Answer, and say how far it is."""
+    last = time.perf_counter()
+
+    def told(row: dict[str, Any]) -> None:
+        nonlocal last
+        write(row)
+        if time.perf_counter() - last > EVERY:
+            last = time.perf_counter()
+            print(f"polydec: {tally.sentence()}", file=sys.stderr, flush=True)
+
+    try:
+        job.answer(lines, done, told, tally)
+    except KeyboardInterrupt:
+        print(f"polydec: stopped at {tally.sentence()}; the same command goes on from here", file=sys.stderr)
+        raise
+    print(f"polydec: {tally.sentence()}", file=sys.stderr)
+
+
+def _settings(flags: Flags) -> str:
+    """What decides an answer beside its line: rows of other settings are not gone on with."""
+    known = dataclasses.asdict(dataclasses.replace(flags, threads=None))
+    return json.dumps(known, sort_keys=True, default=str)
+
+
+def _check_flags(flags: Flags, request: int | None) -> None:
+    """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is `request`."""
+    if request is None:
+        return
+    for field in dataclasses.fields(flags):
+        if field.name not in ELSEWHERE and getattr(flags, field.name) not in (field.default, []):
+            name = field.name.rstrip("_").replace("_", "-")
+            raise ValueError(f"--{name} is given, and line {request} is a request of its own: write it into the body")

@@ -1,0 +1,276 @@
+"""A file of requests, answered into another one, a row for each line. It can be stopped at any moment and goes on from there.
+
+Each row of the output says which line it answers and has a digest of it. What was written is the only record of what is done:
+a row is written at once and whole, a last one that a kill cut in half is cut off, and a line that has a row is not answered
+again. Rows come in the order in which answers end.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from polydec import files
+from polydec.api import LM, Ask, Completion, Engine, Ticket
+from polydec.edge import parse_object, read_bytes
+from polydec.options import shown
+from polydec.serve.body import Body, read_body
+from polydec.serve.endpoints import ENDPOINTS
+from polydec.serve.errors import Refusal, refused
+from polydec.serve.limits import Limits, fitted
+
+LIMITS = Limits(output=1 << 17)
+"""Of a line: nobody else waits for it."""
+
+BEGIN = b'{"line": '
+"""How every row begins."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the input. at: its number, from 1; digest: of its text and of what else decides its answer."""
+    at: int
+    text: str
+    digest: str
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What its row begins with."""
+        return {"line": self.at, "digest": self.digest}
+
+
+@dataclass
+class Tally:
+    """How far it is. rows: of the input; before: answered by an earlier run."""
+    rows: int = 0
+    before: int = 0
+    done: int = 0
+    wrong: int = 0
+    tokens: int = 0
+    began: float = field(default_factory=time.perf_counter)
+
+    def sentence(self) -> str:
+        """One line for people."""
+        seconds = max(time.perf_counter() - self.began, 1e-9)
+        kept = f" ({self.before} were there)" if self.before else ""
+        return (f"{self.before + self.done} of {self.rows} rows{kept}, {self.wrong} with an error, {self.tokens} tokens, "
+                f"{self.tokens / seconds:.1f} tokens/s")
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A line under way: its requests, and the rows that their answers, or what went wrong with them, become."""
+    tickets: tuple[Ticket, ...]
+    row: Callable[[list[Completion]], Row]
+    failed: Callable[[Exception], Row]
+
+
+def lines_of(text: str, settings: str) -> list[Line]:
+    """The lines that hold something. settings: whatever else decides an answer, such as the model's name."""
+    return [Line(at, line, hashlib.sha256(f"{settings}\n{at}\n{line}".encode("utf-8", "surrogatepass")).hexdigest()[:16])
+            for at, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def is_request(text: str) -> bool:
+    """Whether a line is in OpenAI's form: an object with an url, a body or a custom_id."""
+    try:
+        return not {"url", "body", "custom_id"}.isdisjoint(parse_object(text, "a line"))
+    except ValueError:
+        return False
+
+
+class Batch:
+    """Lines to requests of one engine, and answers to rows.
+
+    served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
+    (raises ValueError for a bad one) into an Ask.
+    """
+    def __init__(self, model: LM, served: str, *, method: str, seed: int, own: Callable[[Line], Ask],
+                 running: int = 64) -> None:
+        self.model, self.served, self.method, self.seed, self.own = model, served, method, seed, own
+        self.engine, self.running = Engine(model, max_running=running), running
+        self._named: dict[str, int] = {}          # lines by their custom_id
+
+    def answer(self, lines: Iterable[Line], done: Iterable[int], write: Callable[[Row], None], tally: Tally) -> None:
+        """Write a row for each line that is not among `done`. A few lines more than can run are prepared at a time."""
+        known, working = frozenset(done), list[Work]()
+        try:
+            for line in lines:
+                request = is_request(line.text)
+                twice = self._twice(line) if request else None
+                if line.at in known:
+                    continue
+                while sum(len(w.tickets) for w in working) >= 2 * self.running:
+                    working = list(self._tick(working, write, tally))
+                form = self._request if request else self._prompt
+                try:
+                    working.append(form(line, twice))
+                except _Bad as bad:
+                    self._write(bad.row, write, tally, wrong=True)
+            while working:
+                working = list(self._tick(working, write, tally))
+        finally:
+            for work in working:
+                self._cancel(work.tickets)
+
+    def _tick(self, working: list[Work], write: Callable[[Row], None], tally: Tally) -> Iterator[Work]:
+        """One tick; the rows of what has ended are written, and what has not is given back."""
+        self.engine.step()
+        for work in working:
+            if not all(ticket.done for ticket in work.tickets):
+                yield work
+                continue
+            try:
+                answers = [ticket.completion() for ticket in work.tickets]
+            except Exception as error:            # a request's own: the others go on
+                self._write(work.failed(error), write, tally, wrong=True)
+            else:
+                tally.tokens += sum(a.usage["completion_tokens"] for a in answers)
+                self._write(work.row(answers), write, tally, wrong=False)
+
+    @staticmethod
+    def _write(row: Row, write: Callable[[Row], None], tally: Tally, *, wrong: bool) -> None:
+        write(row)
+        tally.done += 1
+        tally.wrong += wrong
+
+    def _submit(self, asks: Iterable[Ask]) -> tuple[Ticket, ...]:
+        """All of them, or none where one is refused."""
+        tickets = list[Ticket]()
+        try:
+            for ask in asks:
+                tickets.append(self.engine.submit(ask))
+        except BaseException:
+            self._cancel(tickets)
+            raise
+        return tuple(tickets)
+
+    def _cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self.engine.cancel(ticket)
+
+    # ---- our form ----
+
+    def _prompt(self, line: Line, twice: int | None) -> Work:
+        def failed(error: Exception) -> Row:
+            return {**line.head, "error": str(Refusal(error))}
+
+        try:
+            tickets = self._submit([self.own(line)])
+        except ValueError as error:
+            raise _Bad(failed(error)) from None
+        return Work(tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed)
+
+    # ---- OpenAI's form ----
+
+    def _twice(self, line: Line) -> int | None:
+        """The earlier line that has this one's custom_id."""
+        name = parse_object(line.text, "a line").get("custom_id")
+        first = self._named.setdefault(name, line.at) if isinstance(name, str) else line.at
+        return None if first == line.at else first
+
+    def _request(self, line: Line, twice: int | None) -> Work:
+        given = parse_object(line.text, "the line")
+        name = given.get("custom_id")
+        head = {**line.head, "id": f"batch_req_{line.digest}", "custom_id": name if isinstance(name, str) else None}
+
+        def answered(status: int, body: Row) -> Row:
+            return {**head, "response": {"status_code": status, "request_id": line.digest, "body": body}, "error": None}
+
+        def failed(error: Exception) -> Row:
+            if isinstance(error, ValueError):
+                error = refused(error, ())
+            if not isinstance(error, Refusal):
+                error = Refusal("the request failed inside the engine", status=500, code="internal")
+            return answered(error.status, error.to_json())
+
+        why = _wrong(given, twice)
+        if why is not None:
+            raise _Bad({**head, "response": None, "error": {"code": "invalid_line", "message": str(Refusal(why))}})
+        endpoint, sent = ENDPOINTS[given["url"]], frozenset(given["body"])
+        shape = endpoint.reads()
+        try:
+            body = read_body(json.dumps(given["body"]))
+            self._check_model(body)
+            wanted = shape.read(body, self.model, self.method, self.seed)
+            if wanted.stream:
+                raise Refusal("stream is true: a row has the whole answer", param="stream")
+            tickets = self._submit(fitted(self.model, ask, LIMITS) for ask in wanted.asks)
+        except Refusal as error:
+            raise _Bad(failed(error)) from None
+        except ValueError as error:
+            raise _Bad(failed(refused(error, sent))) from None
+        reply = endpoint.answer(shape, replace(wanted, details=False), self.model, self.served, line.digest, int(time.time()))
+        return Work(tickets, lambda answers: answered(200, reply.whole(answers)), failed)
+
+    def _check_model(self, body: Body) -> None:
+        name = body.take("model", self.served)
+        if name != self.served:
+            near = get_close_matches(str(name)[:100], [self.served], 1, 0.0)
+            raise Refusal(f"model {shown(name)} is not what this batch runs: did you mean {next(iter(near), self.served)}?",
+                          status=404, param="model", code="model_not_found")
+
+
+class _Bad(Exception):
+    """A line that is answered with a row at once."""
+    def __init__(self, row: Row) -> None:
+        super().__init__()
+        self.row = row
+
+
+def _wrong(given: Mapping[str, Any], twice: int | None) -> str | None:
+    """What is wrong with a line of OpenAI's form, apart from its body."""
+    if not isinstance(given.get("custom_id"), str) or not given["custom_id"]:
+        return f"custom_id is {shown(given.get('custom_id'))}: it must be a text of at least one character"
+    if twice is not None:
+        return f"custom_id is {shown(given['custom_id'])}: line {twice} has it already"
+    if given.get("method") != "POST":
+        return f"method is {shown(given.get('method'))}: it must be POST"
+    if not isinstance(given.get("url"), str) or given["url"] not in ENDPOINTS:
+        return f"url is {shown(given.get('url'))}: it must be {' or '.join(ENDPOINTS)}"
+    if not isinstance(given.get("body"), Mapping):
+        return f"body is {shown(given.get('body'))}: it must be an object"
+    more = next((k for k in given if k not in ("custom_id", "method", "url", "body")), None)
+    return None if more is None else f"field {shown(more)} is unknown: a line has custom_id, method, url and body"
+
+
+def resume(path: Path, lines: Iterable[Line]) -> list[int]:
+    """The lines that a file of rows answers; half a row at its end is cut off. Raises ValueError where the file holds anything
+    else, or answers to another input: then it is left as it is."""
+    if not path.exists():
+        return []
+    *rows, tail = read_bytes(path, 1 << 40).split(b"\n")
+    digests, done = {line.at: line.digest for line in lines}, set[int]()
+    for number, text in enumerate(rows, 1):
+        if not text.startswith(BEGIN):
+            raise ValueError(f"line {number} of {str(path)!r} is no row of a batch: give another file to write to")
+        row = parse_object(text, f"line {number} of {str(path)!r}")
+        at = row["line"]
+        if type(at) is not int or digests.get(at) != row.get("digest"):
+            raise ValueError(f"line {number} of {str(path)!r} answers another line {shown(at)} than this input has, or with "
+                             "other flags: give another file to write to")
+        if at in done:
+            raise ValueError(f"line {number} of {str(path)!r} answers line {at} once more: give another file to write to")
+        done.add(at)
+    if tail and tail[:len(BEGIN)] != BEGIN[:len(tail)]:
+        raise ValueError(f"the end of {str(path)!r} is no row of a batch: give another file to write to")
+    files.end_last_line(path, lambda text: False)
+    return sorted(done)
+
+
+def writer(file: BinaryIO) -> Callable[[Row], None]:
+    """Writes each row at once, in one piece; the file must be open without a buffer."""
+    def write(row: Row) -> None:
+        text = memoryview(json.dumps(row, allow_nan=False).encode() + b"\n")
+        while text:
+            text = text[file.write(text):]
+
+    return write
