@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import polydec.shapers
+from polydec.constraints.any_of import AnyOf
+from polydec.constraints.everything import Everything
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads
+from polydec.core.types import Reads, Vocab
 from polydec.shapers.allowed import Allowed
 from polydec.shapers.banned import Banned
+from polydec.shapers.constrained import Constrained
 from polydec.shapers.dry import Dry
 from polydec.shapers.epsilon import Epsilon
 from polydec.shapers.eta import Eta
@@ -36,6 +39,7 @@ from polydec.shapers.top_p import TopP
 from polydec.shapers.typical import Typical
 from polydec.shapers.xtc import Xtc
 from polydec.testing.shaper_contract import check_shaper
+from polydec.testing.toy import Letters
 
 
 def _case(shaper: Any, *fields: str, **declared: Any) -> tuple[Any, dict[str, Any]]:
@@ -44,11 +48,20 @@ def _case(shaper: Any, *fields: str, **declared: Any) -> tuple[Any, dict[str, An
     return shaper, declared
 
 
+def _constrained(to: Any = lambda x: x) -> Constrained:
+    """Over letters a to f and an end, which have these ids."""
+    ids = {to(i): chr(0x61 + i) for i in range(7)}
+    end = frozenset({to(6)})
+    vocab = Vocab(7, end, words=Letters(tuple(ids[i] for i in range(7)), end))
+    return Constrained(AnyOf(("ab", "aba", "cd", "abcabc")).language(vocab, end), tuple(end))
+
+
 CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "allowed": [_case(Allowed((1, 3)), "tokens", neutral=Allowed(tuple(range(7)))),
                 _case(Allowed((6, 2, 2), eos=(4, 6)), "tokens", "eos")],
     "banned": [_case(Banned((0, 2)), "tokens", neutral=Banned(())),
                _case(Banned(tuple(range(7)), eos=(3, 5)), "tokens", "eos")],
+    "constrained": [_case(_constrained(), alike=False, relabel=_constrained, neutral=Constrained(Everything(7)))],
     "dry": [_case(Dry(0.8), neutral=Dry(0.0)), _case(Dry(0.5, 2.0, 1, breakers=(2,)), "breakers"), _case(Dry(1.0, 1.5, 1, 5)),
             _case(Dry(3.0, 1e6, 1, 9, breakers=(0, 1)), "breakers"), _case(Dry(1.0, window=0))],
     "epsilon": [_case(Epsilon(0.1), neutral=Epsilon(0.0)), _case(Epsilon(0.99))],

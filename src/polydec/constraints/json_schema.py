@@ -42,15 +42,13 @@ class JsonSchema:
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
         schema = parse_object(self.text, "json_schema")
-        endless = not finite(schema)
+        if not finite(schema):
+            raise ValueError("json_schema holds no finite value: it always needs itself again")
         try:
-            found = guidance.grammar(lark(schema), vocab, ends)
+            return guidance.grammar(lark(schema), vocab, ends)
         except guidance.Malformed as error:
             where, problem = _place(schema, str(error), vocab, ends)
             raise ValueError(sentence(f"json_schema at {where}: {guidance.first_line(problem)}")) from None
-        if endless:
-            raise ValueError("json_schema holds no finite value: it always needs itself again")
-        return found
 
 
 ANY_OBJECT = JsonSchema('{"type": "object"}')
