@@ -84,8 +84,8 @@ def allowed_law(target, language, length):
 
 
 @pytest.mark.parametrize("constraint, particles, looks, laws, length", [
-    (Regex("a*b"), 1, 32, 3, 3), (AnyOf(("ab", "b", "bb")), 1, 2, 8, 3), (AnyOf(("ab", "b")), 2, 1, 1, 2),
-    pytest.param(Regex("a*b"), 2, 32, 4, 2, marks=pytest.mark.slow)], ids=str)
+    (Regex("a*b"), 1, 32, 3, 3), (AnyOf(("ab", "b", "bb")), 1, 2, 8, 3),
+    pytest.param(AnyOf(("ab", "b")), 2, 1, 2, 2, marks=pytest.mark.slow)], ids=str)
 def test_weights_are_unbiased_for_whole_texts_exactly(constraint, particles, looks, laws, length):
     """With particles drawn anew as well: E[estimate of the normaliser, where the answer is a text] is its probability."""
     for seed in range(laws):
