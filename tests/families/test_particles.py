@@ -84,7 +84,7 @@ def allowed_law(target, language, length):
 
 
 @pytest.mark.parametrize("constraint, particles, looks, laws, length", [
-    (Regex("a*b"), 1, 32, 3, 3), (AnyOf(("ab", "b", "bb")), 1, 2, 8, 3),
+    (Regex("a*b"), 1, 32, 3, 3), (AnyOf(("ab", "b", "bb")), 1, 2, 2, 3),
     pytest.param(AnyOf(("ab", "b")), 2, 1, 2, 2, marks=pytest.mark.slow)], ids=str)
 def test_weights_are_unbiased_for_whole_texts_exactly(constraint, particles, looks, laws, length):
     """With particles drawn anew as well: E[estimate of the normaliser, where the answer is a text] is its probability."""
@@ -117,13 +117,13 @@ def test_without_a_constraint_it_is_plain_sampling():
 
 def test_particles_come_nearer_to_the_exact_law_than_the_mask():
     """A beginning that is likely, and hardly ever comes to a legal end: the mask writes it far too often."""
-    target = next(t for t in (toy(s, 3, sharp=2.0) for s in range(200)) if _trap(t) > 0.35)
+    target = next(t for t in (toy(s, 3, sharp=2.0) for s in range(400)) if _trap(t))
     language = AnyOf(("aab", "b")).language(target.vocab, target.vocab.eos)
     want, _ = allowed_law(target, language, 4)
     shapers = (Constrained(language, tuple(target.vocab.eos)),)
     plain = Speculative(bend(target, shapers), Nothing(), Match(), Fixed(0))
     masked = distance(law_of(lambda rng: answer_one(plain, Request(PROMPT, 4), rng)), want)
-    count, got = 250, defaultdict(float)
+    count, got = 150, defaultdict(float)
     for seed in range(count):
         result = run([answer_one(Particles(target, language, 8), Request(PROMPT, 4, seed=seed))])[0]
         got[result.token_ids] += 1 / count
@@ -133,10 +133,10 @@ def test_particles_come_nearer_to_the_exact_law_than_the_mask():
 
 
 def _trap(target):
-    """How far the mask is off."""
+    """Whether the mask is far off, and no text so rare under it that a few particles miss it."""
     language = AnyOf(("aab", "b")).language(target.vocab, target.vocab.eos)
     masked = target_law(target, PROMPT, 4, (Constrained(language, tuple(target.vocab.eos)),))
-    return distance(masked, allowed_law(target, language, 4)[0])
+    return len(masked) == 2 and min(masked.values()) > 0.15 and distance(masked, allowed_law(target, language, 4)[0]) > 0.25
 
 
 def test_dead_ends_end_with_an_error():
