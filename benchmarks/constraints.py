@@ -120,7 +120,8 @@ def table(rows: list[dict[str, Any]]) -> str:
               f"{1000 * sum(r['cpu'] - r['mask'] for r in ran) / max(1, tokens):.2f} |",
               f"| compiling, CPU ms a schema (median) | {1000 * compiled[len(compiled) // 2] if ran else 0:.1f} |",
               f"| log mass kept, a token | {sum(r['kept'] for r in ran) / max(1, tokens):.2f} |"]
-    return "\n".join([*lines, "", "Refused or failed for:", "", *(f"- {count} × {reason}" for reason, count in why.most_common())])
+    reasons = [f"- {count} × {reason}" for reason, count in why.most_common()]
+    return "\n".join([*lines, "", "Refused or failed for:", "", *reasons])
 
 
 def main() -> None:

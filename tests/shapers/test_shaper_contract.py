@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import polydec.shapers
+from polydec.constraints.any_of import AnyOf
+from polydec.constraints.everything import Everything
 from polydec.core.law import NEG_INF
-from polydec.core.types import Reads
+from polydec.core.types import Reads, Vocab
 from polydec.models.geometry import Geometry
 from polydec.shapers.allowed import Allowed
 from polydec.shapers.annealed import Annealed
 from polydec.shapers.banned import Banned
+from polydec.shapers.constrained import Constrained
 from polydec.shapers.cyclic_reflex import CyclicReflex
 from polydec.shapers.dry import Dry
 from polydec.shapers.epsilon import Epsilon
@@ -42,6 +45,7 @@ from polydec.shapers.typical import Typical
 from polydec.shapers.watermark import Watermark
 from polydec.shapers.xtc import Xtc
 from polydec.testing.shaper_contract import check_shaper
+from polydec.testing.toy import Letters
 
 
 def _case(shaper: Any, *fields: str, **declared: Any) -> tuple[Any, dict[str, Any]]:
@@ -67,6 +71,14 @@ def _top_w(*values: float, **declared: Any) -> tuple[Any, dict[str, Any]]:
     return TopW(*values, geometry=_placed(TABLE)), {"relabel": renamed, **declared}
 
 
+def _constrained(to: Any = lambda x: x) -> Constrained:
+    """Over letters a to f and an end, which have these ids."""
+    ids = {to(i): chr(0x61 + i) for i in range(7)}
+    end = frozenset({to(6)})
+    vocab = Vocab(7, end, words=Letters(tuple(ids[i] for i in range(7)), end))
+    return Constrained(AnyOf(("ab", "aba", "cd", "abcabc")).language(vocab, end), tuple(end))
+
+
 CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "allowed": [_case(Allowed((1, 3)), "tokens", neutral=Allowed(tuple(range(7)))),
                 _case(Allowed((6, 2, 2), eos=(4, 6)), "tokens", "eos")],
@@ -74,6 +86,7 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
                  _case(Annealed(1.5, 0.2, 2.0, 1), alike=False), _case(Annealed(0.7, 0.7, 1.0, 0))],
     "banned": [_case(Banned((0, 2)), "tokens", neutral=Banned(())),
                _case(Banned(tuple(range(7)), eos=(3, 5)), "tokens", "eos")],
+    "constrained": [_case(_constrained(), alike=False, relabel=_constrained, neutral=Constrained(Everything(7)))],
     "cyclic_reflex": [_case(CyclicReflex(5.0, (1, 4), 8, ends=(2,)), "tokens", "ends", alike=False,
                             neutral=CyclicReflex(0.0, (1, 4))),
                       _case(CyclicReflex(-3.0, (0,), 3, 0.5, until=4), "tokens", alike=False)],

@@ -31,13 +31,13 @@ class State:
         self._mask_V: Tensor | None = None
 
     def mask(self, ends: tuple[int, ...], size: int) -> Tensor:
+        if self.matcher is None:                  # one state for all grammars: it keeps no mask
+            return torch.zeros(size, dtype=torch.bool)
         if self._mask_V is None:
             self._mask_V = self._masked(ends, size)
         return self._mask_V
 
     def _masked(self, ends: tuple[int, ...], size: int) -> Tensor:
-        if self.matcher is None:
-            return torch.zeros(size, dtype=torch.bool)
         complete = self.matcher.is_accepting()
         bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         error = self.matcher.get_error()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.constraints import guidance
+from polydec.constraints.narrow import narrow
 from polydec.core.types import Vocab
 from polydec.edge import parse_object, sentence
 
@@ -22,8 +23,8 @@ small model would not come to an end of it."""
 class JsonSchema:
     """The answer is a JSON value that a schema (its JSON text) allows. Properties stand in the order of the schema.
 
-    A keyword that cannot be followed exactly is refused, and named. The keys of `x-guidance` in a schema (llguidance's own:
-    separators, white space) are followed.
+    Where a keyword cannot be followed exactly, values are left out that it might allow (see `narrow`); where that leaves none,
+    it is refused, and named. The keys of `x-guidance` in a schema (llguidance's own: separators, white space) are followed.
     """
     text: str
 
@@ -42,15 +43,17 @@ class JsonSchema:
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
         schema = parse_object(self.text, "json_schema")
-        endless = not finite(schema)
+        if not finite(schema):
+            raise ValueError("json_schema holds no finite value: it always needs itself again")
         try:
-            found = guidance.grammar(lark(schema), vocab, ends)
+            return guidance.grammar(lark(schema), vocab, ends)
         except guidance.Malformed as error:
+            try:
+                return guidance.grammar(lark(narrow(schema)), vocab, ends)
+            except ValueError:                    # what is wrong is said of the schema as it was given
+                pass
             where, problem = _place(schema, str(error), vocab, ends)
             raise ValueError(sentence(f"json_schema at {where}: {guidance.first_line(problem)}")) from None
-        if endless:
-            raise ValueError("json_schema holds no finite value: it always needs itself again")
-        return found
 
 
 ANY_OBJECT = JsonSchema('{"type": "object"}')
