@@ -13,7 +13,7 @@ import argparse
 import csv
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,31 +22,35 @@ from polydec import registry
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import run
+from polydec.core.types import Exactness
+from polydec.families.ar.protocols import Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
 from polydec.kit import Kit
-from polydec.models import artefacts, checkpoint
+from polydec.models import artefacts, checkpoint, zoo
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
+from polydec.train.judge import same
 from polydec.train.selfplay import read
 from polydec.train.states import cost_of
-from polydec.verifiers.match import Match
 
 METHODS = {"heads": ("medusa", "hydra", "hydra-plus-plus"), "clover": ("clover",), "eagle": ("eagle", "eagle-2"),
-           "eagle-3": ("eagle-3",), "chimera": ("chimera",), "probes": ("ppd", "hidden-transfer")}
+           "eagle-3": ("eagle-3",), "chimera": ("chimera",), "probes": ("ppd", "hidden-transfer", "lexical-unit-decoding", "lexical-unit-decoding-verified"),
+           "judge": ("judge-decoding",)}
 """The methods that each kind of artefact may serve."""
 LAWS = {"greedy": Greedy(), "T = 0.7": Temperature(0.7)}
 
 
 @dataclass
 class Counted:
-    """`match`, and how much it accepted in each round."""
-    exactness = Match.exactness
+    """A verifier, and how much it accepted in each round."""
+    inner: Verifier
+    exactness = Exactness.APPROXIMATE
     accepted: list[int] = field(default_factory=list[int])
 
     def verify(self, *given: Any) -> Verdict:
-        verdict = Match().verify(*given)
+        verdict = self.inner.verify(*given)
         self.accepted.append(len(verdict.path))
         return verdict
 
@@ -61,6 +65,11 @@ def interval(pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
     return round(found[25], 3), round(found[974], 3)
 
 
+def agree(texts: Sequence[Any], others: Sequence[Any], like: Callable[[Any, Any], bool]) -> float:
+    """The share of pairs that are alike."""
+    return round(sum(map(like, others, texts)) / len(texts), 3)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trained", nargs="+", help="directories that `polydec train` made")
@@ -71,7 +80,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--csv", help="file to write")
     args = parser.parse_args()
-    lm, rows = checkpoint.load(args.model).lm, list[dict[str, Any]]()
+    point, rows, drafted = checkpoint.load(args.model), list[dict[str, Any]](), zoo.default_draft(args.model)
+    lm, small = point.lm, None if drafted is None else checkpoint.load(drafted).lm
     samples = read(Path(args.held), lm.vocab.size)[:args.prompts]
 
     def written(decoder: Decoder) -> list[Result]:
@@ -83,18 +93,17 @@ def main() -> None:
         size = sum(p.stat().st_size for p in Path(where).glob("*.safetensors"))
         for name in METHODS[one.kind]:
             for law, shaper in LAWS.items():
-                kit = Kit(Shaped(lm, shaper), None, (one,))
+                kit = Kit(Shaped(lm, shaper), None if small is None else Shaped(small, shaper), (one,))
                 for nodes in map(int, args.nodes.split(",")):
-                    options = {"nodes": str(nodes)}
-                    if "rows" in registry.describe(name)["options"]:
-                        options["rows"] = str(3 * nodes)
+                    known, options = registry.describe(name)["options"], {"nodes": str(nodes), "rows": str(3 * nodes)}
+                    options = {key: value for key, value in options.items() if key in known}
                     try:
                         decoder, _ = registry.build(name, kit, options)
                     except ValueError:            # made for another method of the kind
                         continue
                     assert isinstance(decoder, Speculative)
                     cost = cost_of(lm, decoder.drafter, samples[:2], 3 * nodes if "rows" in options else nodes)
-                    counted = Counted()
+                    counted = Counted(decoder.verifier)
                     decoder = replace(decoder, verifier=counted)
                     done = written(decoder)
                     pairs = [(len(r.token_ids), r.stats.passes) for r in done]
@@ -106,8 +115,10 @@ def main() -> None:
                         "low": low, "high": high,
                         **{f"accepted {d} deep": round(sum(n >= d for n in rounds) / len(rounds), 3) for d in (1, 2, 3, 4)},
                         "rows a pass": round(1 + sum(r.stats.drafted for r in done) / sum(p for _, p in pairs), 1),
-                        "plain's text": texts == plain[law], "draft in passes": cost,
-                        "training seconds": said["seconds"], "weights": said["parameters"], "bytes": size})
+                        "plain's text": agree(texts, plain[law], lambda a, b: a == b),
+                        "plain's result": agree(texts, plain[law], lambda a, b: same(*map(point.text.decode, (a, b)))),
+                        "draft in passes": cost,
+                        "training seconds": said["seconds"], "bytes": size})
                     print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:
         with open(args.csv, "w", newline="") as f:

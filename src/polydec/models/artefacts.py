@@ -4,9 +4,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polydec.models import artefact, chimera, clover, eagle, eagle3, edge, heads, ngrams, probes, stop_head, zoo
+from polydec.models import artefact, chimera, clover, eagle, eagle3, edge, heads, judge, ngrams, probes, stop_head, zoo
 
-MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, clover, eagle, eagle3, chimera, probes)}
+MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, clover, eagle, eagle3, chimera, probes, judge)}
 """The module that reads each kind."""
 
 
