@@ -13,8 +13,10 @@ import argparse
 import csv
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +24,37 @@ from polydec import registry
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import run
+from polydec.core.types import Exactness
+from polydec.families.ar.protocols import Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
 from polydec.kit import Kit
-from polydec.models import artefacts, checkpoint
+from polydec.models import artefacts, checkpoint, zoo
+from polydec.models.lm import LM
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
-from polydec.train.selfplay import read
+from polydec.train.judge import same
+from polydec.train.selfplay import Sample, read
 from polydec.train.states import cost_of
-from polydec.verifiers.match import Match
 
-METHODS = {"heads": ("medusa", "hydra", "hydra-plus-plus"), "clover": ("clover",), "eagle": ("eagle", "eagle-2"),
-           "eagle-3": ("eagle-3",), "chimera": ("chimera",), "probes": ("ppd", "hidden-transfer")}
+METHODS = {
+    "heads": ("medusa", "hydra", "hydra-plus-plus"), "clover": ("clover",), "eagle": ("eagle", "eagle-2"),
+    "eagle-3": ("eagle-3",), "chimera": ("chimera",), "judge": ("judge-decoding",),
+    "probes": ("ppd", "hidden-transfer", "lexical-unit-decoding", "lexical-unit-decoding-verified")}
 """The methods that each kind of artefact may serve."""
 LAWS = {"greedy": Greedy(), "T = 0.7": Temperature(0.7)}
 
 
 @dataclass
 class Counted:
-    """`match`, and how much it accepted in each round."""
-    exactness = Match.exactness
+    """A verifier, and how much it accepted in each round."""
+    inner: Verifier
+    exactness = Exactness.APPROXIMATE
     accepted: list[int] = field(default_factory=list[int])
 
     def verify(self, *given: Any) -> Verdict:
-        verdict = Match().verify(*given)
+        verdict = self.inner.verify(*given)
         self.accepted.append(len(verdict.path))
         return verdict
 
@@ -61,6 +69,63 @@ def interval(pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
     return round(found[25], 3), round(found[974], 3)
 
 
+def agree(texts: Sequence[Any], others: Sequence[Any], like: Callable[[Any, Any], bool]) -> float:
+    """The share of pairs that are alike."""
+    return round(sum(map(like, others, texts)) / len(texts), 3)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model, its draft if it has one, held-out texts, and how long an answer may be."""
+    point: checkpoint.Checkpoint
+    small: LM | None
+    samples: Sequence[Sample]
+    tokens: int
+
+    def written(self, decoder: Decoder) -> list[Result]:
+        return run([answer_one(decoder, Request(s.prompt_ids, max_tokens=self.tokens, seed=i))
+                    for i, s in enumerate(self.samples)])
+
+    def kit(self, law: str, *trained: Any) -> Kit:
+        draft = None if self.small is None else Shaped(self.small, LAWS[law])
+        return Kit(Shaped(self.point.lm, LAWS[law]), draft, trained)
+
+    @cached_property
+    def plain(self) -> dict[str, list[Sequence[int]]]:
+        """What plain decoding writes under each law."""
+        return {law: [r.token_ids for r in self.written(registry.build("plain", self.kit(law))[0])] for law in LAWS}
+
+    def row(self, name: str, law: str, nodes: int, decoder: Speculative) -> dict[str, Any]:
+        """What one method did under one law with trees of so many nodes."""
+        cost, counted = cost_of(self.point.lm, decoder.drafter, self.samples[:2], 3 * nodes), Counted(decoder.verifier)
+        done, decode = self.written(replace(decoder, verifier=counted)), self.point.text.decode
+        pairs, texts, rounds = [(len(r.token_ids), r.stats.passes) for r in done], [r.token_ids for r in done], counted.accepted
+        low, high = interval(pairs)
+        passes = sum(p for _, p in pairs)
+        return {
+            "method": name, "law": law, "nodes": nodes, "tokens a pass": round(sum(t for t, _ in pairs) / passes, 3),
+            "low": low, "high": high,
+            **{f"accepted {d} deep": round(sum(n >= d for n in rounds) / len(rounds), 3) for d in (1, 2, 3, 4)},
+            "rows a pass": round(1 + sum(r.stats.drafted for r in done) / passes, 1),
+            "plain's text": agree(texts, self.plain[law], lambda a, b: a == b),
+            "plain's result": agree(texts, self.plain[law], lambda a, b: same(decode(a), decode(b))),
+            "draft in passes": cost}
+
+
+def decoders(bench: Bench, one: Any, sizes: Sequence[int]) -> Iterator[tuple[str, str, int, Speculative]]:
+    """Every method that the artefact serves, under each law, at each size that it has an option for."""
+    for name, law in product(METHODS[one.kind], LAWS):
+        known = registry.describe(name)["options"]
+        for nodes in sizes if "nodes" in known else sizes[-1:]:
+            options = {key: str(value) for key, value in (("nodes", nodes), ("rows", 3 * nodes)) if key in known}
+            try:
+                decoder, _ = registry.build(name, bench.kit(law, one), options)
+            except ValueError:                    # made for another method of the kind
+                continue
+            assert isinstance(decoder, Speculative)
+            yield name, law, nodes, decoder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trained", nargs="+", help="directories that `polydec train` made")
@@ -71,44 +136,16 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--csv", help="file to write")
     args = parser.parse_args()
-    lm, rows = checkpoint.load(args.model).lm, list[dict[str, Any]]()
-    samples = read(Path(args.held), lm.vocab.size)[:args.prompts]
-
-    def written(decoder: Decoder) -> list[Result]:
-        return run([answer_one(decoder, Request(s.prompt_ids, max_tokens=args.tokens, seed=i)) for i, s in enumerate(samples)])
-    plain = {law: [r.token_ids for r in written(registry.build("plain", Kit(Shaped(lm, shaper)))[0])]
-             for law, shaper in LAWS.items()}
+    point, drafted = checkpoint.load(args.model), zoo.default_draft(args.model)
+    samples = read(Path(args.held), point.lm.vocab.size)[:args.prompts]
+    bench = Bench(point, None if drafted is None else checkpoint.load(drafted).lm, samples, args.tokens)
+    rows, sizes = list[dict[str, Any]](), [int(n) for n in args.nodes.split(",")]
     for where in args.trained:
-        one, said = artefacts.read(where), json.loads((Path(where) / "training.json").read_text())
-        size = sum(p.stat().st_size for p in Path(where).glob("*.safetensors"))
-        for name in METHODS[one.kind]:
-            for law, shaper in LAWS.items():
-                kit = Kit(Shaped(lm, shaper), None, (one,))
-                for nodes in map(int, args.nodes.split(",")):
-                    options = {"nodes": str(nodes)}
-                    if "rows" in registry.describe(name)["options"]:
-                        options["rows"] = str(3 * nodes)
-                    try:
-                        decoder, _ = registry.build(name, kit, options)
-                    except ValueError:            # made for another method of the kind
-                        continue
-                    assert isinstance(decoder, Speculative)
-                    cost = cost_of(lm, decoder.drafter, samples[:2], 3 * nodes if "rows" in options else nodes)
-                    counted = Counted()
-                    decoder = replace(decoder, verifier=counted)
-                    done = written(decoder)
-                    pairs = [(len(r.token_ids), r.stats.passes) for r in done]
-                    low, high = interval(pairs)
-                    rounds, texts = counted.accepted, [r.token_ids for r in done]
-                    rows.append({
-                        "method": name, "law": law, "nodes": nodes,
-                        "tokens a pass": round(sum(t for t, _ in pairs) / sum(p for _, p in pairs), 3),
-                        "low": low, "high": high,
-                        **{f"accepted {d} deep": round(sum(n >= d for n in rounds) / len(rounds), 3) for d in (1, 2, 3, 4)},
-                        "rows a pass": round(1 + sum(r.stats.drafted for r in done) / sum(p for _, p in pairs), 1),
-                        "plain's text": texts == plain[law], "draft in passes": cost,
-                        "training seconds": said["seconds"], "weights": said["parameters"], "bytes": size})
-                    print(json.dumps(rows[-1]), flush=True)
+        said, size = json.loads((Path(where) / "training.json").read_text()), sum(
+            p.stat().st_size for p in Path(where).glob("*.safetensors"))
+        for case in decoders(bench, artefacts.read(where), sizes):
+            rows.append({**bench.row(*case), "training seconds": said["seconds"], "bytes": size})
+            print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:
         with open(args.csv, "w", newline="") as f:
             writer = csv.DictWriter(f, list(rows[0]))

@@ -18,9 +18,11 @@ from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
 from polydec.kit import Kit
 from polydec.models import artefacts, eagle, eagle3, heads
+from polydec.models.costs import Costs
 from polydec.models.heads import Heads
 from polydec.models.query import Answer
 from polydec.policies.fixed import Fixed
+from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
 from polydec.targets.shaped import Shaped
 from polydec.testing.check_decoder import check_law
@@ -74,14 +76,16 @@ def test_who_knows_the_model_is_never_wrong(tree):
 class Fed:
     """In place of EAGLE's weights: of a toy's state (token, the one before, 7, 0) and the next token the next state. The cache
     holds the tokens, each of which must stand behind the one that its state says."""
-    window, depths, depth = 1, (), 64
+    depth = 64
 
-    def __init__(self, law):
-        self.network = self
+    def __init__(self, law, depths=(), window=1):
+        self.network, self.depths, self.window = self, depths, window
         self.new_cache, self.cost = law.network.new_cache, 0.1
 
     def enter(self, embed_NWH, state_NH):
         token, before = embed_NWH[:, -1, 0], state_NH[:, 0].double()
+        assert embed_NWH.shape[1] == self.window and state_NH.shape[1] in (4, 4 * len(self.depths))
+        assert self.window == 1 or embed_NWH[:, -2, 0].equal(before), "the window is another one than the state's"
         return torch.stack([token, before, torch.full_like(token, 7), torch.zeros_like(token)], 1)
 
     below = enter
@@ -100,10 +104,12 @@ class Fed:
         return [Answer(None, q.embed[list(q.rows)]) for q in queries]
 
 
-@pytest.mark.parametrize("prompt", [True, False], ids=["prompt", "last"])
-@pytest.mark.parametrize("tree", [CHAIN, BestFirst(1)], ids=lambda t: type(t).__name__)
-def test_a_cache_of_its_own_holds_the_text(tree, prompt):
-    check_informed(lambda law: FromEagle(Fed(law), tree, prompt))
+@pytest.mark.parametrize("tree, prompt, more", [
+    (CHAIN, True, {}), (BestFirst(1), False, {}), (BestFirst(1), True, {"window": 3}), (CHAIN, True, {"depths": (1, 3)}),
+], ids=["prompt", "last", "window", "depths"])
+def test_a_cache_of_its_own_holds_the_text(tree, prompt, more):
+    """Of states, of windows of tokens, and of states at several depths (where layers can run alone)."""
+    check_informed(lambda law: FromEagle(Fed(law, **more if law.layers else {}), tree, prompt))
 
 
 def test_an_eagle_keeps_the_law():
@@ -238,3 +244,14 @@ def test_wrong_heads_are_told_in_one_sentence():
         build("medusa", replace(medusa, vocab=Vocab(7, frozenset())))
     with pytest.raises(ValueError, match="trained for states of width 8: this target's have 4"):
         build("medusa", heads.examples(Vocab(3, frozenset()), 8, 8)[0])
+
+
+def test_thrift_weighs_what_a_draft_costs():
+    """Free, it is fed; at fifty passes a draft, nothing is ever proposed, and the text is the same."""
+    law, costs, said = Shaped(toy(1), Greedy()), Costs((1.0, 1.01)), {}
+    for share in (0.0, 50.0):
+        kit = Kit(law, None, (replace(some(law.vocab, True), share=share),), lambda: costs)
+        decoder, _ = registry.build("hydra", kit, {"thrift": "true"})
+        said[share] = run([answer_one(decoder, Request((0, 1), 40, ignore_eos=True))])[0]
+    assert said[50.0].stats.drafted == 0 < said[0.0].stats.drafted
+    assert said[50.0].token_ids == said[0.0].token_ids

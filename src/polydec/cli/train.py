@@ -251,6 +251,24 @@ def probes(out: Annotated[Path, typer.Option(help="directory to write; text.json
         length=length, rate=rate, seed=seed))))
 
 
+@app.command()
+def judge(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+          target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
+          draft_: Annotated[str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")] = None,
+          data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+          text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
+          each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 30,
+          max_tokens: Annotated[int, typer.Option(help="of an answer")] = 96,
+          tries: Annotated[int, typer.Option(help="drafted tokens that are tried in each answer")] = 4,
+          steps: Annotated[int, typer.Option(help="optimiser steps")] = 300,
+          seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+    """Train the probe that keeps right tokens for judge-decoding; prints what was measured as one JSON object."""
+    from polydec.train.judge import JudgeSpec, train_judge
+    print(json.dumps(train_judge(JudgeSpec(
+        out=str(out), target=target, draft=draft_, data=None if data is None else str(data),
+        text=None if text is None else str(text), each=each, max_tokens=max_tokens, tries=tries, steps=steps, seed=seed))))
+
+
 @app.command("sorted")
 def nested(out: Annotated[Path, typer.Option(help="directory to write")],
            target: Annotated[str, typer.Option(help="directory or zoo:NAME that the draft begins with")] = "zoo:tiny",

@@ -142,7 +142,7 @@ class StateGuess:
             self.text = (*self.text, token)[-max(2, window):]
             if self.cache is not None:
                 self.pending.append((last(self.text, window), state_H))
-        self.true_H = state_NH[-1]
+        self.true_H = state_NH[-1].clone()
 
     def fork(self, session: Session, choice: int | None = None) -> StateGuess:
         cache = None if self.cache is None else self.cache.fork()

@@ -13,6 +13,7 @@ from polydec.models import (
     edge,
     filter,
     heads,
+    judge,
     ngrams,
     probes,
     step_reward,
@@ -20,7 +21,8 @@ from polydec.models import (
     zoo,
 )
 
-MODULES = {m.KIND.name: m for m in (ngrams, stop_head, heads, clover, eagle, eagle3, chimera, probes, step_reward, filter)}
+MODULES = {m.KIND.name: m for m in (
+    ngrams, stop_head, heads, clover, eagle, eagle3, chimera, probes, judge, step_reward, filter)}
 """The module that reads each kind."""
 
 

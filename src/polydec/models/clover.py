@@ -15,7 +15,7 @@ from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import CloverFields
-from polydec.models.heads import Head, Step, fresh, merged
+from polydec.models.heads import Head, Step, fresh, merged, named_head, read_head
 from polydec.models.state_layer import StateLayer, even
 from polydec.models.transformer import Transformer
 
@@ -99,7 +99,7 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Clover, ...]:
 def save(path: str | Path, clover: Clover, about: Mapping[str, Any]) -> None:
     """Write clover.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {f"attend.{name}": t.float() for name, t in zip("qkv", clover.attend)}
-    tensors |= {f"out.{k}.{name}": t.float() for k in (0, 1) for name, t in zip(("weight", "bias", "skip"), clover.out[k])}
+    tensors |= named_head("out.0.", clover.out[0]) | named_head("out.1.", clover.out[1])
     artefact.save(path, KIND, tensors | clover.layer.named, {
         **about, "width": clover.layer.width, "levels": clover.levels, **artefact.said_of(clover),
         "layer": clover.layer.fields})
@@ -111,12 +111,7 @@ def load(path: str | Path) -> Clover:
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(CloverFields, config, artefact.CONFIG)
-
-        def head(k: int) -> Head:
-            size = (c.width, c.width * (k + 1))
-            weight, bias, skip = (artefact.tensor(t, KIND, f"out.{k}.{name}", shape).float()
-                                  for name, shape in (("weight", size), ("bias", size[:1]), ("skip", size)))
-            return weight, bias, skip
         query, key, value = (artefact.tensor(t, KIND, f"attend.{name}", (c.width, c.width)).float() for name in "qkv")
-        return Clover(state_layer.read(c.layer, t, KIND, c.width), (query, key, value), (head(0), head(1)), c.levels,
+        out = read_head(t, KIND, "out.0.", c.width, c.width), read_head(t, KIND, "out.1.", c.width, 2 * c.width)
+        return Clover(state_layer.read(c.layer, t, KIND, c.width), (query, key, value), out, c.levels,
                       artefact.vocab_of(c), c.rates, c.share)

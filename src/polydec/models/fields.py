@@ -226,6 +226,13 @@ class EagleFields(OnStates):
     layer: LayerFields
 
 
+class JudgeFields(Strict):
+    """config.json of a judge."""
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+
+
 class ProbeFields(OnStates):
     """Of soft probes."""
     maps: bool

@@ -113,11 +113,23 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
                  for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7))))
 
 
+def named_head(name: str, head: Head) -> dict[str, Tensor]:
+    """A head's tensors as a file has them."""
+    return {name + part: t.float() for part, t in zip(("weight", "bias", "skip"), head, strict=True)}
+
+
+def read_head(t: Mapping[str, Tensor], kind: artefact.Kind, name: str, width: int, inputs: int) -> Head:
+    """The same from the file. Raises ValueError where it does not have them."""
+    shapes = {"weight": (width, inputs), "bias": (width,), "skip": (width, inputs)}
+    weight, bias, skip = (artefact.tensor(t, kind, name + part, shape).float() for part, shape in shapes.items())
+    return weight, bias, skip
+
+
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
-    tensors = {f"{k}.{name}": t.float() for k, head in enumerate(heads.heads)
-               for name, t in zip(("weight", "bias", "skip"), head)}
-    own = heads.layer
+    own, tensors = heads.layer, dict[str, Tensor]()
+    for k, head in enumerate(heads.heads):
+        tensors |= named_head(f"{k}.", head)
     artefact.save(path, KIND, tensors | ({} if own is None else own.named), {
         **about, "width": len(heads.heads[0][1]), "reads": heads.reads, **artefact.said_of(heads),
         "layer": None if own is None else own.fields})
@@ -129,11 +141,7 @@ def load(path: str | Path) -> Heads:
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(HeadsFields, config, artefact.CONFIG)
-
-        def head(k: int) -> Head:
-            size = (c.width, c.width * (k + 2 if c.reads else 1))
-            weight, bias, skip = (artefact.tensor(t, KIND, f"{k}.{name}", shape).float()
-                                  for name, shape in (("weight", size), ("bias", size[:1]), ("skip", size)))
-            return weight, bias, skip
+        sizes = [c.width * (k + 2 if c.reads else 1) for k in range(len(c.rates))]
         layer = None if c.layer is None else state_layer.read(c.layer, t, KIND, c.width)
-        return Heads([head(k) for k in range(len(c.rates))], c.reads, artefact.vocab_of(c), c.rates, layer, c.share)
+        return Heads([read_head(t, KIND, f"{k}.", c.width, size) for k, size in enumerate(sizes)], c.reads,
+                     artefact.vocab_of(c), c.rates, layer, c.share)

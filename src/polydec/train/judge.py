@@ -1,0 +1,168 @@
+"""`polydec train judge`: from which of a draft's tokens a target comes to the same result (labels as AutoJudge has them)."""
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.files import replace
+from polydec.models import checkpoint, zoo
+from polydec.models import judge as trained
+from polydec.models.judge import Judge
+from polydec.models.lm import LM
+from polydec.models.text import Text
+from polydec.policies.fixed import Fixed
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.train import selfplay
+from polydec.train.loop import Schedule, fit
+from polydec.train.own_text import gather
+from polydec.train.progress import shown
+from polydec.train.selfplay import Sample
+from polydec.train.stop_head import laws, states
+from polydec.verifiers.match import Match
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class JudgeSpec:
+    """What `train_judge` makes.
+
+    out: the directory to write; target, draft: by any names that `polydec.load` takes (draft None: the target's embedded one);
+    data: where prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of the target's samples (None:
+    out/text.jsonl, written first: `each` prompts a kind, greedy answers of at most `max_tokens`); tries: drafted tokens that
+    are tried in each answer; weight: of wrong tokens in the loss, above 0; steps; rate; seed.
+    """
+    out: str
+    target: str = "zoo:tiny"
+    draft: str | None = None
+    data: str | None = None
+    text: str | None = None
+    each: int = 30
+    max_tokens: int = 96
+    tries: int = 4
+    weight: float = 2.0
+    steps: int = 300
+    rate: float = 1e-2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("each", "max_tokens", "tries", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("weight", "rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+
+    @property
+    def temperature(self) -> float:
+        """Answers are greedy: that is what a result is compared with."""
+        return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """States of the target after tokens (N, H), and whether each token is right (N, 0 or 1)."""
+    state_NH: Tensor
+    right_N: Tensor
+
+
+class Student(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(()))
+
+
+def train_judge(spec: JudgeSpec) -> dict[str, Any]:
+    """Train, save at spec.out (judge.safetensors, config.json), and say how it tells right from wrong on held-out prompts
+    (also in out/training.json). Every eighth answer is set aside, and the weights that are best on these are saved.
+    Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, a draft that does not fit the
+    target, or missing data."""
+    out, began = Path(spec.out), time.process_time()
+    name = spec.draft or zoo.default_draft(spec.target)
+    if name is None:
+        raise ValueError(f"draft is none and {spec.target} has no embedded one: name the draft model")
+    point, small = checkpoint.load(spec.target), checkpoint.load(name)
+    point.lm.vocab.require_same(small.lm.vocab, "the draft")
+    samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
+    parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
+    lessons, aside, held = (learn(point.lm, small.lm, point.text, part, spec) for part in parts)
+    student = Student(lessons.state_NH.shape[1])
+
+    def judge() -> Judge:
+        return Judge(student.weight, student.bias, point.lm.vocab)
+
+    def loss_on(some: Lessons) -> Tensor:
+        weight_N = torch.where(some.right_N > 0, 1.0, spec.weight)
+        return F.binary_cross_entropy_with_logits(judge().logits(some.state_NH), some.right_N, weight_N)
+    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data")}, "draft": name,
+                "samples": selfplay.fingerprint(samples)}
+    with shown("judge", spec.steps) as watch:
+        curve = fit(student, lambda step: (loss_on(lessons), len(lessons.right_N)),
+                    Schedule(spec.steps, spec.rate, decay=1.0, log_every=50, judge_every=25), state=out / "state.pt",
+                    identity=identity, watch=watch, aside=lambda: loss_on(aside))
+    trained.save(out, judge(), {"target": spec.target, "draft": name})
+    result = {"tokens": len(lessons.right_N), "right": float(lessons.right_N.mean()), "loss": curve[-1][1],
+              "held_out": {"tokens": len(held.right_N), "right": float(held.right_N.mean()), "auc": auc(judge(), held)},
+              "seconds": round(time.process_time() - began, 1)}
+    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    return result
+
+
+def learn(target: LM, draft: LM, text: Text, samples: Sequence[Sample], spec: JudgeSpec) -> Lessons:
+    """Where the draft would have written another token, the target goes on from that token: it is right if the whole answer
+    comes to the same result. As many of the target's own tokens are right as they stand."""
+    state, right = list[Tensor](), list[float]()
+    for s in samples:
+        own = list(s.output_ids)
+        said = laws(draft, s, 0.0).argmax(-1).tolist()
+        differ = [i for i, token in enumerate(said) if token != own[i] and token not in target.vocab.eos]
+        for i in differ[::max(1, len(differ) // spec.tries)][:spec.tries]:
+            begun = (*own[:i], said[i])
+            whole = (*begun, *written(target, (*s.prompt_ids, *begun), spec.max_tokens - len(begun)))
+            state.append(states(target, s.prompt_ids, begun)[-1])
+            right.append(float(same(text.decode(own), text.decode(whole))))
+            state.append(states(target, s.prompt_ids, own[:i + 1])[-1])
+            right.append(1.0)
+    if not state:
+        raise ValueError("text has no place where the draft would have written another token: there is nothing to judge")
+    return Lessons(torch.stack(state), torch.tensor(right))
+
+
+def written(lm: LM, prompt: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """What the target writes behind this, greedily."""
+    if most < 1:
+        return ()
+    decoder = Speculative(Shaped(lm, Greedy()), Nothing(), Match(), Fixed(0))
+    return run([answer_one(decoder, Request(prompt, max_tokens=most))])[0].token_ids
+
+
+def same(answer: str, other: str) -> bool:
+    """Whether two answers come to the same result: their last number, or without one their last line."""
+    numbers = [NUMBER.findall(t) for t in (answer, other)]
+    if numbers[0]:
+        return bool(numbers[1]) and numbers[0][-1] == numbers[1][-1]
+    ends = [t.strip().splitlines()[-1:] for t in (answer, other)]
+    return ends[0] == ends[1]
+
+
+@torch.no_grad()
+def auc(judge: Judge, lessons: Lessons) -> float:
+    """How often, of a right token and a wrong one, the right one is told (ties count half; 0.5 where one kind is missing)."""
+    score_N, right_N = judge.logits(lessons.state_NH), lessons.right_N > 0
+    a, b = score_N[right_N][:, None], score_N[~right_N][None]
+    return round(float(((a > b).float() + 0.5 * (a == b).float()).mean()), 4) if a.numel() and b.numel() else 0.5
