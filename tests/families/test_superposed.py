@@ -55,8 +55,9 @@ def test_scores_are_mixed_with_the_table():
     target = toy(1, 4)
     superposed, law = Superposed(target, 2, 1.0, 4, 0.4, Table()), {0: -1.0, 1: -2.0, 3: -0.5}
     empty = Mixed(_text(target), 0.0)
-    assert superposed._gains(empty, law, PROMPT) == {1: 0.6 * -2.0 + 0.4 * math.log(0.5)}
-    assert superposed._gains(empty, law, (0, 1)) == {x: 0.6 * p - UNKNOWN for x, p in law.items()}
+    chance = {0: UNKNOWN, 1: 0.5, 3: UNKNOWN}
+    assert superposed._gains(empty, law, PROMPT) == {x: 0.6 * p + 0.4 * math.log(chance[x]) for x, p in law.items()}
+    assert superposed._gains(empty, law, (0, 1)) == {x: 0.6 * p + 0.4 * math.log(UNKNOWN) for x, p in law.items()}
     assert Superposed(target, 2)._gains(empty, law, PROMPT) == law
 
 

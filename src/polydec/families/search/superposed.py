@@ -18,8 +18,8 @@ from polydec.families.search.best import Best
 from polydec.families.search.protocols import Continuations
 from polydec.families.search.stats import SearchStats
 
-UNKNOWN = 200.0
-"""What a step costs a text none of whose continuations the table knows: it survives only where nothing else does."""
+UNKNOWN = 0.01
+"""What a token counts that the table does not name."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Superposed:
     Exact: approximate: one cache stands for several texts.
     Reduces to: greedy decoding at width 1 without a table.
     Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive inference pass" (2024). Theirs
-    adds up tables of 2 to 6 tokens with weights; ours knows the longest context that was counted.
+    adds up tables of 2 to 6 tokens with weights, and drops a token that none of them knows; ours knows the few likeliest tokens
+    behind the longest context that was counted, so here a token that it does not name counts 1 in 100.
     """
     target: Target
     width: int = 3
@@ -123,10 +124,8 @@ class Superposed:
         """What each token adds to a text's total."""
         if self.table is None:
             return law
-        known = {x: math.log(chance) for chance, x in self.table.after((*prompt, *mixed.text.tokens)) if chance > 0.0}
-        own = {x: (1.0 - self.alpha) * p for x, p in law.items()}
-        both = {x: p + self.alpha * known[x] for x, p in own.items() if x in known}
-        return both or {x: p - UNKNOWN for x, p in own.items()}
+        known = {x: chance for chance, x in self.table.after((*prompt, *mixed.text.tokens))}
+        return {x: (1.0 - self.alpha) * p + self.alpha * math.log(max(known.get(x, 0.0), UNKNOWN)) for x, p in law.items()}
 
     def _mixture(self, live: Sequence[Mixed], session: Session) -> Tensor:
         """What enters the model (H)."""
