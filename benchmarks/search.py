@@ -60,7 +60,7 @@ def measure(lm: api.LM, name: str, family: str, method: str, options: dict[str, 
     sampling = lm.sampling(temperature=0.0 if name == "greedy" or method == "beam" else temperature)
     tickets = [engine.submit(p.question, method=method, options=options, max_tokens=96, sampling=sampling, seed=i)
                for i, p in enumerate(asked)]
-    engine.run()
+    engine.run(tickets)
     done = [t.completion() for t in tickets]
     spent = [d.metrics for d in done]
     mean = lambda key, other: sum(m.get(key, o) for m, o in zip(spent, other)) / len(spent)  # noqa: E731

@@ -21,3 +21,10 @@ class Pick(Protocol):
     def pick(self, tries: Sequence[Tried]) -> int:
         """The index of one, of at least one."""
         ...
+
+
+class Continuations(Protocol):
+    """What was counted to follow some tokens."""
+    def after(self, tokens: Sequence[int]) -> Sequence[tuple[float, int]]:
+        """(chance, token) of what follows these; none where nothing is known."""
+        ...

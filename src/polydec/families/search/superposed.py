@@ -1,0 +1,150 @@
+"""Several texts for the passes of one: the model reads a mixture of their last tokens."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from polydec.core.decoder import Streams
+from polydec.core.law import normalise
+from polydec.core.protocols import Session, Target
+from polydec.core.request import Request, Result
+from polydec.core.transcript import Text, Transcript, logprobs
+from polydec.core.types import Draft, Draw, Exactness, Reads, Vocab, Want
+from polydec.families.search.best import Best
+from polydec.families.search.protocols import Continuations
+from polydec.families.search.stats import SearchStats
+
+UNKNOWN = 0.01
+"""What a token counts that the table does not name."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """One of the texts. total: of its steps' mixed scores."""
+    text: Text
+    total: float
+
+    @property
+    def score(self) -> float:
+        return self.total / max(1, len(self.text.tokens))
+
+
+@dataclass(frozen=True)
+class Superposed:
+    """Keeps `width` texts and runs the model once a step, on one cache: what enters is the mean of the embeddings of their last
+    tokens, weighted by the softmax of their totals. Of the law that comes out, at `temperature`, the `kept` likeliest tokens
+    go on from every text, and a table of what follows the text's own last tokens tells the texts apart: a step scores
+    (1 - alpha) log P(token) + alpha log N(token). The best `width` go on; one that ends stands aside if it is among these. The
+    answers are the best by mean score, once `width` have ended and none that goes on is better. A score is of this mixture,
+    and no log-probability.
+
+    width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1; table: None is alpha 0. A request's rules
+    (penalties, masks) that look back see the tokens of the leading text.
+
+    Exact: approximate: one cache stands for several texts.
+    Reduces to: greedy decoding at width 1 without a table.
+    Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive inference pass" (2024). Theirs
+    adds up tables of 2 to 6 tokens with weights, and drops a token that none of them knows; ours knows the few likeliest tokens
+    behind the longest context that was counted, so here a token that it does not name counts 1 in 100.
+    """
+    target: Target
+    width: int = 3
+    temperature: float = 0.06
+    kept: int = 9
+    alpha: float = 0.54
+    table: Continuations | None = field(default=None, repr=False)
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= 64:
+            raise ValueError(f"width is {self.width}: it must lie in 1 to 64")
+        if self.kept < self.width:
+            raise ValueError(f"kept is {self.kept}: it must be at least width, which is {self.width}")
+        if not self.temperature > 0.0:
+            raise ValueError(f"temperature is {self.temperature}: it must be above 0")
+        if not 0.0 <= self.alpha <= 1.0:
+            raise ValueError(f"alpha is {self.alpha}: it must lie in 0 to 1")
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """One search for all choices. Raises ValueError, before anything is fed, for more of them than texts, and where the
+        model has no embeddings to mix."""
+        best, passes, written = Best(into, self.width), 0, 0
+        session = self.target.open(request.prompt)
+        try:
+            draft, live, ended = Draft.chain(request.prompt[-1]), [Mixed(into.hypothesis(), 0.0)], list[Mixed]()
+            session.embed(request.prompt[-1:])
+            await session.prefill(Want(law=Reads.NOTHING))
+            while live:
+                scores = await session.score(draft, Want())
+                live, over = self._step(live, scores.row(len(draft) - 1), request.prompt)
+                passes, written = passes + 1, written + len(live) + len(over)
+                ended = sorted([*ended, *over], key=lambda m: -m.score)[:self.width]
+                if len(ended) == self.width and live and live[0].score <= ended[-1].score:
+                    live = []
+                best.settle([] if request.logprobs is not None else [m.text for m in (*live, *ended)])
+                if live:
+                    draft = _longer(draft, live[0].text.tokens[-1], self._mixture(live, session))
+            for m in ended:
+                m.text.score = m.score
+            texts = [m.text for m in ended]
+            if request.logprobs is not None:
+                texts = [await _noted(t, session, into) for t in texts]
+        finally:
+            session.close()
+        noted = [] if request.logprobs is None else texts
+        fed = passes + sum(len(t.tokens) for t in noted)
+        return best.results(texts, SearchStats(passes + len(noted), 0, fed, len(texts), written))
+
+    def _step(self, live: Sequence[Mixed], logp_V: Tensor, prompt: Sequence[int]) -> tuple[list[Mixed], list[Mixed]]:
+        """The texts that go on, the best first, and those that end."""
+        value_K, token_K = (logp_V.double() / self.temperature).topk(min(self.kept, len(logp_V)))
+        law = {int(x): float(p) for x, p in zip(token_K, normalise(value_K), strict=True) if p > -math.inf}
+        found = [(m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()]
+        going, over = list[Mixed](), list[Mixed]()
+        for rank, (total, m, x) in enumerate(sorted(found, key=lambda option: -option[0])):
+            if len(going) == self.width:
+                break
+            after = Mixed(m.text.fork(), total)
+            after.text.write((x,))
+            if after.text.finish_reason is None:
+                going.append(after)
+            elif rank < self.width:
+                over.append(after)
+        return going, over
+
+    def _gains(self, mixed: Mixed, law: dict[int, float], prompt: Sequence[int]) -> dict[int, float]:
+        """What each token adds to a text's total."""
+        if self.table is None:
+            return law
+        known = {x: chance for chance, x in self.table.after((*prompt, *mixed.text.tokens))}
+        return {x: (1.0 - self.alpha) * p + self.alpha * math.log(max(known.get(x, 0.0), UNKNOWN)) for x, p in law.items()}
+
+    def _mixture(self, live: Sequence[Mixed], session: Session) -> Tensor:
+        """What enters the model (H)."""
+        weight_N = torch.tensor([m.total for m in live], dtype=torch.float64).softmax(0)
+        embedded_NH = session.embed([m.text.tokens[-1] for m in live])
+        return (weight_N[:, None].to(embedded_NH) * embedded_NH).sum(0) if len(live) > 1 else embedded_NH[0]
+
+
+def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
+    """One more node in the chain, which brings its own state."""
+    n = len(draft)
+    return Draft((*draft.token, token), (*draft.parent, n - 1), (*draft.draw, Draw.CERTAIN), (*draft.law, None),
+                 (*(draft.probe or (False,)), True), None, (*(draft.state or (None,)), state_H))
+
+
+async def _noted(text: Text, session: Session, into: Transcript) -> Text:
+    """The same text with the log-probabilities of its tokens, from a pass of its own."""
+    request, out = into.request, into.hypothesis()
+    scores = await session.score(Draft.chain(request.prompt[-1], text.tokens[:-1]), Want(base=Reads.ROW))
+    out.write(text.tokens, logprobs(scores, range(len(text.tokens)), text.tokens, request.logprobs or 0))
+    out.score = text.score
+    return out

@@ -1,0 +1,82 @@
+"""Superposed decoding against its card."""
+import math
+
+import pytest
+import torch
+
+import micro
+from polydec import api
+from polydec.core.decoder import answers
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.families.search.superposed import UNKNOWN, Mixed, Superposed
+from polydec.shapers.greedy import Greedy
+from polydec.targets.shaped import Shaped
+from polydec.testing.kits import build
+from polydec.testing.toy import toy
+
+PROMPT = (0, 1, 0)
+
+
+def found(decoder, length=10, n=1, prompt=PROMPT):
+    return run([answers(decoder, Request(prompt, length, n=n))])[0]
+
+
+def test_one_text_without_a_table_is_greedy_decoding():
+    for seed in range(12):
+        target = toy(seed, 6)
+        greedy = build("plain", Shaped(target, Greedy()))[0]
+        assert found(Superposed(target, 1, 0.06, 9, 0.0))[0].token_ids == found(greedy)[0].token_ids
+
+
+def test_on_a_network(tmp_path):
+    torch.set_num_threads(1)
+    lm = api.load(str(micro.write(tmp_path)), dtype="float32")
+    texts = [api.generate(lm, "The grey fox", max_tokens=12, ignore_eos=True, sampling=lm.sampling(temperature=0.0), **kind)
+             for kind in ({}, {"method": "superposed-decoding", "options": {"width": 1, "alpha": 0.0}})]
+    assert texts[0].token_ids == texts[1].token_ids
+
+
+@pytest.mark.parametrize("width", [1, 3, 6])
+def test_passes_do_not_depend_on_how_many_texts_there_are(width):
+    target = toy(3, 8, eos=-1)
+    results = found(Superposed(target, width), 9, n=width)
+    assert len({r.token_ids for r in results}) == width
+    assert results[0].stats.passes == 9 and target.network.runs / target.network.layers == len(PROMPT) - 1 + 9
+    assert results[0].stats.scored == 9
+
+
+class Table:
+    def after(self, tokens):
+        return [(0.5, 1), (0.25, 2)] if tokens[-1] == 0 else []
+
+
+def test_scores_are_mixed_with_the_table():
+    target = toy(1, 4)
+    superposed, law = Superposed(target, 2, 1.0, 4, 0.4, Table()), {0: -1.0, 1: -2.0, 3: -0.5}
+    empty = Mixed(_text(target), 0.0)
+    chance = {0: UNKNOWN, 1: 0.5, 3: UNKNOWN}
+    assert superposed._gains(empty, law, PROMPT) == {x: 0.6 * p + 0.4 * math.log(chance[x]) for x, p in law.items()}
+    assert superposed._gains(empty, law, (0, 1)) == {x: 0.6 * p + 0.4 * math.log(UNKNOWN) for x, p in law.items()}
+    assert Superposed(target, 2)._gains(empty, law, PROMPT) == law
+
+
+def test_equal_last_tokens_mix_to_that_token():
+    target = toy(1, 4)
+    session, text = target.open(PROMPT), _text(target)
+    text.write((2,))
+    mixture = Superposed(target, 2)._mixture([Mixed(text, -1.0), Mixed(text.fork(), -3.0)], session)
+    assert torch.allclose(mixture, session.embed((2,))[0].to(mixture))
+    session.close()
+
+
+def _text(target):
+    from polydec.core.transcript import Transcript
+    return Transcript(Request(PROMPT, 8), target.vocab.eos).hypothesis()
+
+
+def test_what_it_refuses():
+    with pytest.raises(ValueError, match="kept is 2: it must be at least width, which is 3"):
+        Superposed(toy(1), 3, kept=2)
+    with pytest.raises(ValueError, match="alpha is nan: it must lie in 0 to 1"):
+        Superposed(toy(1), alpha=math.nan)
