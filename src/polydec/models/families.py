@@ -5,6 +5,7 @@ that computes knows a family's name.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,12 +34,24 @@ class Norms:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Layers whose MLP is several (`sparse`, of each layer): count, how many; used: through how many a row goes; inner: their
+    inner width; share_used: the weights of those used sum to one, else those of all; biases: their matrices have some."""
+    count: int
+    used: int
+    inner: int
+    sparse: tuple[bool, ...]
+    share_used: bool
+
+
+@dataclass(frozen=True)
 class Config:
     """What a config.json says of the skeleton. Of each layer: windows, the sliding window (None: it has none); turns, which
     of `ropes` turns its queries and keys (None: none does). scale: what scores are multiplied by; cap and final_cap: bounds
     that scores and logits near by tanh, None: none; wide_norms: q and k are normed over all heads together, if at all;
     embed_scale, residual: what embeddings, and what a layer adds, are multiplied by; divide: what logits are divided by;
-    act: "silu" or "gelu" (by tanh), of the gate."""
+    act: of the gate, "silu", "gelu" (by tanh) or "clamped" (transformer.py; `clamp` are its slope and bound); sinks: a score
+    of each head that no value answers to takes its part of the weight."""
     vocab: int
     width: int
     layers: int
@@ -61,6 +74,13 @@ class Config:
     embed_scale: float = 1.0
     residual: float = 1.0
     divide: float = 1.0
+    experts: Experts | None = None
+    clamp: tuple[float, float] = (1.702, 7.0)
+    sinks: bool = False
+
+    def sparse(self, layer: int) -> bool:
+        """Whether the MLP of this layer is experts."""
+        return self.experts is not None and self.experts.sparse[layer]
 
     @property
     def context(self) -> int:
@@ -101,6 +121,10 @@ def _none(c: Mapping[str, Any]) -> Windows:
 
 def _one_width(c: Mapping[str, Any]) -> Windows:
     return (c.get("sliding_window"),) * c["num_hidden_layers"]
+
+
+def _qwen3_moe_windows(c: Mapping[str, Any]) -> Windows:
+    return (c.get("sliding_window", 4096) if c.get("use_sliding_window") else None,) * c["num_hidden_layers"]
 
 
 def _smollm3(c: Mapping[str, Any]) -> Windows:
@@ -204,6 +228,24 @@ def _granite(c: Mapping[str, Any], head: int) -> dict[str, Any]:
     return {ours: 1.0 if x is None else float(x) for ours, x in said.items()}
 
 
+def _mixtral(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    return {"experts": _experts(c, 8, 2, c["intermediate_size"], (True,) * c["num_hidden_layers"], True)}
+
+
+def _qwen3_moe(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    each, dense = c.get("decoder_sparse_step") or 1, set(c.get("mlp_only_layers") or ())
+    sparse = tuple(i not in dense and (i + 1) % each == 0 for i in range(c["num_hidden_layers"]))
+    return {"experts": _experts(c, 128, 8, c.get("moe_intermediate_size") or 768, sparse, bool(c.get("norm_topk_prob")))}
+
+
+def _experts(c: Mapping[str, Any], count: int, used: int, inner: int, sparse: tuple[bool, ...], share: bool) -> Experts:
+    count = c.get("num_local_experts") or c.get("num_experts") or count
+    used = c.get("num_experts_per_tok") or used
+    if used > count:
+        raise ValueError(f"num_experts_per_tok is {used}: it must lie in 1 to {count}, the number of experts")
+    return Experts(count, used, inner, sparse, share)
+
+
 _AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 _AROUND = Norms("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", 1.0)
 
@@ -219,6 +261,8 @@ FAMILIES: Mapping[str, Family] = {
     "smollm3": Family(_smollm3, _skipping, 2e6, tied=True),
     "olmo2": Family(_none, _one, norms=_AFTER, more=_olmo2),
     "granite": Family(_none, _one, more=_granite),
+    "mixtral": Family(_one_width, _one, 1e6, more=_mixtral, fused=True),
+    "qwen3_moe": Family(_qwen3_moe_windows, _one, more=_qwen3_moe, fused=True),
 }
 
 
@@ -285,6 +329,10 @@ class Split(Mapping[str, Tensor]):
     """Weights of which some are pieces of larger tensors of `source`."""
     def __init__(self, source: Mapping[str, Tensor], pieces: Mapping[str, Piece]) -> None:
         self.source, self.pieces = source, pieces
+        for p in pieces.values():
+            shape = fields.shape_of(source, p.name)
+            if p.stop > math.prod(shape[:-1] if len(shape) > 1 else shape):
+                raise ValueError(f"{p.name} has shape {shape}: the config asks for {p.stop} rows or more")
         joined = {p.name for p in pieces.values()}
         self._names = {**dict.fromkeys(name for name in source if name not in joined), **dict.fromkeys(pieces)}
 
@@ -331,4 +379,31 @@ def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
                 for part, size in parts.items():
                     out[at + part + end] = Piece(name, row, row + size)
                     row += size
+        if c.sparse(i):
+            _expert_pieces(c, weights, f"model.layers.{i}.", out)
     return out
+
+
+def _expert_pieces(c: Config, weights: Mapping[str, Tensor], at: str, out: dict[str, Piece]) -> None:
+    """Router and experts under one family's names: files have each expert's matrices by themselves, all of a kind in one, or
+    gate and up of all in one."""
+    assert c.experts is not None
+    own, count, inner, mixtral = at + "mlp.", c.experts.count, c.experts.inner, at + "block_sparse_moe."
+    router = mixtral + "gate.weight"
+    if router in weights:
+        out[own + "gate.weight"] = Piece(router, 0, count)
+    else:
+        router = own + "gate.weight"
+    if (shape := fields.shape_of(weights, router)) != (count, c.width):
+        raise ValueError(f"{router} has shape {shape}: the config asks for {(count, c.width)}")
+    for part, old, n in (("gate_proj", "w1", inner), ("up_proj", "w3", inner), ("down_proj", "w2", c.width)):
+        stacked, joined = f"{own}experts.{part}", f"{own}experts.gate_up_proj"
+        for e in range(count):
+            name = f"{own}experts.{e}.{part}.weight"
+            if (alone := f"{mixtral}experts.{e}.{old}.weight") in weights:
+                out[name] = Piece(alone, 0, n)
+            elif (whole := next((x for x in (f"{stacked}.weight", stacked) if x in weights), None)) is not None:
+                out[name] = Piece(whole, e * n, (e + 1) * n)
+            elif joined in weights and part != "down_proj":
+                first = (2 * e + (part == "up_proj")) * n
+                out[name] = Piece(joined, first, first + n)

@@ -134,8 +134,6 @@ class GGUF(Mapping[str, Tensor]):
         if not isinstance(name, str) or name not in ARCHITECTURES:
             raise ValueError(sentence(f"{self.path} holds a model of the architecture {name!r:.80}: GGUF files are read of "
                                       f"{', '.join(ARCHITECTURES)}"))
-        if self.fields.get(f"{name}.expert_count"):
-            raise ValueError(f"{self.path} holds a mixture of experts: GGUF files are read of dense models only")
         return name
 
     @cached_property
