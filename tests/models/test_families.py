@@ -87,3 +87,5 @@ def test_the_compiled_step_equals_transformers_and_trees_its_steps_to_the_bit(fa
     cache = net.new_cache()
     assert torch.equal(torch.cat([feed(net, cache, [x]) for x in TEXT]), whole)
     assert torch.equal(tree(net, 26), steps(net, 26))
+    portable = CpuStep.build(file.config, file, threads=2, isa="portable")
+    assert torch.equal(feed(portable, portable.new_cache(), TEXT[:20]), whole[:20])

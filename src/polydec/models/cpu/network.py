@@ -108,7 +108,8 @@ class CpuStep:
         rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
         net.dtype, net.approximate = load.summary, ", ".join(filter(None, (load.approximate, rounded)))
         attention = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width
-        inner = sum(c.experts.used * c.experts.inner if c.experts is not None and c.sparse(i) else c.inner for i in range(c.layers))
+        experts = 0 if c.experts is None else c.experts.used * c.experts.inner
+        inner = sum(experts if c.sparse(i) else c.inner for i in range(c.layers))
         net.cost = float(c.layers * attention + 3 * inner * c.width + net._outputs * c.width)
         return net
 
