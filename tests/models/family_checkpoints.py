@@ -5,6 +5,7 @@ Names of tensors in GGUF files come from the gguf library's own map of Hugging F
 from __future__ import annotations
 
 import gguf
+import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
@@ -37,6 +38,8 @@ FAMILIES = {
     "phi4-mini": ("Phi3", {"rope_parameters": PHI, "original_max_position_embeddings": 24, "tie_word_embeddings": True}),
     "smollm3": ("SmolLM3", {"num_hidden_layers": 4}),
     "olmo2": ("Olmo2", {}),
+    "gpt-oss": ("GptOss", {**EXPERTS, "head_dim": 16, "sliding_window": 11,
+                           "rope_parameters": {**YARN, "truncate": False}}),
     "mixtral": ("Mixtral", EXPERTS),
     "qwen3-moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "moe_intermediate_size": 32, "mlp_only_layers": [1]}),
     "qwen3-moe, shared out": ("Qwen3Moe", {**EXPERTS, "head_dim": 32, "moe_intermediate_size": 64, "norm_topk_prob": True}),
@@ -46,7 +49,7 @@ FAMILIES = {
 BY_LENGTH = ("longrope", "phi4-mini")                         # whose published rule turns a whole text anew when it grows long
 ARCHITECTURES = {"llama": "LLAMA", "gemma": "GEMMA", "gemma2": "GEMMA2", "gemma3_text": "GEMMA3", "phi3": "PHI3",
                  "smollm3": "SMOLLM3", "olmo2": "OLMO2", "granite": "GRANITE", "mixtral": "LLAMA",
-                 "qwen3_moe": "QWEN3MOE"}
+                 "qwen3_moe": "QWEN3MOE", "gpt_oss": "GPT_OSS"}
 PLUS = ("gemma", "gemma2", "gemma3_text")         # to whose norms llama.cpp's converter adds 1
 PAIRED = ("llama", "mixtral", "smollm3", "granite")   # whose q and k it stores with turned partners side by side
 
@@ -65,7 +68,7 @@ def model_of(name: str, seed: int = 0, **changes):
         elif p.ndim < 2 or key.endswith("bias"):
             p.data = 0.5 * r
         else:
-            p.data = r * p.shape[-1] ** -0.5
+            p.data = r * p.shape[-1] ** -0.5 * (4 if family == "GptOss" and "gate_up" in key else 1)    # its bound is 7
     return model
 
 
@@ -99,8 +102,10 @@ def write(path, model, kind: Type = Type.F32):
         for which, n in zip("qk", heads):
             if f".{which}_proj." in name and c.model_type in PAIRED:
                 a = a.reshape(n, 2, -1, *a.shape[1:]).swapaxes(1, 2).reshape(a.shape)
+        if name.endswith("self_attn.sinks"):
+            name += ".weight"
         if ".experts." in name:
-            _experts(w, names, name, a, kind)
+            _experts(w, names, name, a, kind, c.model_type == "gpt_oss")
             continue
         own, end = names.get_name(name, try_suffixes=(".weight", ".bias")), kind
         own = own or dense.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -116,15 +121,20 @@ def _put(w, own, a, kind) -> None:
     w.add_tensor(own, a if kind == Type.F32 else gguf.quantize(a, kind), raw_dtype=kind)
 
 
-def _experts(w, names, name, a, kind) -> None:
-    """transformers 5 holds gate and up of all experts in one tensor, llama.cpp each kind in its own."""
-    stem = name.rsplit(".", 1)[0]
-    if name.endswith("gate_up_proj"):
+def _experts(w, names, name, a, kind, mixed) -> None:
+    """transformers 5 holds gate and up of all experts in one tensor, llama.cpp each kind in its own; gpt-oss (mixed)
+    interleaves them, and its matrices are turned around."""
+    stem, part = name.rsplit(".", 1)
+    end, part = (".bias" if part.endswith("_bias") else ".weight"), part.removesuffix("_bias")
+    if mixed and end == ".weight":
+        a = np.ascontiguousarray(a.swapaxes(1, 2))
+    if part == "gate_up_proj":
         inner = a.shape[1] // 2
-        _put(w, names.get_name(stem + ".gate_proj") + ".weight", a[:, :inner], kind)
-        _put(w, names.get_name(stem + ".up_proj") + ".weight", a[:, inner:], kind)
+        gate, up = (a[:, ::2], a[:, 1::2]) if mixed else (a[:, :inner], a[:, inner:])
+        _put(w, names.get_name(stem + ".gate_proj") + end, np.ascontiguousarray(gate), kind)
+        _put(w, names.get_name(stem + ".up_proj") + end, np.ascontiguousarray(up), kind)
     else:
-        _put(w, names.get_name(name) + ".weight", a, kind)
+        _put(w, names.get_name(f"{stem}.{part}") + end, a, kind)
 
 
 def _positions(w, c, head: int) -> None:
@@ -153,8 +163,10 @@ def _more(w, c) -> None:
         w.add_attn_logit_softcapping(c.attn_logit_softcapping); w.add_final_logit_softcapping(c.final_logit_softcapping)
     if c.model_type == "gemma3_text":
         w.add_sliding_window_pattern([t == "sliding_attention" for t in c.layer_types])
-    if c.model_type in ("mixtral", "qwen3_moe"):
+    if c.model_type in ("mixtral", "qwen3_moe", "gpt_oss"):
         w.add_expert_count(c.num_local_experts); w.add_expert_used_count(c.num_experts_per_tok)
+    if c.model_type == "gpt_oss":
+        w.add_expert_feed_forward_length(c.intermediate_size)
     if c.model_type == "qwen3_moe":
         w.add_expert_feed_forward_length(c.moe_intermediate_size); w.add_expert_weights_norm(c.norm_topk_prob)
     if c.model_type == "granite":

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from polydec.models import fields
+from polydec.models import fields, mxfp4
 from polydec.models.rope import Rope
 
 Windows = tuple[int | None, ...]
@@ -93,7 +93,7 @@ class Config:
         return self.ropes[0].dim
 
 
-ACTS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu"}
+ACTS = {"clamped": "clamped", "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu"}
 
 
 @dataclass(frozen=True)
@@ -238,6 +238,18 @@ def _qwen3_moe(c: Mapping[str, Any], head: int) -> dict[str, Any]:
     return {"experts": _experts(c, 128, 8, c.get("moe_intermediate_size") or 768, sparse, bool(c.get("norm_topk_prob")))}
 
 
+def _gpt_oss(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    return {"experts": _experts(c, 128, 4, c["intermediate_size"], (True,) * c["num_hidden_layers"], True), "sinks": True,
+            "clamp": (c.get("swiglu_alpha") or 1.702, c.get("swiglu_limit") or 7.0)}
+
+
+def _yarn(c: Mapping[str, Any], head: int, theta: float) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+    """Scaled unless the config says otherwise."""
+    scaling = {"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096}
+    said = c.get("rope_parameters") or c.get("rope_scaling")
+    return _one(c if said else {**c, "rope_scaling": scaling}, head, theta)
+
+
 def _experts(c: Mapping[str, Any], count: int, used: int, inner: int, sparse: tuple[bool, ...], share: bool) -> Experts:
     count = c.get("num_local_experts") or c.get("num_experts") or count
     used = c.get("num_experts_per_tok") or used
@@ -263,6 +275,7 @@ FAMILIES: Mapping[str, Family] = {
     "granite": Family(_none, _one, more=_granite),
     "mixtral": Family(_one_width, _one, 1e6, more=_mixtral, fused=True),
     "qwen3_moe": Family(_qwen3_moe_windows, _one, more=_qwen3_moe, fused=True),
+    "gpt_oss": Family(_gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True),
 }
 
 
@@ -282,12 +295,12 @@ def read(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[Config, M
         raise ValueError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     fields.check_config(c, weights)
-    act = c.get("hidden_activation") or c.get("hidden_act") or family.act
+    act = family.act if family.act == "clamped" else c.get("hidden_activation") or c.get("hidden_act") or family.act
     if act not in ACTS:
         raise ValueError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
     if c.get("use_bidirectional_attention"):
         raise ValueError("use_bidirectional_attention is set: of this family causal models are run")
-    if c.get("quantization_config"):
+    if c.get("quantization_config") and not mxfp4.is_meant(c["quantization_config"]):
         raise ValueError("quantization_config is set: this network reads plain float weights only (or a GGUF file)")
     needed = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
               "max_position_embeddings")
@@ -310,6 +323,7 @@ def read(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[Config, M
                     c.get("rms_norm_eps", 1e-6), windows, causal, c.get("tie_word_embeddings", family.tied), ropes, turns,
                     family.norms, ACTS[act], **more)
     if family.fused:
+        weights = mxfp4.unmixed(weights, config.layers)
         weights = Split(weights, _joined(config, weights))
     fields.check_shapes(config, weights)
     return config, weights
@@ -342,15 +356,17 @@ class Split(Mapping[str, Tensor]):
             return self.source[name]
         rows = getattr(self.source, "rows", None)             # without reading all of it, where the file allows that
         if rows is not None:
-            return rows(piece.name, piece.first, piece.stop)
+            return _flat(name, rows(piece.name, piece.first, piece.stop))
         t = self.source[piece.name]
-        return (t if t.ndim < 2 else t.flatten(0, -2))[piece.first:piece.stop]
+        return _flat(name, (t if t.ndim < 2 else t.flatten(0, -2))[piece.first:piece.stop])
 
     def shape(self, name: str) -> tuple[int, ...]:
         piece = self.pieces.get(name)
         if piece is None:
             return fields.shape_of(self.source, name)
         whole = fields.shape_of(self.source, piece.name)
+        if name.endswith(".bias") and len(whole) > 1:
+            return whole[-1:]
         return (piece.stop - piece.first, *whole[-1:]) if len(whole) > 1 else (piece.stop - piece.first,)
 
     def __contains__(self, name: object) -> bool:
@@ -361,6 +377,11 @@ class Split(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _flat(name: str, t: Tensor) -> Tensor:
+    """A bias is a vector, also where it is a row of a matrix."""
+    return t.flatten() if name.endswith(".bias") else t
 
 
 def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
@@ -389,11 +410,12 @@ def _expert_pieces(c: Config, weights: Mapping[str, Tensor], at: str, out: dict[
     gate and up of all in one."""
     assert c.experts is not None
     own, count, inner, mixtral = at + "mlp.", c.experts.count, c.experts.inner, at + "block_sparse_moe."
-    router = mixtral + "gate.weight"
-    if router in weights:
-        out[own + "gate.weight"] = Piece(router, 0, count)
-    else:
-        router = own + "gate.weight"
+    router = own + "gate.weight"
+    for theirs in (mixtral + "gate", own + "router"):
+        if theirs + ".weight" in weights:
+            router = theirs + ".weight"
+            ends = (end for end in (".weight", ".bias") if theirs + end in weights)
+            out |= {own + "gate" + end: Piece(theirs + end, 0, count) for end in ends}
     if (shape := fields.shape_of(weights, router)) != (count, c.width):
         raise ValueError(f"{router} has shape {shape}: the config asks for {(count, c.width)}")
     for part, old, n in (("gate_proj", "w1", inner), ("up_proj", "w3", inner), ("down_proj", "w2", c.width)):
@@ -407,3 +429,5 @@ def _expert_pieces(c: Config, weights: Mapping[str, Tensor], at: str, out: dict[
             elif joined in weights and part != "down_proj":
                 first = (2 * e + (part == "up_proj")) * n
                 out[name] = Piece(joined, first, first + n)
+            if stacked + ".bias" in weights:
+                out[f"{own}experts.{e}.{part}.bias"] = Piece(stacked + ".bias", e, e + 1)

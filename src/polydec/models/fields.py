@@ -88,6 +88,8 @@ class Skeleton(Strict):
     decoder_sparse_step: Annotated[int, Field(ge=1, le=4096)] | None = None
     mlp_only_layers: list[int] | None = None
     norm_topk_prob: Flag = None
+    swiglu_alpha: Positive | None = None
+    swiglu_limit: Positive | None = None
     embedding_multiplier: Positive | None = None
     logits_scaling: Positive | None = None
     residual_multiplier: Positive | None = None
@@ -270,6 +272,8 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
             yield f"{at}{name}.bias", (n,), False
         for name in c.norms.names:
             yield f"{at}{name}.weight", (W,), True
+        if c.sinks:
+            yield at + "self_attn.sinks", (c.heads,), True
         normed = at + "self_attn.q_norm.weight" in weights
         for x, n in (("q", q), ("k", kv)):
             yield f"{at}self_attn.{x}_norm.weight", (n if c.wide_norms else c.head,), normed

@@ -168,7 +168,8 @@ class GGUF(Mapping[str, Tensor]):
             if stem in TOP:
                 names[f"{TOP[stem]}.{end}"] = own
             elif block and (name := kind.name(block[2])):
-                names[f"model.layers.{block[1]}.{name}.{end}"] = own
+                bare = name == "self_attn.sinks"  # Hugging Face's name of these ends there
+                names[f"model.layers.{block[1]}.{name}" + ("" if bare else f".{end}")] = own
             elif own not in TABLES:
                 raise ValueError(f"{self.path} has the tensor {own}, which no {self.architecture} model has")
         return names

@@ -95,6 +95,13 @@ def _qwen3_moe(file: File, config: Config) -> Config:
             "norm_topk_prob": file.fields.get("qwen3moe.expert_weights_norm", True)}
 
 
+def _gpt_oss(file: File, config: Config) -> Config:
+    scaling = config.get("rope_scaling")
+    return {**_experts(file), "layer_types": _pattern(file, config, 2),
+            "intermediate_size": file.number("gpt-oss.expert_feed_forward_length", config["intermediate_size"]),
+            "rope_scaling": None if scaling is None else {**scaling, "truncate": False}}       # as the model was trained
+
+
 def _experts(file: File) -> Config:
     arch = file.architecture
     return {"num_local_experts": file.number(f"{arch}.expert_count"),
@@ -130,6 +137,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "smollm3": Architecture("smollm3", paired=True),
     "olmo2": Architecture("olmo2", names=_AROUND),
     "qwen3moe": Architecture("qwen3_moe", names=_EXPERTS, more=_qwen3_moe),
+    "gpt-oss": Architecture("gpt_oss", names={**_EXPERTS, "post_attention_norm": "post_attention_layernorm",
+                                              "attn_sinks": "self_attn.sinks"}, more=_gpt_oss),
     "granite": Architecture("granite", paired=True, more=_granite),
 }
 

@@ -32,7 +32,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 class Layer:
     """experts: gate and up, and down, of each, where the MLP is several; gate_up is then the router. qk_norm: weights [heads +
     kv heads, head] of the norms of q and k, or None; attended, mlped: [width] of the norms of what attention and the MLP add,
-    or None."""
+    or None; sinks: [heads] or None."""
     qkv: Linear
     out: Linear
     gate_up: Linear
@@ -41,9 +41,15 @@ class Layer:
     qk_norm: Tensor | None
     attended: Tensor | None
     mlped: Tensor | None
+    sinks: Tensor | None
 
 
 _ACTS = {"silu": silu, "gelu": partial(gelu, approximate="tanh")}
+
+
+def _clamped(gate: Tensor, up: Tensor, slope: float, bound: float) -> Tensor:
+    gate = gate.clamp(max=bound)
+    return up.clamp(-bound, bound).add_(1.0).mul_(gate * torch.sigmoid(slope * gate))
 
 
 class _Loader:
@@ -97,7 +103,7 @@ class Transformer:
         self._attention, self._takes, self._least = kernel.attention, kernel.takes, kernel.least
         self._turn_number = torch.float64 if kernel.attention == torch.float64 else torch.float32
         self._heads = Heads(c.heads, c.kv_heads, c.head, c.cap)
-        self._floor, self._act = (c.width * c.eps) ** 0.5, _ACTS[c.act]
+        self._floor, self._act = (c.width * c.eps) ** 0.5, _ACTS.get(c.act)
         self.cost = float(parts["cost"])
         self._turn = [torch.empty(0) for _ in c.ropes]
 
@@ -226,7 +232,8 @@ class Transformer:
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
         turn = [self._turns(k, positions) for k in range(len(c.ropes))]
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
-        attend = attention(p, qkv, mixed, heads, c.windows, c.causal)
+        sinks = [s for i in p.layers if (s := self._layers[i].sinks) is not None]
+        attend = attention(p, qkv, mixed, heads, c.windows, c.causal, sinks or None)
         norm, divide = torch.linalg.vector_norm, torch.div
         taps = {d for q in p.queries for d in q.want.exits}
 
@@ -253,7 +260,7 @@ class Transformer:
 
     def _mlp(self, gate_up: Linear, down: Linear, h: Tensor) -> Tensor:
         gate, up = gate_up(h).chunk(2, -1)
-        return down(self._act(gate).mul_(up))
+        return down(_clamped(gate, up, *self.config.clamp) if self._act is None else self._act(gate).mul_(up))
 
     def _mix(self, layer: Layer, h: Tensor, rows: int) -> Tensor:
         """What the experts of these rows add, [T, width]; of the others nothing. A row's results are summed in the order of the
@@ -360,6 +367,7 @@ def _layer(load: _Loader, i: int, c: Config, order: Tensor, kernel: Kernel, pool
         return weight if c.residual == 1.0 or after is not None else weight * c.residual
 
     n1, n2 = norm(c.norms.attention), norm(c.norms.mlp)
+    sinks = load.get(a + "sinks", (H,)) if c.sinks else None
     attended, mlped = norm(c.norms.attended), norm(c.norms.mlped)
     sizes = [H * D, KV * D, KV * D]
     q, k, v = (load.get(a + f"{x}_proj.weight", (s, W)) for x, s in zip("qkv", sizes))
@@ -397,11 +405,11 @@ def _layer(load: _Loader, i: int, c: Config, order: Tensor, kernel: Kernel, pool
     b_out = bias_of(a + "o_proj.bias", c.norms.attended)
     attention = [pool.submit(qkv), pool.submit(lambda: kernel.pack(added(out, c.norms.attended), b_out))]
     if not c.sparse(i):
-        return [*attention, *mlp(m, c.inner), (), qk_norm, attended, mlped]
+        return [*attention, *mlp(m, c.inner), (), qk_norm, attended, mlped, sinks]
     assert c.experts is not None
     router = normed(load.get(m + "gate.weight", (c.experts.count, W)).clone(), n2)
     b_router = load.bias([m + "gate.bias"], [c.experts.count])
     exact = kernel.head or kernel                 # a choice bears little rounding
     parts = [mlp(f"{m}experts.{e}.", c.experts.inner) for e in range(c.experts.count)]
     experts = [(gate_up.result(), down.result()) for gate_up, down in parts]
-    return [*attention, exact.pack(router, b_router), None, experts, qk_norm, attended, mlped]
+    return [*attention, exact.pack(router, b_router), None, experts, qk_norm, attended, mlped, sinks]

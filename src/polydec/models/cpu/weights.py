@@ -195,6 +195,9 @@ def load_all(load: Loader, c: Config, put: Callable[[int, int, Item], int], toke
             if part in ("q_norm", "k_norm") and full + ".weight" not in load:
                 continue
             give(part, i, full, c.head if part in "qk" else 0)
+        if c.sinks:
+            sinks = f"model.layers.{i}.self_attn.sinks"
+            _check(put(PARTS["sinks"], i, load.vector(sinks)), sinks)
         for e in range(c.experts.count if c.experts is not None and c.sparse(i) else 0):
             for part, name in _MLP.items():
                 give(part, i, f"model.layers.{i}.{name.replace('mlp.', f'mlp.experts.{e}.')}", expert=e)
