@@ -5,6 +5,7 @@ Names of tensors in GGUF files come from the gguf library's own map of Hugging F
 from __future__ import annotations
 
 import gguf
+import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
@@ -19,6 +20,7 @@ LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0 + i / 8
         "long_factor": [1.5 + i for i in range(8)], "original_max_position_embeddings": 24}
 PHI = {**LONG, "partial_rotary_factor": 0.75, "short_factor": [1.0 + i / 8 for i in range(6)],
        "long_factor": [1.5 + i for i in range(6)]}
+EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2}
 WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 # Of each: transformers' name, what its config says beside SIZE.
 FAMILIES = {
@@ -36,14 +38,20 @@ FAMILIES = {
     "phi4-mini": ("Phi3", {"rope_parameters": PHI, "original_max_position_embeddings": 24, "tie_word_embeddings": True}),
     "smollm3": ("SmolLM3", {"num_hidden_layers": 4}),
     "olmo2": ("Olmo2", {}),
+    "gpt-oss": ("GptOss", {**EXPERTS, "head_dim": 16, "sliding_window": 11,
+                           "rope_parameters": {**YARN, "truncate": False}}),
+    "mixtral": ("Mixtral", EXPERTS),
+    "qwen3-moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "moe_intermediate_size": 32, "mlp_only_layers": [1]}),
+    "qwen3-moe, shared out": ("Qwen3Moe", {**EXPERTS, "head_dim": 32, "moe_intermediate_size": 64, "norm_topk_prob": True}),
     "granite": ("Granite", {"embedding_multiplier": 3.0, "logits_scaling": 0.5, "residual_multiplier": 0.7,
                             "attention_multiplier": 0.2}),
 }
 BY_LENGTH = ("longrope", "phi4-mini")                         # whose published rule turns a whole text anew when it grows long
 ARCHITECTURES = {"llama": "LLAMA", "gemma": "GEMMA", "gemma2": "GEMMA2", "gemma3_text": "GEMMA3", "phi3": "PHI3",
-                 "smollm3": "SMOLLM3", "olmo2": "OLMO2", "granite": "GRANITE"}
+                 "smollm3": "SMOLLM3", "olmo2": "OLMO2", "granite": "GRANITE", "mixtral": "LLAMA",
+                 "qwen3_moe": "QWEN3MOE", "gpt_oss": "GPT_OSS"}
 PLUS = ("gemma", "gemma2", "gemma3_text")         # to whose norms llama.cpp's converter adds 1
-PAIRED = ("llama", "smollm3", "granite")          # whose q and k it stores with turned partners side by side
+PAIRED = ("llama", "mixtral", "smollm3", "granite")   # whose q and k it stores with turned partners side by side
 
 
 def model_of(name: str, seed: int = 0, **changes):
@@ -60,7 +68,7 @@ def model_of(name: str, seed: int = 0, **changes):
         elif p.ndim < 2 or key.endswith("bias"):
             p.data = 0.5 * r
         else:
-            p.data = r * p.shape[-1] ** -0.5
+            p.data = r * p.shape[-1] ** -0.5 * (4 if family == "GptOss" and "gate_up" in key else 1)    # its bound is 7
     return model
 
 
@@ -78,6 +86,7 @@ def write(path, model, kind: Type = Type.F32):
     c = model.config
     arch = getattr(gguf.MODEL_ARCH, ARCHITECTURES[c.model_type])
     names, heads = gguf.get_tensor_name_map(arch, c.num_hidden_layers), (c.num_attention_heads, c.num_key_value_heads)
+    dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, c.num_hidden_layers)      # of layers that are not experts
     w = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     w.add_context_length(c.max_position_embeddings); w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers); w.add_feed_forward_length(c.intermediate_size)
@@ -93,13 +102,39 @@ def write(path, model, kind: Type = Type.F32):
         for which, n in zip("qk", heads):
             if f".{which}_proj." in name and c.model_type in PAIRED:
                 a = a.reshape(n, 2, -1, *a.shape[1:]).swapaxes(1, 2).reshape(a.shape)
+        if name.endswith("self_attn.sinks"):
+            name += ".weight"
+        if ".experts." in name:
+            _experts(w, names, name, a, kind, c.model_type == "gpt_oss")
+            continue
         own, end = names.get_name(name, try_suffixes=(".weight", ".bias")), kind
+        own = own or dense.get_name(name, try_suffixes=(".weight", ".bias"))
         assert own is not None, name
-        if a.ndim < 2 or a.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
-            end = Type.F32
-        w.add_tensor(own, a if end == Type.F32 else gguf.quantize(a, end), raw_dtype=end)
+        _put(w, own, a, end)
     w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
     return path
+
+
+def _put(w, own, a, kind) -> None:
+    if a.ndim < 2 or a.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        kind = Type.F32
+    w.add_tensor(own, a if kind == Type.F32 else gguf.quantize(a, kind), raw_dtype=kind)
+
+
+def _experts(w, names, name, a, kind, mixed) -> None:
+    """transformers 5 holds gate and up of all experts in one tensor, llama.cpp each kind in its own; gpt-oss (mixed)
+    interleaves them, and its matrices are turned around."""
+    stem, part = name.rsplit(".", 1)
+    end, part = (".bias" if part.endswith("_bias") else ".weight"), part.removesuffix("_bias")
+    if mixed and end == ".weight":
+        a = np.ascontiguousarray(a.swapaxes(1, 2))
+    if part == "gate_up_proj":
+        inner = a.shape[1] // 2
+        gate, up = (a[:, ::2], a[:, 1::2]) if mixed else (a[:, :inner], a[:, inner:])
+        _put(w, names.get_name(stem + ".gate_proj") + end, np.ascontiguousarray(gate), kind)
+        _put(w, names.get_name(stem + ".up_proj") + end, np.ascontiguousarray(up), kind)
+    else:
+        _put(w, names.get_name(f"{stem}.{part}") + end, a, kind)
 
 
 def _positions(w, c, head: int) -> None:
@@ -128,6 +163,12 @@ def _more(w, c) -> None:
         w.add_attn_logit_softcapping(c.attn_logit_softcapping); w.add_final_logit_softcapping(c.final_logit_softcapping)
     if c.model_type == "gemma3_text":
         w.add_sliding_window_pattern([t == "sliding_attention" for t in c.layer_types])
+    if c.model_type in ("mixtral", "qwen3_moe", "gpt_oss"):
+        w.add_expert_count(c.num_local_experts); w.add_expert_used_count(c.num_experts_per_tok)
+    if c.model_type == "gpt_oss":
+        w.add_expert_feed_forward_length(c.intermediate_size)
+    if c.model_type == "qwen3_moe":
+        w.add_expert_feed_forward_length(c.moe_intermediate_size); w.add_expert_weights_norm(c.norm_topk_prob)
     if c.model_type == "granite":
         w.add_embedding_scale(c.embedding_multiplier); w.add_logit_scale(c.logits_scaling)
         w.add_residual_scale(c.residual_multiplier); w.add_attention_scale(c.attention_multiplier)

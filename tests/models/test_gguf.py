@@ -371,7 +371,8 @@ def test_what_is_no_llama_is_refused(tmp_path):
     def stray(w): w.add_tensor("blk.0.ssm_a", np.zeros(4, np.float32))
     def kind(w): w.add_tokenizer_model("bert"); w.add_token_list(["a"])
     model = model_of("llama")
-    for add, match in ((mixture, "mixture of experts"), (parts, "one of 3 parts"), (ropes, "'weird'"), (stray, "blk.0.ssm_a")):
+    for add, match in ((mixture, "lacks the field llama.expert_used_count"),
+                       (parts, "one of 3 parts"), (ropes, "'weird'"), (stray, "blk.0.ssm_a")):
         write_model(tmp_path / "x.gguf", model, extra=[add])
         with pytest.raises(ValueError, match=match):
             checkpoint.load(str(tmp_path / "x.gguf"))

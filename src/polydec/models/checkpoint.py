@@ -111,7 +111,7 @@ def _network(source: Source, dtype: str, device: str, threads: int | None, quant
         if device != "cpu":
             why = f"device is {device!r} and the native step runs on 'cpu' only"
         elif not llama:
-            why = f"model_type {source.config['model_type']!r} is not of the Llama skeleton"
+            why = f"model_type {source.config['model_type']!r} is of none of the families that it knows"
         else:
             native, why = cpu.attempt(source.config, source.weights, threads, quantize, compute)
         if native is None and (dtype == "native" or quantize or compute):

@@ -5,13 +5,14 @@ that computes knows a family's name.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from polydec.models import fields
+from polydec.models import fields, mxfp4
 from polydec.models.rope import Rope
 
 Windows = tuple[int | None, ...]
@@ -33,13 +34,25 @@ class Norms:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Layers whose MLP is several (`sparse`, of each layer): count, how many; used: through how many a row goes; inner: their
+    inner width; share_used: the weights of those used sum to one, else those of all; biases: their matrices have some."""
+    count: int
+    used: int
+    inner: int
+    sparse: tuple[bool, ...]
+    share_used: bool
+
+
+@dataclass(frozen=True)
 class Config:
     """What a config.json says of the skeleton. Of each layer: windows, the sliding window (None: it has none); turns, which
     of `ropes` turns its queries and keys (None: none does). scale: what scores are multiplied by; cap and final_cap: bounds
     that scores and logits near by tanh, None: none; wide_norms: q and k are normed over all heads together, if at all;
     embed_scale, residual: what embeddings, and what a layer adds, are multiplied by; divide: what logits are divided by;
-    act: "silu" or "gelu" (by tanh), of the gate; block: of a model that is not causal, in blocks of how many positions it sees
-    (all of its own and of those before; 0: everything)."""
+    act: of the gate, "silu", "gelu" (by tanh) or "clamped" (transformer.py; `clamp` are its slope and bound); sinks: a score
+    of each head that no value answers to takes its part of the weight; block: of a model that is not causal, in blocks of how
+    many positions it sees (all of its own and of those before; 0: everything)."""
     vocab: int
     width: int
     layers: int
@@ -62,7 +75,14 @@ class Config:
     embed_scale: float = 1.0
     residual: float = 1.0
     divide: float = 1.0
+    experts: Experts | None = None
+    clamp: tuple[float, float] = (1.702, 7.0)
+    sinks: bool = False
     block: int = 0
+
+    def sparse(self, layer: int) -> bool:
+        """Whether the MLP of this layer is experts."""
+        return self.experts is not None and self.experts.sparse[layer]
 
     @property
     def context(self) -> int:
@@ -75,7 +95,7 @@ class Config:
         return self.ropes[0].dim
 
 
-ACTS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu"}
+ACTS = {"clamped": "clamped", "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu"}
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,10 @@ def _none(c: Mapping[str, Any]) -> Windows:
 
 def _one_width(c: Mapping[str, Any]) -> Windows:
     return (c.get("sliding_window"),) * c["num_hidden_layers"]
+
+
+def _qwen3_moe_windows(c: Mapping[str, Any]) -> Windows:
+    return (c.get("sliding_window", 4096) if c.get("use_sliding_window") else None,) * c["num_hidden_layers"]
 
 
 def _smollm3(c: Mapping[str, Any]) -> Windows:
@@ -206,6 +230,36 @@ def _granite(c: Mapping[str, Any], head: int) -> dict[str, Any]:
     return {ours: 1.0 if x is None else float(x) for ours, x in said.items()}
 
 
+def _mixtral(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    return {"experts": _experts(c, 8, 2, c["intermediate_size"], (True,) * c["num_hidden_layers"], True)}
+
+
+def _qwen3_moe(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    each, dense = c.get("decoder_sparse_step") or 1, set(c.get("mlp_only_layers") or ())
+    sparse = tuple(i not in dense and (i + 1) % each == 0 for i in range(c["num_hidden_layers"]))
+    return {"experts": _experts(c, 128, 8, c.get("moe_intermediate_size") or 768, sparse, bool(c.get("norm_topk_prob")))}
+
+
+def _gpt_oss(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    return {"experts": _experts(c, 128, 4, c["intermediate_size"], (True,) * c["num_hidden_layers"], True), "sinks": True,
+            "clamp": (c.get("swiglu_alpha") or 1.702, c.get("swiglu_limit") or 7.0)}
+
+
+def _yarn(c: Mapping[str, Any], head: int, theta: float) -> tuple[tuple[Rope, ...], tuple[int | None, ...]]:
+    """Scaled unless the config says otherwise."""
+    scaling = {"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096}
+    said = c.get("rope_parameters") or c.get("rope_scaling")
+    return _one(c if said else {**c, "rope_scaling": scaling}, head, theta)
+
+
+def _experts(c: Mapping[str, Any], count: int, used: int, inner: int, sparse: tuple[bool, ...], share: bool) -> Experts:
+    count = c.get("num_local_experts") or c.get("num_experts") or count
+    used = c.get("num_experts_per_tok") or used
+    if used > count:
+        raise ValueError(f"num_experts_per_tok is {used}: it must lie in 1 to {count}, the number of experts")
+    return Experts(count, used, inner, sparse, share)
+
+
 _AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 _AROUND = Norms("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", 1.0)
 
@@ -221,6 +275,9 @@ FAMILIES: Mapping[str, Family] = {
     "smollm3": Family(_smollm3, _skipping, 2e6, tied=True),
     "olmo2": Family(_none, _one, norms=_AFTER, more=_olmo2),
     "granite": Family(_none, _one, more=_granite),
+    "mixtral": Family(_one_width, _one, 1e6, more=_mixtral, fused=True),
+    "qwen3_moe": Family(_qwen3_moe_windows, _one, more=_qwen3_moe, fused=True),
+    "gpt_oss": Family(_gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True),
 }
 
 
@@ -240,12 +297,12 @@ def read(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[Config, M
         raise ValueError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     fields.check_config(c, weights)
-    act = c.get("hidden_activation") or c.get("hidden_act") or family.act
+    act = family.act if family.act == "clamped" else c.get("hidden_activation") or c.get("hidden_act") or family.act
     if act not in ACTS:
         raise ValueError(f"hidden_act is {act!r}: this network has {', '.join(ACTS)}")
     if c.get("use_bidirectional_attention"):
         raise ValueError("use_bidirectional_attention is set: of this family causal models are run")
-    if c.get("quantization_config"):
+    if c.get("quantization_config") and not mxfp4.is_meant(c["quantization_config"]):
         raise ValueError("quantization_config is set: this network reads plain float weights only (or a GGUF file)")
     needed = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
               "max_position_embeddings")
@@ -268,6 +325,7 @@ def read(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[Config, M
                     c.get("rms_norm_eps", 1e-6), windows, causal, c.get("tie_word_embeddings", family.tied), ropes, turns,
                     family.norms, ACTS[act], block=0 if causal else c.get("polydec_block") or 0, **more)
     if family.fused:
+        weights = mxfp4.unmixed(weights, config.layers)
         weights = Split(weights, _joined(config, weights))
     fields.check_shapes(config, weights)
     return config, weights
@@ -287,6 +345,10 @@ class Split(Mapping[str, Tensor]):
     """Weights of which some are pieces of larger tensors of `source`."""
     def __init__(self, source: Mapping[str, Tensor], pieces: Mapping[str, Piece]) -> None:
         self.source, self.pieces = source, pieces
+        for p in pieces.values():
+            shape = fields.shape_of(source, p.name)
+            if p.stop > math.prod(shape[:-1] if len(shape) > 1 else shape):
+                raise ValueError(f"{p.name} has shape {shape}: the config asks for {p.stop} rows or more")
         joined = {p.name for p in pieces.values()}
         self._names = {**dict.fromkeys(name for name in source if name not in joined), **dict.fromkeys(pieces)}
 
@@ -296,15 +358,17 @@ class Split(Mapping[str, Tensor]):
             return self.source[name]
         rows = getattr(self.source, "rows", None)             # without reading all of it, where the file allows that
         if rows is not None:
-            return rows(piece.name, piece.first, piece.stop)
+            return _flat(name, rows(piece.name, piece.first, piece.stop))
         t = self.source[piece.name]
-        return (t if t.ndim < 2 else t.flatten(0, -2))[piece.first:piece.stop]
+        return _flat(name, (t if t.ndim < 2 else t.flatten(0, -2))[piece.first:piece.stop])
 
     def shape(self, name: str) -> tuple[int, ...]:
         piece = self.pieces.get(name)
         if piece is None:
             return fields.shape_of(self.source, name)
         whole = fields.shape_of(self.source, piece.name)
+        if name.endswith(".bias") and len(whole) > 1:
+            return whole[-1:]
         return (piece.stop - piece.first, *whole[-1:]) if len(whole) > 1 else (piece.stop - piece.first,)
 
     def __contains__(self, name: object) -> bool:
@@ -315,6 +379,11 @@ class Split(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _flat(name: str, t: Tensor) -> Tensor:
+    """A bias is a vector, also where it is a row of a matrix."""
+    return t.flatten() if name.endswith(".bias") else t
 
 
 def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
@@ -333,4 +402,34 @@ def _joined(c: Config, weights: Mapping[str, Tensor]) -> dict[str, Piece]:
                 for part, size in parts.items():
                     out[at + part + end] = Piece(name, row, row + size)
                     row += size
+        if c.sparse(i):
+            _expert_pieces(c, weights, f"model.layers.{i}.", out)
     return out
+
+
+def _expert_pieces(c: Config, weights: Mapping[str, Tensor], at: str, out: dict[str, Piece]) -> None:
+    """Router and experts under one family's names: files have each expert's matrices by themselves, all of a kind in one, or
+    gate and up of all in one."""
+    assert c.experts is not None
+    own, count, inner, mixtral = at + "mlp.", c.experts.count, c.experts.inner, at + "block_sparse_moe."
+    router = own + "gate.weight"
+    for theirs in (mixtral + "gate", own + "router"):
+        if theirs + ".weight" in weights:
+            router = theirs + ".weight"
+            ends = (end for end in (".weight", ".bias") if theirs + end in weights)
+            out |= {own + "gate" + end: Piece(theirs + end, 0, count) for end in ends}
+    if (shape := fields.shape_of(weights, router)) != (count, c.width):
+        raise ValueError(f"{router} has shape {shape}: the config asks for {(count, c.width)}")
+    for part, old, n in (("gate_proj", "w1", inner), ("up_proj", "w3", inner), ("down_proj", "w2", c.width)):
+        stacked, joined = f"{own}experts.{part}", f"{own}experts.gate_up_proj"
+        for e in range(count):
+            name = f"{own}experts.{e}.{part}.weight"
+            if (alone := f"{mixtral}experts.{e}.{old}.weight") in weights:
+                out[name] = Piece(alone, 0, n)
+            elif (whole := next((x for x in (f"{stacked}.weight", stacked) if x in weights), None)) is not None:
+                out[name] = Piece(whole, e * n, (e + 1) * n)
+            elif joined in weights and part != "down_proj":
+                first = (2 * e + (part == "up_proj")) * n
+                out[name] = Piece(joined, first, first + n)
+            if stacked + ".bias" in weights:
+                out[f"{own}experts.{e}.{part}.bias"] = Piece(stacked + ".bias", e, e + 1)

@@ -82,6 +82,15 @@ class Skeleton(Strict):
     use_bidirectional_attention: Flag = None
     no_rope_layers: list[Literal[0, 1]] | None = None
     no_rope_layer_interval: Annotated[int, Field(ge=1, le=4096)] | None = None
+    num_local_experts: Annotated[int, Field(ge=1, le=4096)] | None = None
+    num_experts: Annotated[int, Field(ge=1, le=4096)] | None = None
+    num_experts_per_tok: Annotated[int, Field(ge=1, le=4096)] | None = None
+    moe_intermediate_size: Count | None = None
+    decoder_sparse_step: Annotated[int, Field(ge=1, le=4096)] | None = None
+    mlp_only_layers: list[int] | None = None
+    norm_topk_prob: Flag = None
+    swiglu_alpha: Positive | None = None
+    swiglu_limit: Positive | None = None
     embedding_multiplier: Positive | None = None
     logits_scaling: Positive | None = None
     residual_multiplier: Positive | None = None
@@ -289,7 +298,7 @@ def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     """(name, shape, whether it must be there) of every tensor that is read."""
-    W, inner, q, kv = c.width, c.inner, c.heads * c.head, c.kv_heads * c.head
+    W, q, kv = c.width, c.heads * c.head, c.kv_heads * c.head
     rows = shape_of(weights, "lm_head.tokens")[0] if "lm_head.tokens" in weights else c.vocab
     narrow = "model.embed_tokens.proj.weight"
     if narrow in weights:
@@ -304,15 +313,29 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     for i in range(c.layers):
         at = f"model.layers.{i}."
         for name, n, k in (("self_attn.q_proj", q, W), ("self_attn.k_proj", kv, W), ("self_attn.v_proj", kv, W),
-                           ("self_attn.o_proj", W, q), ("mlp.gate_proj", inner, W), ("mlp.up_proj", inner, W),
-                           ("mlp.down_proj", W, inner)):
+                           ("self_attn.o_proj", W, q), *_mlp(c, i)):
             yield f"{at}{name}.weight", (n, k), True
             yield f"{at}{name}.bias", (n,), False
         for name in c.norms.names:
             yield f"{at}{name}.weight", (W,), True
+        if c.sinks:
+            yield at + "self_attn.sinks", (c.heads,), True
         normed = at + "self_attn.q_norm.weight" in weights
         for x, n in (("q", q), ("k", kv)):
             yield f"{at}self_attn.{x}_norm.weight", (n if c.wide_norms else c.head,), normed
+
+
+def _mlp(c: Any, i: int) -> Any:
+    """(name, rows, columns) of the matrices of a layer's MLP, or of its experts."""
+    W, inner = c.width, c.inner
+    if not c.sparse(i):
+        yield from (("mlp.gate_proj", inner, W), ("mlp.up_proj", inner, W), ("mlp.down_proj", W, inner))
+        return
+    inner = c.experts.inner
+    yield "mlp.gate", c.experts.count, W
+    for e in range(c.experts.count):
+        at = f"mlp.experts.{e}."
+        yield from ((at + "gate_proj", inner, W), (at + "up_proj", inner, W), (at + "down_proj", W, inner))
 
 
 def _check_rope(rope: Any, head: int) -> None:

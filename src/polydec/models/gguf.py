@@ -134,8 +134,6 @@ class GGUF(Mapping[str, Tensor]):
         if not isinstance(name, str) or name not in ARCHITECTURES:
             raise ValueError(sentence(f"{self.path} holds a model of the architecture {name!r:.80}: GGUF files are read of "
                                       f"{', '.join(ARCHITECTURES)}"))
-        if self.fields.get(f"{name}.expert_count"):
-            raise ValueError(f"{self.path} holds a mixture of experts: GGUF files are read of dense models only")
         return name
 
     @cached_property
@@ -170,7 +168,8 @@ class GGUF(Mapping[str, Tensor]):
             if stem in TOP:
                 names[f"{TOP[stem]}.{end}"] = own
             elif block and (name := kind.name(block[2])):
-                names[f"model.layers.{block[1]}.{name}.{end}"] = own
+                bare = name == "self_attn.sinks"  # Hugging Face's name of these ends there
+                names[f"model.layers.{block[1]}.{name}" + ("" if bare else f".{end}")] = own
             elif own not in TABLES:
                 raise ValueError(f"{self.path} has the tensor {own}, which no {self.architecture} model has")
         return names

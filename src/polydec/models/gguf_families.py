@@ -35,6 +35,8 @@ _BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"
           "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
           "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
           "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_EXPERTS = {"ffn_gate_inp": "mlp.gate", "ffn_gate_exps": "mlp.experts.gate_proj", "ffn_up_exps": "mlp.experts.up_proj",
+            "ffn_down_exps": "mlp.experts.down_proj"}
 TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that are part of the configuration."""
 
@@ -79,6 +81,33 @@ def _granite(file: File, config: Config) -> Config:
             "attention_multiplier": file.real("granite.attention.scale", config["head_dim"] ** -0.5)}
 
 
+def _llama(file: File, config: Config) -> Config:
+    """Of several experts it is Mixtral."""
+    if not file.fields.get("llama.expert_count"):
+        return {}
+    return {"model_type": "mixtral", **_experts(file)}
+
+
+def _qwen3_moe(file: File, config: Config) -> Config:
+    dense = [i for i in range(config["num_hidden_layers"]) if f"blk.{i}.ffn_gate_inp.weight" not in file.entries]
+    inner = file.number("qwen3moe.expert_feed_forward_length")
+    return {**_experts(file), "mlp_only_layers": dense, "moe_intermediate_size": inner,
+            "norm_topk_prob": file.fields.get("qwen3moe.expert_weights_norm", True)}
+
+
+def _gpt_oss(file: File, config: Config) -> Config:
+    scaling = config.get("rope_scaling")
+    return {**_experts(file), "layer_types": _pattern(file, config, 2),
+            "intermediate_size": file.number("gpt-oss.expert_feed_forward_length", config["intermediate_size"]),
+            "rope_scaling": None if scaling is None else {**scaling, "truncate": False}}       # as the model was trained
+
+
+def _experts(file: File) -> Config:
+    arch = file.architecture
+    return {"num_local_experts": file.number(f"{arch}.expert_count"),
+            "num_experts_per_tok": file.number(f"{arch}.expert_used_count")}
+
+
 def _gemma2(file: File, config: Config) -> Config:
     wide = config["hidden_size"] // config["num_attention_heads"]    # which the largest scales by, no key says so
     return {"sliding_window": config.get("sliding_window", 4096), "layer_types": _pattern(file, config, 2),
@@ -98,7 +127,7 @@ def _gemma3(file: File, config: Config) -> Config:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture("llama", paired=True),
+    "llama": Architecture("llama", paired=True, names=_EXPERTS, more=_llama),
     "qwen2": Architecture("qwen2"),
     "qwen3": Architecture("qwen3"),
     "gemma": Architecture("gemma", plus=1.0),
@@ -107,6 +136,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "phi3": Architecture("phi3", names={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}),
     "smollm3": Architecture("smollm3", paired=True),
     "olmo2": Architecture("olmo2", names=_AROUND),
+    "qwen3moe": Architecture("qwen3_moe", names=_EXPERTS, more=_qwen3_moe),
+    "gpt-oss": Architecture("gpt_oss", names={**_EXPERTS, "post_attention_norm": "post_attention_layernorm",
+                                              "attn_sinks": "self_attn.sinks"}, more=_gpt_oss),
     "granite": Architecture("granite", paired=True, more=_granite),
 }
 
@@ -118,6 +150,9 @@ def config_of(file: File) -> Config:
         raise ValueError(f"{file.path} holds no weights of a language model: the tensor token_embd.weight is missing")
     number, real = file.number, file.real
     heads, width = number(f"{arch}.attention.head_count"), number(f"{arch}.embedding_length")
+    layers = number(f"{arch}.block_count")
+    if layers > len(file.entries):
+        raise ValueError(f"{file.path} has {arch}.block_count = {layers}: it holds {len(file.entries)} tensors in all")
     head = number(f"{arch}.attention.key_length", width // max(heads, 1))
     turned = number(f"{arch}.rope.dimension_count", head)
     config = {
@@ -125,7 +160,7 @@ def config_of(file: File) -> Config:
         "vocab_size": embedding.shape[0],
         "hidden_size": width,
         "intermediate_size": number(f"{arch}.feed_forward_length"),
-        "num_hidden_layers": number(f"{arch}.block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": number(f"{arch}.attention.head_count_kv", heads),
         "head_dim": head,

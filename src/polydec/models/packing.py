@@ -46,6 +46,13 @@ def _capped(scores: Tensor, cap: float | None) -> Tensor:
     return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
 
 
+def _weights(scores: Tensor, sink: Tensor | None) -> Tensor:
+    """Their softmax; sink: one more score for each row, which takes its part."""
+    if sink is None:
+        return torch.softmax(scores, -1)
+    return torch.softmax(torch.cat([scores, sink[..., None].expand(*scores.shape[:-1], 1)], -1), -1)[..., :-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Gather:
     """Of one layer the keys and values that lie in several storages (`out`), side by side (`into`)."""
@@ -69,18 +76,20 @@ class Span:
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
     gather: Sequence[Gather]
     cap: float | None
+    sinks: Sequence[Tensor] | None
 
     def attend(self, at: int) -> None:
         if self.gather:
             self.gather[at]()
         keys, values, reach = self.layers[at]
         query, out = self.query.copy_(self.asks), self.out
-        if reach.scores is None and self.cap is not None:
+        sink = None if self.sinks is None else self.sinks[at]
+        if reach.scores is None and (self.cap is not None or sink is not None):
             for first in range(0, query.shape[2], LONG):       # block by block: all scores at once would fill memory
                 some = slice(first, first + LONG)
                 w = _capped(torch.matmul(query[:, :, some], keys[:, None]), self.cap)
                 w = w if reach.mask is None else w.add_(reach.mask[some])
-                self.gathers[:, :, some].copy_(torch.softmax(w, -1) @ values[:, None])
+                self.gathers[:, :, some].copy_(_weights(w, None if sink is None else sink[..., None]) @ values[:, None])
             return
         if reach.scores is None:
             KV, g, _, D = query.shape
@@ -91,7 +100,7 @@ class Span:
         scores = _capped(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
-        torch.bmm(torch.softmax(scores, -1), values, out=out)
+        torch.bmm(_weights(scores, None if sink is None else sink.repeat_interleave(query.shape[2], 1)), values, out=out)
         self.gathers.copy_(out.view(query.shape))
 
 
@@ -106,6 +115,7 @@ class Single:
     layers: Sequence[tuple[Tensor, Tensor, Reach]]
     gather: Sequence[Gather]
     cap: float | None
+    sinks: Sequence[Tensor] | None
 
     def attend(self, at: int) -> None:
         if self.gather:
@@ -116,7 +126,7 @@ class Single:
         scores = _capped(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
-        torch.bmm(torch.softmax(scores.transpose(1, 2), -1), values, out=self.out)
+        torch.bmm(_weights(scores.transpose(1, 2), None if self.sinks is None else self.sinks[at]), values, out=self.out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +198,14 @@ def pack(queries: Sequence[Query], index: Sequence[int], run: Run) -> Packed:
 
 
 def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequence[int | None], causal: bool,
-              block: int = 0) -> Attention:
+              block: int = 0, sinks: Sequence[Tensor] | None = None) -> Attention:
     """The attention of a pass. qkv [T, heads + 2 kv heads, head] is where a layer's projections will stand, mixed
     [T, heads * head] where it looks for what they gather; windows: of every layer its sliding window, None: none; block:
-    where it is not causal, positions of the blocks behind which nothing is seen (0: all is seen)."""
+    where it is not causal, positions of the blocks behind which nothing is seen (0: all is seen); sinks: of the layers that
+    run, scores [heads] that no value answers to."""
     KV, g, D = heads.kv, heads.group, heads.width
     number = p.queries[0].cache.kv.dtype
+    sunk = None if sinks is None else [s.to(number).view(KV, g) for s in sinks]
     single = any(len(q) == 1 for q in p.queries)
     gathered = mixed if mixed.dtype == number or not single else mixed.new_zeros(mixed.shape, dtype=number)
     spans, fresh, write = list[Span | Single](), list[Tensor](), list[Sequence[Tensor]]()
@@ -211,9 +223,9 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
         if m == 1:
             query = None if qkv.dtype == number else kv.new_empty(KV, g, m, D)
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
-            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather, heads.cap))
+            spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather, heads.cap, sunk))
         else:
-            spans.append(Span(asks, kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D), goes, layers, gather, heads.cap))
+            spans.append(Span(asks, kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D), goes, layers, gather, heads.cap, sunk))
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 

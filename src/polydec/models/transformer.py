@@ -30,18 +30,26 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """qk_norm: weights [heads + kv heads, head] of the norms of q and k, or None; attended, mlped: [width] of the norms of what
-    attention and the MLP add, or None."""
+    """experts: gate and up, and down, of each, where the MLP is several; gate_up is then the router. qk_norm: weights [heads +
+    kv heads, head] of the norms of q and k, or None; attended, mlped: [width] of the norms of what attention and the MLP add,
+    or None; sinks: [heads] or None."""
     qkv: Linear
     out: Linear
     gate_up: Linear
-    down: Linear
+    down: Linear | None
+    experts: Sequence[tuple[Linear, Linear]]
     qk_norm: Tensor | None
     attended: Tensor | None
     mlped: Tensor | None
+    sinks: Tensor | None
 
 
 _ACTS = {"silu": silu, "gelu": partial(gelu, approximate="tanh")}
+
+
+def _clamped(gate: Tensor, up: Tensor, slope: float, bound: float) -> Tensor:
+    gate = gate.clamp(max=bound)
+    return up.clamp(-bound, bound).add_(1.0).mul_(gate * torch.sigmoid(slope * gate))
 
 
 class _Loader:
@@ -95,7 +103,7 @@ class Transformer:
         self._attention, self._takes, self._least = kernel.attention, kernel.takes, kernel.least
         self._turn_number = torch.float64 if kernel.attention == torch.float64 else torch.float32
         self._heads = Heads(c.heads, c.kv_heads, c.head, c.cap)
-        self._floor, self._act = (c.width * c.eps) ** 0.5, _ACTS[c.act]
+        self._floor, self._act = (c.width * c.eps) ** 0.5, _ACTS.get(c.act)
         self.cost = float(parts["cost"])
         self._turn = [torch.empty(0) for _ in c.ropes]
 
@@ -121,13 +129,13 @@ class Transformer:
         c, weights = families.read(config, weights)
         number = torch.float64 if dtype == "float64" else torch.float32
         load = _Loader(weights, where, number)
-        W, KV, H, D, inner = c.width, c.kv_heads, c.heads, c.head, c.inner
+        W, KV, H, D = c.width, c.kv_heads, c.heads, c.head
         head_name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
         if head_name != "lm_head.weight" and c.tied is False:
             load.get("lm_head.weight")
         tokens = weights["lm_head.tokens"].long().to(where) if "lm_head.tokens" in weights else None
         rows = c.vocab if tokens is None else len(tokens)
-        shapes = [s for _ in range(c.layers) for s in (((H + 2 * KV) * D, W), (W, H * D), (2 * inner, W), (W, inner))]
+        shapes = [s for i in range(c.layers) for s in (((H + 2 * KV) * D, W), (W, H * D), *_mlp_shapes(c, i))]
         shapes.append((rows, W))
         kernel = cuda_kernel(dtype) if where.type == "cuda" else cpu_kernel(dtype, shapes)
         head_kernel = kernel.head or kernel
@@ -147,7 +155,7 @@ class Transformer:
             head = pool.submit(lambda: head_kernel.pack(matrix * norm, head_bias))
             waiting, layers = list[list[Any]](), list[Layer]()
             for i in range(c.layers):             # two layers at most wait unpacked: large models fill no memory twice
-                waiting.append(_layer(load, f"model.layers.{i}.", c, order, kernel, pool))
+                waiting.append(_layer(load, i, c, order, kernel, pool))
                 if len(waiting) > 2:
                     layers.append(_settle(waiting.pop(0)))
             layers += map(_settle, waiting)
@@ -214,7 +222,7 @@ class Transformer:
         """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
         least rows. The last column is constant and makes the norm's floor. `exits` takes the answered rows at the
         depths that are wanted."""
-        c, heads, inner, dim, T = self.config, self._heads, self.config.inner, self.config.turned, max(len(p), self._least)
+        c, heads, dim, T = self.config, self._heads, self.config.turned, max(len(p), self._least)
         full = torch.zeros(T, c.width + 1, dtype=self._number, device=self._device)
         full[:, c.width] = self._floor
         x, h, n = full[:, :c.width], full.new_empty(T, c.width), full.new_empty(T, 1)
@@ -225,7 +233,8 @@ class Transformer:
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
         turn = [self._turns(k, positions) for k in range(len(c.ropes))]
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
-        attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block)
+        sinks = [s for i in p.layers if (s := self._layers[i].sinks) is not None]
+        attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None)
         norm, divide = torch.linalg.vector_norm, torch.div
         taps = {d for q in p.queries for d in q.want.exits}
 
@@ -243,11 +252,30 @@ class Transformer:
                 attend(at)
                 x.add_(self._normed(layer.out(mixed), layer.attended))
             if 2 * i + 1 not in p.without:
-                gate, up = layer.gate_up(enter(c.norms.mlp)).split(inner, -1)
-                x.add_(self._normed(layer.down(self._act(gate).mul_(up)), layer.mlped))
+                enter(c.norms.mlp)
+                y = self._mlp(layer.gate_up, layer.down, h) if layer.down is not None else self._mix(layer, h, len(p))
+                x.add_(self._normed(y, layer.mlped))
             if i + 1 in taps:
                 exits[i + 1] = x[torch.tensor(p.rows, device=self._device)]
         return full
+
+    def _mlp(self, gate_up: Linear, down: Linear, h: Tensor) -> Tensor:
+        gate, up = gate_up(h).chunk(2, -1)
+        return down(_clamped(gate, up, *self.config.clamp) if self._act is None else self._act(gate).mul_(up))
+
+    def _mix(self, layer: Layer, h: Tensor, rows: int) -> Tensor:
+        """What the experts of these rows add, [T, width]; of the others nothing. A row's results are summed in the order of the
+        experts, whoever else goes through them."""
+        experts, out = self.config.experts, torch.zeros_like(h)
+        assert experts is not None
+        chance, chosen = torch.softmax(layer.gate_up(h)[:rows].to(self._number), -1).topk(experts.used, -1)
+        if experts.share_used:
+            chance = chance / chance.sum(-1, keepdim=True)
+        for e in chosen.unique().tolist():
+            row, nth = (chosen == e).nonzero(as_tuple=True)
+            gate_up, down = layer.experts[e]
+            out.index_add_(0, row, self._mlp(gate_up, down, h[row]).to(out.dtype) * chance[row, nth, None])
+        return out
 
     def _norm_heads(self, qk: Tensor, weight: Tensor) -> None:
         """In place, of queries and keys [T, heads + kv heads, head]: each head, or all queries and all keys."""
@@ -315,14 +343,24 @@ def _pairs(head: int, dim: int, device: torch.device) -> Tensor:
     return torch.cat([rotated, torch.arange(dim, head)]).to(device)
 
 
-def _layer(load: _Loader, name: str, c: Config, order: Tensor, kernel: Kernel, pool: ThreadPoolExecutor) -> list[Any]:
+def _mlp_shapes(c: Config, i: int) -> list[tuple[int, int]]:
+    """Of the matrices of a layer's MLP that a row goes through."""
+    if not c.sparse(i):
+        return [(2 * c.inner, c.width), (c.width, c.inner)]
+    assert c.experts is not None
+    return [(2 * c.experts.inner, c.width), (c.width, c.experts.inner)] * c.experts.used
+
+
+def _layer(load: _Loader, i: int, c: Config, order: Tensor, kernel: Kernel, pool: ThreadPoolExecutor) -> list[Any]:
     """Futures of one layer's parts, in the order of `Layer`."""
-    W, H, KV, D, inner, a, m = c.width, c.heads, c.kv_heads, c.head, c.inner, name + "self_attn.", name + "mlp."
+    W, H, KV, D, name = c.width, c.heads, c.kv_heads, c.head, f"model.layers.{i}."
+    a, m = name + "self_attn.", name + "mlp."
 
     def norm(which: str | None) -> Tensor | None:
         return None if which is None else load.norm(f"{name}{which}.weight", W, c.norms.plus)
 
     def normed(weight: Tensor, by: Tensor | None) -> Tensor:
+        """In place: the weight is a copy."""
         return weight if by is None else weight.mul_(by)
 
     def added(weight: Tensor, after: str | None) -> Tensor:
@@ -330,13 +368,12 @@ def _layer(load: _Loader, name: str, c: Config, order: Tensor, kernel: Kernel, p
         return weight if c.residual == 1.0 or after is not None else weight * c.residual
 
     n1, n2 = norm(c.norms.attention), norm(c.norms.mlp)
+    sinks = load.get(a + "sinks", (H,)) if c.sinks else None
     attended, mlped = norm(c.norms.attended), norm(c.norms.mlped)
     sizes = [H * D, KV * D, KV * D]
     q, k, v = (load.get(a + f"{x}_proj.weight", (s, W)) for x, s in zip("qkv", sizes))
     bias = load.bias([a + f"{x}_proj.bias" for x in "qkv"], sizes)
-    out, gate, up, down = (load.get(n, s) for n, s in (
-        (a + "o_proj.weight", (W, H * D)), (m + "gate_proj.weight", (inner, W)), (m + "up_proj.weight", (inner, W)),
-        (m + "down_proj.weight", (W, inner))))
+    out = load.get(a + "o_proj.weight", (W, H * D))
     qk_norm, scale = None, c.scale                # the scale of attention rides in q
     if load.has(a + "q_norm.weight"):
         counts = (H, KV) if c.wide_norms else (1, 1)
@@ -358,8 +395,22 @@ def _layer(load: _Loader, name: str, c: Config, order: Tensor, kernel: Kernel, p
         b = load.bias([which], [W])
         return None if b is None else added(b, after)
 
-    b_out, b_down = bias_of(a + "o_proj.bias", c.norms.attended), bias_of(m + "down_proj.bias", c.norms.mlped)
-    b_mlp = load.bias([m + "gate_proj.bias", m + "up_proj.bias"], [inner, inner])
-    return [pool.submit(qkv), pool.submit(lambda: kernel.pack(added(out, c.norms.attended), b_out)),
-            pool.submit(lambda: kernel.pack(normed(torch.cat([gate, up]), n2), b_mlp)),
-            pool.submit(lambda: kernel.pack(added(down, c.norms.mlped), b_down)), qk_norm, attended, mlped]
+    def mlp(m: str, inner: int) -> tuple[Future[Linear], Future[Linear]]:
+        gate, up, down = (load.get(f"{m}{x}_proj.weight", s) for x, s in (
+            ("gate", (inner, W)), ("up", (inner, W)), ("down", (W, inner))))
+        b_down = bias_of(m + "down_proj.bias", c.norms.mlped)
+        b_mlp = load.bias([m + "gate_proj.bias", m + "up_proj.bias"], [inner, inner])
+        return (pool.submit(lambda: kernel.pack(normed(torch.cat([gate, up]), n2), b_mlp)),
+                pool.submit(lambda: kernel.pack(added(down, c.norms.mlped), b_down)))
+
+    b_out = bias_of(a + "o_proj.bias", c.norms.attended)
+    attention = [pool.submit(qkv), pool.submit(lambda: kernel.pack(added(out, c.norms.attended), b_out))]
+    if not c.sparse(i):
+        return [*attention, *mlp(m, c.inner), (), qk_norm, attended, mlped, sinks]
+    assert c.experts is not None
+    router = normed(load.get(m + "gate.weight", (c.experts.count, W)).clone(), n2)
+    b_router = load.bias([m + "gate.bias"], [c.experts.count])
+    exact = kernel.head or kernel                 # a choice bears little rounding
+    parts = [mlp(f"{m}experts.{e}.", c.experts.inner) for e in range(c.experts.count)]
+    experts = [(gate_up.result(), down.result()) for gate_up, down in parts]
+    return [*attention, exact.pack(router, b_router), None, experts, qk_norm, attended, mlped, sinks]

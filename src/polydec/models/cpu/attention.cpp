@@ -58,6 +58,14 @@ void Model::settle(const Job& j, int l, int u0, int u1, int first, int step) {
   }
 }
 
+// Of a head with a sink: a block of one score and no value, which takes its part of the weight.
+const float* Model::sink(int t, int l, int h) {
+  float* at = own_sink[size_t(t)].p;
+  at[0] = layer[size_t(l)].sinks[h];
+  at[1] = 1;
+  return at;
+}
+
 // Returns where the rows' results are: the thread's own copy where a row is so little work that each thread does it all.
 const float* Model::attend(const Job& j, int t, int& turn, int l) {
   const StepBatch& b = j.b;
@@ -87,6 +95,7 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
       int p = from(b, l, i) / SPAN;
       memcpy(s, part(i, h, p), ld * 4);
       for (++p; p * SPAN < b.seen[i]; ++p) k->join(s, part(i, h, p), D);
+      if (layer[size_t(l)].sinks) k->join(s, sink(t, l, h), D);
       k->finish(s, D, to + size_t(v) * size_t(D));
     }
     if (!alone) j.pool.barrier();
@@ -109,8 +118,10 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
           if (p > first) for (int g = 0; g < G; ++g) k->join(at + size_t(g) * ld, next + size_t(g) * ld, D);
         }
       for (int i = r0; i < r1; ++i)
-        for (int g = 0; g < G; ++g)
+        for (int g = 0; g < G; ++g) {
+          if (layer[size_t(l)].sinks) k->join(state + size_t((i - r0) * G + g) * ld, sink(t, l, h * G + g), D);
           k->finish(state + size_t((i - r0) * G + g) * ld, D, att.p + (size_t(i) * size_t(H) + size_t(h * G + g)) * size_t(D));
+        }
     }
   j.pool.barrier();
   return att.p;

@@ -10,8 +10,9 @@ HERE = Path(__file__).parent
 TYPES = {name: i for i, name in enumerate(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K",
                                            "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"))}
 PARTS = {name: i for i, name in enumerate(("embed", "head", "norm", "q", "k", "v", "o", "gate", "up", "down",
-                                           "norm1", "norm2", "q_norm", "k_norm", "after1", "after2"))}
-ACTS = {"silu": 0, "gelu": 1}
+                                           "norm1", "norm2", "q_norm", "k_norm", "after1", "after2",
+                                           "router", "sinks"))}
+ACTS = {"silu": 0, "gelu": 1, "clamped": 2}
 COMPUTES = {"float32": 0, "int16": 1, "int8": 2}  # what quantised matrices are multiplied in
 ENDLESS = 9                                       # what step_run answers where integers meet NaN or infinity
 _I, _P = C.c_int32, C.c_void_p
@@ -22,8 +23,9 @@ def _all(kind: type, names: str) -> list[tuple[str, type]]:
 
 
 class Config(C.Structure):
-    _fields_ = [*_all(_I, "vocab width layers heads kv_heads head inner context outputs turned ropes norms wide_norms act"),
-                *_all(C.c_float, "eps scale cap final_cap embed_scale residual divide")]
+    _fields_ = [*_all(_I, "vocab width layers heads kv_heads head inner context outputs turned ropes norms wide_norms act "
+                          "experts used expert_inner share_used"),
+                *_all(C.c_float, "eps scale cap final_cap embed_scale residual divide alpha limit")]
 
 
 class PartOf(C.Structure):
@@ -47,7 +49,8 @@ _SIGNATURES = {
     "step_weight": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int, C.c_int]),
     "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int]),
     "step_rotary": (C.c_int, [_P, C.c_int, _P, _P, C.c_uint64, C.c_int]),
-    "step_turns": (C.c_int, [_P, _P, C.c_uint64]), "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
+    "step_turns": (C.c_int, [_P, _P, C.c_uint64]), "step_sparse": (C.c_int, [_P, _P, C.c_uint64]),
+    "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
     "step_top": (C.c_int, [_P, _P, C.c_uint64, C.c_int, C.c_int, C.c_int, _P, C.c_uint64]),
     "step_windows": (C.c_int, [_P, _P, C.c_uint64]),
     "step_profile": (None, [_P, _P]), "step_row": (C.c_int, [_P, C.c_int, _P, C.c_uint64]), "step_bytes": (C.c_uint64, [_P]),

@@ -9,30 +9,51 @@ static int panel_of(const Mat& a, int t, int threads) { return int(int64_t(a.pan
 
 Model::Model(const StepConfig& config, int threads, const Set& kernels)
     : c(config), set(kernels), k(kernels.floats), ints(kernels.integers), pools(threads), layer(size_t(config.layers)),
-      rope(size_t(config.ropes)), turns(size_t(config.layers), 0), window(size_t(config.layers), 0),
-      own(size_t(threads)), own_att(size_t(threads)), own_scores(size_t(threads)), own_row(size_t(threads)),
-      best(size_t(threads)), share((size_t(config.layers) * 5 + 1) * size_t(threads)) {}
+      rope(size_t(config.ropes)), turns(size_t(config.layers), 0), sparse(size_t(config.layers), config.experts > 0), window(size_t(config.layers), 0),
+      own(size_t(threads)), own_att(size_t(threads)), own_scores(size_t(threads)),
+      best(size_t(threads)), share((size_t(config.layers) * (5 + 2 * size_t(config.experts)) + 1) * size_t(threads)) {
+  for (Layer& y : layer) y.expert.resize(size_t(config.experts));
+  for (auto* list : {&own_row, &own_sink}) list->resize(size_t(threads));
+  picked.resize(size_t(config.experts));
+  weighed.resize(size_t(config.experts));
+}
 
 Mat* Model::matrix(int l, int part) {
   if (part == STEP_EMBED) return &embed;
   if (part == STEP_HEAD) return &head;
-  if (part < STEP_Q || part > STEP_DOWN || l < 0 || l >= c.layers) return nullptr;
+  if (part < STEP_Q || l < 0 || l >= c.layers) return nullptr;
   Layer& y = layer[size_t(l)];
+  if (part == STEP_ROUTER) return &y.router;
+  if (part >= STEP_PARTS) {
+    const size_t e = size_t(part - STEP_PARTS) / 3;
+    if (e >= y.expert.size()) return nullptr;
+    Mlp& m = y.expert[e];
+    Mat* const three[] = {&m.gate, &m.up, &m.down};
+    return three[(part - STEP_PARTS) % 3];
+  }
+  if (part > STEP_DOWN) return nullptr;
   Mat* const all[] = {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down};
   return all[part - STEP_Q];
 }
 float** Model::norm(int l, int part, int& n) {
   n = part == STEP_QNORM ? (c.wide_norms ? c.heads : 1) * c.head : part == STEP_KNORM ? (c.wide_norms ? c.kv_heads : 1) * c.head : c.width;
+  if (part == STEP_SINKS) n = c.heads;
   if (part == STEP_NORM) return &last_norm;
-  if (part < STEP_NORM1 || part >= STEP_PARTS || l < 0 || l >= c.layers) return nullptr;
+  if (part < STEP_NORM1 || part >= STEP_PARTS || part == STEP_ROUTER || l < 0 || l >= c.layers) return nullptr;
   Layer& y = layer[size_t(l)];
-  float** const all[] = {&y.norm1, &y.norm2, &y.qnorm, &y.knorm, &y.after1, &y.after2};
+  float** const all[] = {&y.norm1, &y.norm2, &y.qnorm, &y.knorm, &y.after1, &y.after2, nullptr, &y.sinks};
   return all[part - STEP_NORM1];
 }
 bool Model::shape_of(int part, int& n, int& k_) const {
   const int q = c.heads * c.head, kv = c.kv_heads * c.head;
   const int shapes[][2] = {{c.vocab, c.width}, {c.outputs, c.width}, {0, 0}, {q, c.width}, {kv, c.width}, {kv, c.width}, {c.width, q},
                            {c.inner, c.width}, {c.inner, c.width}, {c.width, c.inner}};
+  if (part == STEP_ROUTER) { n = c.experts; k_ = c.width; return c.experts > 0; }
+  if (part >= STEP_PARTS) {
+    const bool down = (part - STEP_PARTS) % 3 == 2;
+    n = down ? c.width : c.expert_inner; k_ = down ? c.expert_inner : c.width;
+    return c.experts > 0;
+  }
   if (part < 0 || part > STEP_DOWN || part == STEP_NORM) return false;
   n = shapes[part][0]; k_ = shapes[part][1];
   return true;
@@ -63,7 +84,12 @@ void Model::look_up(int token, float* out) const {
 }
 uint64_t Model::bytes() const {
   uint64_t n = top().bytes();
-  for (const Layer& y : layer) for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) n += a->bytes();
+  for (const Layer& y : layer) {
+    for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down, &y.router}) n += a->bytes();
+    uint64_t all = 0;
+    for (const Mlp& m : y.expert) all += m.gate.bytes() + m.up.bytes() + m.down.bytes();
+    if (all) n += all / uint64_t(c.experts) * uint64_t(c.used);   // a row reads so many of them
+  }
   return n;
 }
 
@@ -205,7 +231,11 @@ void Model::deal(const Job& j) {
       for (int t = 0; t < threads; ++t) share[n++].set(units * t / threads, units * (t + 1) / threads);
       add(mats(b.layer[at], 1));
     }
-    if (b.half[at] & 2) for (int which = 2; which < 4; ++which) add(mats(b.layer[at], which));
+    const Layer& y = layer[size_t(b.layer[at])];
+    if (!(b.half[at] & 2)) continue;
+    if (!sparse[size_t(b.layer[at])]) { for (int which = 2; which < 4; ++which) add(mats(b.layer[at], which)); continue; }
+    add({{&y.router}, 1, 1});
+    for (const Mlp& m : y.expert) { add({{&m.gate}, 1, 1, &m.up}); add({{&m.down}, 1, 1}); }
   }
   add({{&top()}, 1, 1});
 }
@@ -219,6 +249,84 @@ void Model::close(const Job& j, int t, const float* norm) {
     float *to = x.p + size_t(i) * size_t(D), *y = added.p + size_t(i) * size_t(D);
     const float f = 1.0f / std::sqrt(k->squares(y, D) / float(D) + c.eps);
     for (int d = 0; d < D; ++d) to[d] += y[d] * f * norm[d];
+  }
+  j.pool.barrier();
+}
+
+// 16 of the gate's function of g, times what it lets through.
+void Model::gated(const float* g, const float* u, float* out) const {
+  if (c.act < 2) { (c.act ? k->gelu : k->gate)(g, u, out); return; }
+  alignas(64) float a[LANES], b[LANES];
+  for (int e = 0; e < LANES; ++e) {
+    a[e] = std::min(g[e], c.limit) * c.alpha;
+    b[e] = (std::min(std::max(u[e], -c.limit), c.limit) + 1.0f) / c.alpha;
+  }
+  k->gate(a, b, out);
+}
+
+// Which rows go through which experts, and how much each counts, from the router's scores.
+void Model::choose(int rows) {
+  const size_t E = size_t(c.experts), U = size_t(c.used);
+  std::fill(first.begin(), first.end(), 0);
+  for (size_t e = 0; e < E; ++e) { picked[e].clear(); weighed[e].clear(); }
+  size_t* best = first.data();
+  float* p = chance.data();
+  for (int i = 0; i < rows; ++i) {
+    const float* s = route.p + size_t(i) * E;
+    size_t have = 0;
+    for (size_t e = 0; e < E; ++e) {   // the largest, the first of equals first
+      if (have == U && !(s[e] > s[best[U - 1]])) continue;
+      size_t at = have < U ? have++ : U - 1;
+      for (; at > 0 && s[best[at - 1]] < s[e]; --at) best[at] = best[at - 1];
+      best[at] = e;
+    }
+    float sum = 0;
+    for (size_t e = 0; e < E; ++e) p[e] = std::exp(s[e] - s[best[0]]);
+    if (c.share_used) for (size_t n = 0; n < U; ++n) sum += p[best[n]];
+    else for (size_t e = 0; e < E; ++e) sum += p[e];
+    for (size_t n = 0; n < U; ++n) { picked[best[n]].push_back(i); weighed[best[n]].push_back(p[best[n]] / sum); }
+  }
+}
+
+// The MLP of a layer of experts: each gathers its rows; a row's results are summed in the order of the experts.
+void Model::mix(const Job& j, int t, int& turn, int l) {
+  const Layer& y = layer[size_t(l)];
+  const int m = j.b.rows, D = c.width, I = c.expert_inner, threads = j.pool.size();
+  const size_t E = size_t(c.experts);
+  const Mat* const to_router[] = {&y.router, nullptr};
+  Act a = prepare(j, t, m, D, x.p, nullptr, y.norm2, to_router);
+  linear(j, t, turn, {{&y.router}, 1, 1}, a, nullptr, [&](int i, int n, const float* v, const float*) {
+    memcpy(route.p + size_t(i) * E + size_t(n), v, size_t(std::min(LANES, int(E) - n)) * 4);
+  }, nothing);
+  for (int i = t; i < m; i += threads) memset(added.p + size_t(i) * size_t(D), 0, size_t(D) * 4);
+  j.pool.barrier();
+  if (!t) choose(m);
+  j.pool.barrier();
+  for (size_t e = 0; e < E; ++e) {
+    const std::vector<int32_t>& rows = picked[e];
+    const Mlp& by = y.expert[e];
+    int turn1 = turn + 2 * int(e), turn2 = turn1 + 1;
+    if (rows.empty()) continue;
+    const Mat* const to_gate[] = {&by.gate, &by.up, nullptr};
+    a = prepare(j, t, int(rows.size()), D, x.p, rows.data(), y.norm2, to_gate);
+    linear(j, t, turn1, {{&by.gate}, 1, 1, &by.up}, a, &by.down, [&](int i, int n, const float* g, const float* u) {
+      gated(g, u, hid.p + size_t(i) * size_t(I) + n);
+    }, nothing);
+    j.pool.barrier();
+    const Mat* const to_down[] = {&by.down, nullptr};
+    a = prepare(j, t, int(rows.size()), I, hid.p, nullptr, nullptr, to_down);
+    linear(j, t, turn2, {{&by.down}, 1, 1}, a, nullptr, [&](int i, int n, const float* v, const float*) {
+      float* to = added.p + size_t(rows[size_t(i)]) * size_t(D) + n;
+      const float w = weighed[e][size_t(i)];
+      for (int d = 0; d < LANES; ++d) to[d] += v[d] * w;
+    }, nothing);
+    j.pool.barrier();
+  }
+  turn += 2 * int(E);
+  if (y.after2) { close(j, t, y.after2); return; }
+  for (int i = t; i < m; i += threads) {
+    float *to = x.p + size_t(i) * size_t(D), *v = added.p + size_t(i) * size_t(D);
+    for (int d = 0; d < D; ++d) to[d] += v[d] * c.residual;
   }
   j.pool.barrier();
 }
@@ -285,7 +393,7 @@ void Model::work(const Job& j, int t) {
     j.pool.barrier();
     if (norm) close(j, t, norm);
   };
-  const auto gate = c.act ? k->gelu : k->gate;
+  const auto gate = c.act == 1 ? k->gelu : k->gate;
   for (int at = 0; at < b.layers; ++at) {
     const int l = b.layer[at];
     const Layer& y = layer[size_t(l)];
@@ -307,15 +415,17 @@ void Model::work(const Job& j, int t) {
       const Mat* const to_o[] = {&y.o, nullptr};
       a = prepare(j, t, m, Q, mixed, nullptr, nullptr, to_o);
       lap(t, REST);
-      grow(mats(l, 1), a, b.half[at] & 2 ? &y.gate : next(b, at + 1), y.after1);
+      grow(mats(l, 1), a, b.half[at] & 2 ? first_of_mlp(l) : next(b, at + 1), y.after1);
       lap(t, LINEAR);
     }
-    if (b.half[at] & 2) {
+    if (b.half[at] & 2 && sparse[size_t(l)]) {
+      mix(j, t, turn, l);
+    } else if (b.half[at] & 2) {
       const Mat* const to_gate[] = {&y.gate, &y.up, nullptr};
       Act a = prepare(j, t, m, D, x.p, nullptr, y.norm2, to_gate);
       lap(t, REST);
       linear(j, t, turn, mats(l, 2), a, &y.down, [&](int i, int n, const float* g, const float* u) {
-        gate(g, u, hid.p + size_t(i) * size_t(I) + n);
+        c.act < 2 ? gate(g, u, hid.p + size_t(i) * size_t(I) + n) : gated(g, u, hid.p + size_t(i) * size_t(I) + n);
       }, nothing);
       j.pool.barrier();
       lap(t, LINEAR);
@@ -340,7 +450,11 @@ int Model::check(const StepBatch& b, int& longest) const {
     if (b.layer[at] < (at ? b.layer[at - 1] + 1 : 0) || b.layer[at] >= c.layers || (b.exit[at] >= 0 && !b.exits) || b.half[at] < 1 || b.half[at] > 3) return 7;
   if (!top().data || !last_norm || top().n != c.outputs) return 5;
   for (const Layer& y : layer) {
-    for (const Mat* a : {&y.q, &y.k, &y.v, &y.o, &y.gate, &y.up, &y.down}) if (!a->data) return 5;
+    for (const Mat* a : {&y.q, &y.k, &y.v, &y.o}) if (!a->data) return 5;
+    if (sparse[size_t(&y - layer.data())]) {
+      if (!y.router.data || y.expert.empty()) return 5;
+      for (const Mlp& e : y.expert) if (!e.gate.data || !e.up.data || !e.down.data) return 5;
+    } else if (!y.gate.data || !y.up.data || !y.down.data) return 5;
     const float* const norms[] = {y.norm1, y.after1, y.norm2, y.after2};
     for (int n = 0; n < 4; ++n) if (bool(norms[n]) != bool(c.norms >> n & 1)) return 5;
     if (!y.qnorm != !y.knorm) return 5;
@@ -376,17 +490,26 @@ int Model::run(const StepBatch& b) {
   std::lock_guard<std::mutex> one(busy);
   int longest;
   if (const int code = check(b, longest)) return code;
-  const size_t m = size_t(b.rows), wide = size_t(std::max({c.width, c.inner, c.heads * c.head})), H = size_t(c.heads);
+  const size_t m = size_t(b.rows), wide = size_t(std::max({c.width, c.inner, c.expert_inner, c.heads * c.head})), H = size_t(c.heads);
   const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads), row = wide + wide / BLOCK * std::max(size_t(BLOCK + SUMS), WHOLE_FLOATS);
   const int blocks = (longest + SPAN - 1) / SPAN, threads = pools.get().size();
   const Job j{pools.get(), b, blocks, blocks * c.kv_heads < 4 * threads ? 1 : int(G),
               m < 4 || (m < 8 && blocks > 4) ? 0 : std::clamp(int(b.rows) * c.kv_heads / (3 * threads), 1, 16)};
   try {
     x.need(m * size_t(c.width));
-    if (c.norms & 10) added.need(m * size_t(c.width));
+    if (c.norms & 10 || c.experts) added.need(m * size_t(c.width));
     qkv.need(m * (H + 2 * size_t(c.kv_heads)) * size_t(c.head));
     att.need(m * H * size_t(c.head));
-    hid.need(m * size_t(c.inner));
+    hid.need(m * size_t(std::max(c.inner, c.expert_inner)));
+    if (c.experts) {
+      route.need(m * size_t(c.experts));
+      first.resize(size_t(c.used));
+      chance.resize(size_t(c.experts));
+      for (auto& list : picked) list.reserve(m);
+      for (auto& list : weighed) list.reserve(m);
+    }
+    for (const Layer& y : layer)
+      if (y.sinks) for (auto& o : own_sink) if (!o.n) { o.need(part); memset(o.p, 0, part * 4); }
     act.need(m * row);
     if (!j.tile) parts.need(m * H * size_t(blocks) * part);
     const int few = std::max(1, 32 / threads);

@@ -78,9 +78,11 @@ struct Act { float *plain, *scaled, *sums; int k; Tiles tiles; Whole whole; };
 // A set of kernels: floats and integers.
 struct Set { const char* name; const Kernels* floats; const Integers* integers; };
 
-struct Layer {
-  Mat q, k, v, o, gate, up, down;
-  float *norm1 = nullptr, *norm2 = nullptr, *qnorm = nullptr, *knorm = nullptr, *after1 = nullptr, *after2 = nullptr;
+struct Mlp { Mat gate, up, down; };
+struct Layer : Mlp {
+  Mat q, k, v, o, router;
+  std::vector<Mlp> expert;     // empty where the MLP is one
+  float *norm1 = nullptr, *norm2 = nullptr, *qnorm = nullptr, *knorm = nullptr, *after1 = nullptr, *after2 = nullptr, *sinks = nullptr;
 };
 struct Rotary { std::vector<float> cosine, sine; };   // [positions][turned / 2]
 // Matrices of one input, one after another in units of panels that stay in one thread; or two side by side.
@@ -107,6 +109,7 @@ struct Model {
   float* last_norm = nullptr;
   std::vector<Rotary> rope;
   std::vector<int> turns;      // of each layer: which of them, -1: none
+  std::vector<int> sparse;     // of each layer: whether its MLP is experts
   std::vector<int> window;     // of each layer: how many positions a row sees, its own included; 0: all
   double spent[CLOCKS] = {}, mark = 0;
 
@@ -124,8 +127,10 @@ private:
   // (tile 0: a unit is one block for all rows).
   struct Job { Pool& pool; const StepBatch& b; int blocks, heads, tile; };
   struct Out { float value; int32_t at; };
-  Buffer x, qkv, att, hid, act, parts, added;
-  std::vector<Buffer> own, own_att, own_scores, own_row;
+  Buffer x, qkv, att, hid, act, parts, added, route;
+  std::vector<std::vector<int32_t>> picked;   // of each expert: the rows that go through it
+  std::vector<std::vector<float>> weighed;    // and what their results are multiplied by
+  std::vector<Buffer> own, own_att, own_scores, own_row, own_sink;
   std::atomic<bool> endless{false};   // whether a number of this step was infinite or NaN
   std::vector<std::vector<Out>> best;
   std::vector<Share> share;
@@ -135,8 +140,9 @@ private:
   Mats mats(int l, int which) const;   // 0: queries, keys, values; 1: out; 2: gate and up; 3: down
   const Mat& top() const { return head.data ? head : embed; }
   const Mat* next(const StepBatch& b, int at) const {   // the first matrix from the at-th layer on
-    return at >= b.layers ? &top() : b.half[at] & 1 ? &layer[size_t(b.layer[at])].q : &layer[size_t(b.layer[at])].gate;
+    return at >= b.layers ? &top() : b.half[at] & 1 ? &layer[size_t(b.layer[at])].q : first_of_mlp(b.layer[at]);
   }
+  const Mat* first_of_mlp(int l) const { return sparse[size_t(l)] ? &layer[size_t(l)].router : &layer[size_t(l)].gate; }
   bool in_ints(const Mat& a) const { return compute != FLOAT32 && in_integers(a.type); }
   bool round(int t, const Act& a, int r0, int i, int M, const float* row, const float* weight, float factor, bool bytes, bool words);
   Act prepare(const Job& j, int t, int m, int n, const float* src, const int32_t* pick, const float* weight, const Mat* const* readers);
@@ -151,6 +157,12 @@ private:
   void settle(const Job& j, int l, int u0, int u1, int first, int step);
   const float* attend(const Job& j, int t, int& turn, int l);
   void close(const Job& j, int t, const float* norm);
+  std::vector<size_t> first;   // scratch of `choose`
+  std::vector<float> chance;
+  void choose(int rows);
+  void mix(const Job& j, int t, int& turn, int l);
+  void gated(const float* g, const float* u, float* out) const;
+  const float* sink(int t, int l, int h);
   void answer(const Job& j, int t, int& turn);
   void work(const Job& j, int t);
 };

@@ -53,7 +53,8 @@ class CpuStep:
         norms = (c.norms.attention, c.norms.attended, c.norms.mlp, c.norms.mlped)
         shape = Shape(c.vocab, c.width, c.layers, c.heads, c.kv_heads, c.head, c.inner, self.context, outputs, c.turned,
                       len(c.ropes), sum(1 << i for i, name in enumerate(norms) if name is not None), c.wide_norms, ACTS[c.act],
-                      c.eps, scale, c.cap or 0.0, c.final_cap or 0.0, c.embed_scale, c.residual, c.divide)
+                      *_experts(c), c.eps, scale, c.cap or 0.0, c.final_cap or 0.0, c.embed_scale, c.residual, c.divide,
+                      *c.clamp)
         if self.context > MOST:
             raise ValueError(f"the context is {self.context} positions: the native step serves up to {MOST}")
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
@@ -97,14 +98,19 @@ class CpuStep:
         if any(k != 0 for k in c.turns):
             which = array("i", [-1 if k is None else k for k in c.turns])
             net._check(net._lib.step_turns(net._model, *which.buffer_info()))
+        if c.experts is not None and not all(c.experts.sparse):
+            which = array("i", c.experts.sparse)
+            net._check(net._lib.step_sparse(net._model, *which.buffer_info()))
         net._widen = load_all(load, c, net._put, tokens)
         if not load.quantised:                    # whatever was asked for, floats are multiplied as floats
             net.compute = "float32"
         net.kernel = f"native {net._lib.step_set(net._model).decode()} {net.compute}"
         rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
         net.dtype, net.approximate = load.summary, ", ".join(filter(None, (load.approximate, rounded)))
-        layer = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width + 3 * c.inner * c.width
-        net.cost = float(c.layers * layer + net._outputs * c.width)
+        attention = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width
+        experts = 0 if c.experts is None else c.experts.used * c.experts.inner
+        inner = sum(experts if c.sparse(i) else c.inner for i in range(c.layers))
+        net.cost = float(c.layers * attention + 3 * inner * c.width + net._outputs * c.width)
         return net
 
     def _put(self, part: int, layer: int, item: Any) -> int:
@@ -355,6 +361,11 @@ class CpuStep:
         row = torch.empty(self.config.width)
         self._check(self._lib.step_row(self._model, token, row.data_ptr(), row.numel()))
         return row
+
+
+def _experts(c: Config) -> tuple[int, int, int, bool]:
+    x = c.experts
+    return (0, 0, 0, False) if x is None else (x.count, x.used, x.inner, x.share_used)
 
 
 def _parts(cache: Cache) -> Any:

@@ -61,9 +61,12 @@ void* step_new(const StepConfig* c, int threads, const char* set) {
     return nullptr;
   if (c->head % LANES || c->turned < 2 || c->turned > c->head || c->turned % 2 || c->width % BLOCK || c->inner % BLOCK || c->heads % c->kv_heads || !(c->eps >= 0)) return nullptr;
   const auto positive = [](float x) { return x > 0 && x < INFINITY; };
-  if (bad(c->ropes, 16) || c->norms < 0 || c->norms > 15 || c->wide_norms < 0 || c->wide_norms > 1 || c->act < 0 || c->act > 1 || !positive(c->scale) ||
+  if (bad(c->ropes, 16) || c->norms < 0 || c->norms > 15 || c->wide_norms < 0 || c->wide_norms > 1 || c->act < 0 || c->act > 2 || !positive(c->scale) ||
       !(c->cap >= 0 && c->cap < INFINITY) || !(c->final_cap >= 0 && c->final_cap < INFINITY) || !positive(c->embed_scale) || !positive(c->residual) ||
-      !positive(c->divide))
+      !positive(c->divide) || (c->act == 2 && !(positive(c->alpha) && positive(c->limit))))
+    return nullptr;
+  if (c->experts && (bad(c->experts, 4096) || bad(c->used, c->experts) || bad(c->expert_inner, 1 << 20) || c->expert_inner % BLOCK ||
+                     c->share_used < 0 || c->share_used > 1))
     return nullptr;
   for (const Set& s : sets())
     if (!*set || !strcmp(set, s.name)) return new (std::nothrow) Model(*c, threads, s);
@@ -139,6 +142,15 @@ int step_turns(void* model, const int32_t* ropes, uint64_t count) {
   if (!ropes || count != uint64_t(m.c.layers)) return 3;
   for (int l = 0; l < m.c.layers; ++l) if (ropes[l] < -1 || ropes[l] >= m.c.ropes) return 2;
   m.turns.assign(ropes, ropes + m.c.layers);
+  return 0;
+}
+
+int step_sparse(void* model, const int32_t* sparse, uint64_t count) {
+  Model& m = *static_cast<Model*>(model);
+  if (!sparse || count != uint64_t(m.c.layers)) return 3;
+  for (int l = 0; l < m.c.layers; ++l) if (sparse[l] < 0 || sparse[l] > 1 || (sparse[l] && !m.c.experts)) return 2;
+  m.sparse.assign(sparse, sparse + m.c.layers);
+  for (int l = 0; l < m.c.layers; ++l) if (!sparse[l]) m.layer[size_t(l)].expert.clear();
   return 0;
 }
 

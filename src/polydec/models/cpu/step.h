@@ -10,12 +10,16 @@ struct StepConfig {
   int32_t ropes;             // tables of rotary embeddings
   int32_t norms;             // which a layer has: 1 before attention, 2 of what that adds, 4 before the MLP, 8 of what that adds
   int32_t wide_norms;        // 1: queries, and keys, are normed over all heads together, 0: head by head (if at all)
-  int32_t act;               // of the gate: 0 silu, 1 gelu (by tanh)
+  int32_t act;               // of the gate: 0 silu, 1 gelu (by tanh), 2 silu(alpha g) / alpha * (u + 1), both clamped to `limit` first
+  int32_t experts, used;     // of a layer whose MLP is several: how many there are, and how many a row goes through; 0: none
+  int32_t expert_inner;      // their inner width
+  int32_t share_used;        // 1: the weights of those that a row goes through sum to one, 0: those of all do
   float eps;
   float scale;               // of scores
   float cap, final_cap;      // scores, and logits, become cap * tanh(. / cap); 0: they stay
   float embed_scale, residual;   // what embeddings, and what a layer adds, are multiplied by
   float divide;              // what logits are divided by
+  float alpha, limit;        // of act 2
 };
 
 // Entries of a sequence that are read only: those before `stop` and behind the part before. kv: [layers][2][kv_heads][capacity]
@@ -49,7 +53,8 @@ struct StepBatch {
 
 enum StepPart {
   STEP_EMBED, STEP_HEAD, STEP_NORM, STEP_Q, STEP_K, STEP_V, STEP_O, STEP_GATE, STEP_UP, STEP_DOWN,
-  STEP_NORM1, STEP_NORM2, STEP_QNORM, STEP_KNORM, STEP_AFTER1, STEP_AFTER2, STEP_PARTS
+  STEP_NORM1, STEP_NORM2, STEP_QNORM, STEP_KNORM, STEP_AFTER1, STEP_AFTER2, STEP_ROUTER, STEP_SINKS,
+  STEP_PARTS                 // and from here on gate, up and down of the first expert, of the second, ...
 };
 
 const char* step_error(int code);
@@ -69,6 +74,8 @@ int step_rotary(void* model, int rope, const float* cosine, const float* sine, u
 int step_windows(void* model, const int32_t* widths, uint64_t count);
 // [count = layers]: which rotary embedding turns queries and keys, -1: none; all by the first before this is called.
 int step_turns(void* model, const int32_t* ropes, uint64_t count);
+// [count = layers]: 1 where the MLP is experts, 0 where it is one; all of them are experts before this is called, if there are any.
+int step_sparse(void* model, const int32_t* sparse, uint64_t count);
 int step_run(void* model, const StepBatch* batch);
 // The k likeliest of each row of logits [rows][n] (`count` floats), likeliest first, into top [rows][k] (`room` ids); k: at most n.
 int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top, uint64_t room);

@@ -20,9 +20,10 @@ from polydec.models.gguf_families import ARCHITECTURES
 
 _FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _NAMES = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
-          "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj", "q_norm": "self_attn.q_norm",
+          "q_norm": "self_attn.q_norm",
           "k_norm": "self_attn.k_norm"}
-_MATRICES = {"embed", "head", "q", "k", "v", "o", "gate", "up", "down"}
+_MLP = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+_MATRICES = {"embed", "head", "q", "k", "v", "o", "router", *_MLP}
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,12 +171,13 @@ def load_all(load: Loader, c: Config, put: Callable[[int, int, Item], int], toke
              ) -> Callable[[Sequence[int]], Tensor] | None:
     """Every tensor into the library, in order of use. What looks embeddings up where the library cannot: a narrow table
     and a matrix that widens it."""
-    def give(part: str, layer: int, name: str, swap: int = 0) -> None:
+    def give(part: str, layer: int, name: str, swap: int = 0, expert: int | None = None) -> None:
+        number = PARTS[part] if expert is None else len(PARTS) + 3 * expert + list(_MLP).index(part)
         item = load.matrix(name + ".weight", swap) if part in _MATRICES else load.vector(name + ".weight", plus=c.norms.plus)
-        _check(put(PARTS[part], layer, item), name)
+        _check(put(number, layer, item), name)
         load.done(name + ".weight")
         if name + ".bias" in load:
-            _check(put(PARTS[part], layer, load.vector(name + ".bias", bias=True)), name)
+            _check(put(number, layer, load.vector(name + ".bias", bias=True)), name)
 
     top = "model.embed_tokens"
     widen: Callable[[Sequence[int]], Tensor] | None = None
@@ -190,11 +192,18 @@ def load_all(load: Loader, c: Config, put: Callable[[int, int, Item], int], toke
         give("embed", 0, top)
     for i in range(c.layers):
         norms = {"norm1": c.norms.attention, "after1": c.norms.attended, "norm2": c.norms.mlp, "after2": c.norms.mlped}
-        for part, name in {**_NAMES, **{p: n for p, n in norms.items() if n is not None}}.items():
+        mlp = {"router": "mlp.gate"} if c.sparse(i) else _MLP
+        for part, name in {**_NAMES, **mlp, **{p: n for p, n in norms.items() if n is not None}}.items():
             full = f"model.layers.{i}.{name}"
             if part in ("q_norm", "k_norm") and full + ".weight" not in load:
                 continue
             give(part, i, full, c.head if part in "qk" else 0)
+        if c.sinks:
+            sinks = f"model.layers.{i}.self_attn.sinks"
+            _check(put(PARTS["sinks"], i, load.vector(sinks)), sinks)
+        for e in range(c.experts.count if c.experts is not None and c.sparse(i) else 0):
+            for part, name in _MLP.items():
+                give(part, i, f"model.layers.{i}.{name.replace('mlp.', f'mlp.experts.{e}.')}", expert=e)
     give("norm", 0, "model.norm")
     if "lm_head.weight" in load:
         give("head", 0, "lm_head")
