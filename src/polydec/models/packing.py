@@ -225,7 +225,8 @@ def attention(p: Packed, qkv: Tensor, mixed: Tensor, heads: Heads, windows: Sequ
             columns = (asks if query is None else query).view(KV, g, D).transpose(1, 2)
             spans.append(Single(asks, query, columns, goes.view(KV, g, D), layers, gather, heads.cap, sunk))
         else:
-            spans.append(Span(asks, kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D), goes, layers, gather, heads.cap, sunk))
+            query, out = kv.new_empty(KV, g, m, D), kv.new_empty(KV, g * m, D)
+            spans.append(Span(asks, query, out, goes, layers, gather, heads.cap, sunk))
     return Attention(spans, list(zip(*write)), fresh, gathered, mixed)
 
 
