@@ -154,8 +154,8 @@ def conflict(model: str, count: int) -> str:
     every, out = list(read("qa_conflict_nq_synth", "half_a.jsonl.gz")), list[str]()
     for title, some in (("the passage was altered", [q for q in every if q["index"] < 500]),
                         ("the passage is true", [q for q in every if q["index"] >= 500])):
-        rows = compared(lm, some[:count], lambda text, q: words(q["gold_answers"]) in words(text.split("\n")[0]), raw=True,
-                        method="plain", max_tokens=12, stop="\n", sampling=lm.sampling(temperature=0.0))
+        rows = compared(lm, some[:count], lambda text, q: words(q["gold_answers"]) in words(text), method="plain",
+                        max_tokens=24, sampling=lm.sampling(temperature=0.0))
         out += [f"{title}, {min(count, len(some))} questions", "", table(rows, ("right",)), ""]
     return "\n".join(out)
 

@@ -1,10 +1,12 @@
 """Laws made of several laws: against formulas and fresh sessions, under drafts, in step, at their limits."""
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
 from polydec import registry, steer
+from polydec.constraints.regex import Regex
 from polydec.contrasts.adaptive import Adaptive
 from polydec.contrasts.difference import Difference
 from polydec.contrasts.gated import Gated, sureness
@@ -23,7 +25,10 @@ from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.models.depth import bucket
 from polydec.policies.fixed import Fixed
+from polydec.shapers.constrained import Constrained
 from polydec.shapers.greedy import Greedy
+from polydec.shapers.repetition import Repetition
+from polydec.shapers.temperature import Temperature
 from polydec.targets.contrast import Contrast, ContrastSession
 from polydec.targets.layered import Layered
 from polydec.targets.reprompted import Reprompted
@@ -200,6 +205,20 @@ def test_shaped_laws_under_drafts(drafter):
         law = Contrast(toy(seed + 1), (again(toy(seed + 1)),), Gated(Adaptive(0.3), 0.6))
         for name in ("shaped", "greedy"):
             assert distance(enumerated(bend(law, SHAPERS[name]), 2, drafter), target_law(law, PROMPT, 2, SHAPERS[name])) < 1e-9
+
+
+@pytest.mark.parametrize("drafter", [name for name in DRAFTERS if name != "none"])
+def test_grammar_and_contrast_and_repetition_and_temperature(drafter):
+    """All at once, over eight laws, under three kinds of drafts."""
+    length = 2 if drafter == "tree" else 3
+    for seed in range(8):
+        first = toy(seed + 1)
+        law = Contrast(first, (again(first),), (Difference(2.0, 1.0), Adaptive(), Gated(Adaptive(0.5), 0.7))[seed % 3])
+        grammar = Regex("(ab|b)*").language(first.vocab, first.vocab.eos)
+        shapers = (Constrained(grammar, tuple(first.vocab.eos)), Repetition(1.3), Temperature(0.8))
+        texts = enumerated(Shaped(law, *shapers), length, drafter)
+        assert distance(texts, target_law(law, PROMPT, length, shapers)) < 1e-9
+        assert not any((0, 0) in pairwise(text) or (0, 2) in pairwise(text) for text in texts), "the grammar does not hold"
 
 
 def test_three_laws():
