@@ -171,7 +171,10 @@ class SecondPrompt:
 @dataclass(frozen=True)
 class Blocks:
     """A masked-diffusion model that is block-causal."""
-    name: ClassVar[str] = "block-causal model"
+
+    @property
+    def name(self) -> str:
+        return "block-causal model"
 
     def check(self, kit: Kit, method: str) -> None:
         if not kit.denoiser.block:

@@ -114,7 +114,7 @@ def right(name: str, question: str, answer: str) -> bool:
         "slots": lambda: "name: {} town: {} age: {}".format(*said.split(", ")),
         "fill": lambda: _counted(items),
         "sums": lambda: "".join(str(sum(map(int, said[:i + 1])) % 10) for i in range(len(said))),
-        "chain": lambda: _walked(items[0], dict(map(tuple, items[2:])))}[name]()
+        "chain": lambda: _walked(items[0], {step[0]: step[1] for step in items[2:]})}[name]()
 
 
 def _counted(items: Sequence[str]) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
+from polydec.core.types import Edit
+from polydec.families.diffusion.states import approximate
 from polydec.families.diffusion.types import Canvas, Look, best
 
 State = tuple[Mapping[int, int], int, int]
@@ -28,7 +29,7 @@ class Agreement:
     warmup: int = 5
     most: int = 5
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    exactness = approximate
 
     def start(self, canvas: Canvas) -> State:
         return {}, 0, 0

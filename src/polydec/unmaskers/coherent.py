@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
+from polydec.core.types import Edit
+from polydec.families.diffusion.states import approximate
 from polydec.families.diffusion.types import Canvas, Look, best, entropy
 
 History = tuple[Mapping[int, Tensor], ...]
@@ -35,7 +36,7 @@ class Coherent:
     most: float = 0.5
     count: int = 0
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    exactness = approximate
 
     def start(self, canvas: Canvas) -> History:
         return ()

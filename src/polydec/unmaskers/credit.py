@@ -7,8 +7,8 @@ from math import log1p
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.states import surest
+from polydec.core.types import Edit
+from polydec.families.diffusion.states import approximate, surest
 from polydec.families.diffusion.types import Canvas, Look
 
 Credits = Mapping[int, Mapping[int, float]]
@@ -28,7 +28,7 @@ class Credit:
     gamma: float = 0.2
     beta: float = 0.8
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    exactness = approximate
 
     def start(self, canvas: Canvas) -> Credits:
         return {}

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.states import new_pace, no_pace
+from polydec.core.types import Edit
+from polydec.families.diffusion.states import approximate, new_pace, no_pace
 from polydec.families.diffusion.types import Look, Pace, best, due
 
 
@@ -21,7 +21,7 @@ class Entropy:
     """
     steps: int = 0
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    exactness = approximate
     start, enter = no_pace, new_pace
 
     def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:

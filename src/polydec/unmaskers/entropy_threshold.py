@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.states import no_state, still_none
+from polydec.core.types import Edit
+from polydec.families.diffusion.states import approximate, no_state, still_none
 from polydec.families.diffusion.types import Look, best
 
 
@@ -22,7 +22,7 @@ class EntropyThreshold:
     """
     threshold: float = 0.45
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    exactness = approximate
     start, enter = no_state, still_none
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.states import drawn, no_state, still_none
+from polydec.core.types import Edit
+from polydec.families.diffusion.states import approximate, drawn, no_state, still_none
 from polydec.families.diffusion.types import Look, best
 from polydec.models.filter import Filter
 
@@ -28,7 +28,7 @@ class Filtered:
     filter: Filter
     threshold: float = 0.96
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    exactness = approximate
     start, enter = no_state, still_none
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polydec.core.rng import Rng
-from polydec.core.types import Edit, Exactness
-from polydec.families.diffusion.states import drawn, no_state, still_none, surest
+from polydec.core.types import Edit
+from polydec.families.diffusion.states import approximate, drawn, no_state, still_none, surest
 from polydec.families.diffusion.types import Look
 
 
@@ -21,7 +21,7 @@ class Threshold:
     """
     threshold: float = 0.9
     everywhere: ClassVar[bool] = False
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
+    exactness = approximate
     start, enter = no_state, still_none
 
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:

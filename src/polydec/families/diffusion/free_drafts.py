@@ -108,7 +108,7 @@ async def _write(how: FreeDrafts, desk: _Desk, text: Text, rng: Rng, into: Trans
     while text.finish_reason is None:
         canvases = [spot, *(s for _, s in guesses)]
         seen = await gather(*(_see(how.base, desk, i, s) for i, s in enumerate(canvases)))
-        events, blocks, wanted = list[Unmasked](), 0, [*(e for e, _ in guesses), None]
+        events, blocks, wanted, look = list[Unmasked](), 0, [*(e for e, _ in guesses), None], seen[0][0]
         for (look, feed), guess in zip(seen, wanted, strict=True):
             edit, state = how.base.unmasker.choose(spot.state, look, rng)
             blocks += not spot.step

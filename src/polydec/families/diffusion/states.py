@@ -4,7 +4,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from polydec.core.rng import Rng
+from polydec.core.types import Exactness
 from polydec.families.diffusion.types import Canvas, Look, Pace, best
+
+
+@property
+def approximate(self: object) -> Exactness:
+    """`Unmasker.exactness` of one that promises no law."""
+    return Exactness.APPROXIMATE
 
 
 def no_state(self: object, canvas: Canvas) -> None:
