@@ -116,7 +116,7 @@ LAWS = {"two prompts": lambda t: Contrast(t, (Reprompted(t, (0, 1, 0), (2, 2)),)
 METHODS = [n for n in registry.of_family("ar") if registry.get(n).CARD.guarantee is not Exactness.APPROXIMATE]
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", ["two prompts", *(pytest.param(law, marks=pytest.mark.slow) for law in ("gated", "layers"))])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_writes_the_steered_greedy_text(name, law):
     if LAYERS in registry.get(name).CARD.needs and law != "layers":
