@@ -1,0 +1,54 @@
+"""The embedded masked-diffusion model through the command line, and what is shown of its canvas."""
+import json
+import sys
+
+import pytest
+
+from polydec import Engine, load
+from polydec.train.tasks import SHIPPED, make, right
+
+
+def command(monkeypatch, args):
+    from polydec.cli.main import main
+    monkeypatch.setattr(sys, "argv", ["polydec", *args])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code or 0
+
+
+def test_a_canvas_is_shown_as_it_fills(tmp_path, monkeypatch, capfd):
+    file, page = tmp_path / "fill.jsonl", tmp_path / "fill.html"
+    assert command(monkeypatch, ["generate", "--model", "zoo:diffusion", "--method", "llada", "--trace", str(file),
+                                 "fill: 3 4 _ 6 7 _"]) == 0
+    assert capfd.readouterr().out.strip() == "345678"
+    assert command(monkeypatch, ["trace", "show", str(file)]) == 0
+    lines = [x for x in capfd.readouterr().out.splitlines() if "·" in x]
+    passes = [json.loads(x) for x in file.read_text().splitlines() if "Unmasked" in x]
+    assert len(lines) >= 3 and [x.count("·") for x in lines] == sorted((x.count("·") for x in lines), reverse=True)
+    assert command(monkeypatch, ["trace", "show", "--watch", "--delay", "0", str(file)]) == 0
+    assert "345678" in capfd.readouterr().out
+    assert command(monkeypatch, ["trace", "show", "--html", str(page), str(file)]) == 0
+    text = page.read_text()
+    assert text.count("<tr>") == len(passes) and "<script" not in text and text.count('class=n') == sum(
+        len(p["position"]) for p in passes)
+
+
+def test_a_trace_that_lies_is_refused(tmp_path, monkeypatch, capfd):
+    event = {"event": "Unmasked", "choice": 0, "step": 0, "block": [3, 5], "fed": [0, 5], "position": [3], "confidence": [0.5],
+             "left": 1, "piece": ["a"]}
+    for wrong in ({"piece": []}, {"position": ["x"]}, {"position": [10 ** 12]}, {"block": [1]}, {"confidence": [None]}):
+        (tmp_path / "t").write_text(json.dumps(event | wrong) + "\n" + json.dumps(event) + "\n")
+        assert command(monkeypatch, ["trace", "show", str(tmp_path / "t")]) == 2
+        assert "Unmasked" in capfd.readouterr().err
+
+
+def test_it_does_its_tasks_and_says_different_things():
+    """Without a method named; and in one pass it knows no answer whose tokens depend on each other."""
+    engine = Engine(load("zoo:diffusion"))
+    tasks = [(name, make(name, 5, i, held=True)) for name in SHIPPED for i in range(10)]
+    done = engine.run([engine.submit(t.question, method="auto") for _, t in tasks])
+    assert {d.method["name"] for d in done} == {"fast-dllm"}
+    assert sum(right(name, t.question, d.text) for (name, t), d in zip(tasks, done)) >= 35
+    assert len({d.text for (name, _), d in zip(tasks, done) if name in ("copy", "slots")}) >= 18      # the others have few
+    once = engine.run([engine.submit(t.question, method="llada", options={"steps": 1}) for n, t in tasks if n == "count"])
+    assert sum(right("count", t.question, d.text) for (_, t), d in zip([x for x in tasks if x[0] == "count"], once)) <= 3
