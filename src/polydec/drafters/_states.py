@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -59,11 +59,10 @@ def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = (
 class Weights(Protocol):
     """Weights that draft from true states. network: a layer with a cache of its own, which reads them first, or None; window:
     how many of the last tokens it reads with a state."""
+    window: ClassVar[int]
     @property
     def network(self) -> Any: ...
-    @property
-    def window(self) -> int: ...
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+    def enter(self, embed_NWH: Tensor, state_NH: Tensor, /) -> Tensor:
         """What enters the layer for true states and the tokens up to the one behind each; one row a state, or several."""
         ...
 

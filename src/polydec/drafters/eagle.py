@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -17,14 +17,15 @@ from polydec.models.query import Answer
 
 class Layered(Protocol):
     """A layer that reads true states and then drafted tokens: see models/eagle.py."""
-    depths: tuple[int, ...]
-    window: int
+    window: ClassVar[int]
+    @property
+    def depths(self) -> tuple[int, ...]: ...
     @property
     def depth(self) -> int: ...
     @property
     def network(self) -> Any: ...
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor: ...
-    def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor: ...
+    def enter(self, embed_NWH: Tensor, state_NH: Tensor, /) -> Tensor: ...
+    def below(self, embed_NWH: Tensor, above_NH: Tensor, /) -> Tensor: ...
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor | None]: ...
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from polydec.families.ar.protocols import Tree
 
 class Stepped(Model, Protocol):
     """Heads of which each goes on where the one before it stopped: see models/heads.py."""
-    reads: bool
-    window: int
+    window: ClassVar[int]
+    @property
+    def reads(self) -> bool: ...
     def __len__(self) -> int: ...
     @property
     def network(self) -> Any: ...

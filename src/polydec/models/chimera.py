@@ -30,7 +30,6 @@ class Chimera:
     called: ClassVar[str] = "a Chimera drafter"
     kind: ClassVar[str] = "chimera"
     made_by: ClassVar[str] = "polydec train eagle --kind chimera"
-    depths: ClassVar[tuple[int, ...]] = ()
     window: ClassVar[int] = 3
 
     trigram: tuple[Tensor, Tensor]
@@ -41,7 +40,13 @@ class Chimera:
     share: float = 0.0
 
     @property
+    def depths(self) -> tuple[int, ...]:
+        """Of the target's states the last alone."""
+        return ()
+
+    @property
     def depth(self) -> int:
+        """Most levels of a draft."""
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
@@ -62,9 +67,9 @@ class Chimera:
         code = even(embed_NWH).flatten(1)
         return linear(code + silu(linear(code, self.trigram[0])), self.trigram[1])
 
-    def read(self, k: int, true_H: Tensor, out_NH: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
         """Of what left the layer at nodes k levels below the root: itself, and the states guessed there."""
-        return out_NH, linear(torch.cat([even(true_H).expand_as(out_NH), even(out_NH)], -1), self.heads[k])
+        return out_NS, linear(torch.cat([even(true_H).expand_as(out_NS), even(out_NS)], -1), self.heads[k])
 
     @cached_property
     def network(self) -> Transformer:

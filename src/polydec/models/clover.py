@@ -34,7 +34,6 @@ class Clover:
     kind: ClassVar[str] = "clover"
     made_by: ClassVar[str] = "polydec train heads --kind clover"
     window: ClassVar[int] = 1
-    reads: ClassVar[bool] = True
 
     layer: StateLayer
     attend: tuple[Tensor, Tensor, Tensor]
@@ -46,6 +45,11 @@ class Clover:
 
     def __len__(self) -> int:
         return self.levels
+
+    @property
+    def reads(self) -> bool:
+        """Nodes of a level differ by their paths."""
+        return True
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise ValueError where it was trained for another vocabulary or for states of another width."""

@@ -29,9 +29,7 @@ class Eagle:
     called: ClassVar[str] = "an EAGLE drafter"
     kind: ClassVar[str] = "eagle"
     made_by: ClassVar[str] = "polydec train eagle"
-    depths: ClassVar[tuple[int, ...]] = ()
     window: ClassVar[int] = 1
-    depth: ClassVar[int] = 64
 
     fuse_H2: Tensor
     layer: StateLayer
@@ -43,6 +41,16 @@ class Eagle:
         """Raise ValueError where it was trained for another vocabulary or for states of another width."""
         target.vocab.require_same(self.vocab, "the target of the EAGLE drafter")
         artefact.require_width(target, self.layer.width, "EAGLE's weights")
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Of the target's states the last alone."""
+        return ()
+
+    @property
+    def depth(self) -> int:
+        """Most levels of a draft: it goes on from what it made itself."""
+        return 64
 
     @property
     def cost(self) -> float:

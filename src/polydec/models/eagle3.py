@@ -30,7 +30,6 @@ class Eagle3:
     kind: ClassVar[str] = "eagle-3"
     made_by: ClassVar[str] = "polydec train eagle --kind eagle-3"
     window: ClassVar[int] = 1
-    depth: ClassVar[int] = 64
 
     fuse_HD: Tensor
     depths: tuple[int, ...]
@@ -47,6 +46,11 @@ class Eagle3:
         if target.layers < self.depths[-1]:
             raise ValueError(f"EAGLE-3's weights read the states after layer {self.depths[-1]}: this target shows "
                              f"{target.layers or 'none'} of its layers")
+
+    @property
+    def depth(self) -> int:
+        """Most levels of a draft: it goes on from what it made itself."""
+        return 64
 
     @property
     def cost(self) -> float:
