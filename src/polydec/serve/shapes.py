@@ -51,7 +51,8 @@ class Chat:
     prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        given = asking(body, model, method, seed) | {"constraint": constraint(body, model)}
+        given = asking(body, model, method, seed)
+        given["constraint"] = constraint(body, model)
         logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, 64)
         if top is not None and not logprobs:
             raise Refusal("top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs")
@@ -88,7 +89,8 @@ class Completions:
     prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        given = asking(body, model, method, seed) | {"constraint": constraint(body, model)}
+        given = asking(body, model, method, seed)
+        given["constraint"] = constraint(body, model)
         given["max_tokens"] = length(body, "max_tokens", default=16)
         given["logprobs"] = body.whole("logprobs", 0, 64)
         prompts, echo = read_prompts(body.take("prompt")), body.flag("echo")
