@@ -6,8 +6,9 @@ from pathlib import Path
 import polydec
 
 ROOT = Path(polydec.__file__).parent
-NAMES = {"LM", "Ask", "Choice", "Completion", "Draft", "Engine", "Exactness", "Piece", "Request", "Result", "Rng", "Sampling",
-         "Shaped", "Speculative", "Ticket", "build_shapers", "generate", "load", "registry", "replay", "stream"}
+NAMES = {"AnyOf", "Ask", "Choice", "Completion", "Draft", "Engine", "Exactness", "JsonSchema", "LM", "Lark", "Piece", "Regex",
+         "Request", "Result", "Rng", "Sampling", "Shaped", "SpanOf", "Speculative", "Ticket", "build_shapers",
+         "generate", "load", "registry", "replay", "stream"}
 """What users may rely on: another name here is a promise more, one less breaks somebody's program (say so in CHANGELOG.md)."""
 
 

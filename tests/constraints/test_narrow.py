@@ -68,15 +68,14 @@ def test_conformance_tests_that_are_invalid_are_not_allowed():
     with gzip.open(DATA, "rt", encoding="utf-8") as lines:
         for group in map(json.loads, lines):
             schema = group["schema"]
-            if not isinstance(schema, dict) or "format" in group["file"] or not finite(schema):
+            if not isinstance(schema, dict) or "format" in group["file"] or not finite(schema) or narrow(schema) == schema:
                 continue
             try:
                 language = grammar(lark(narrow(schema)), VOCAB, VOCAB.eos)
             except ValueError:
                 continue
             for test in group["tests"]:
-                text = json.dumps(test["data"])
-                if not test["valid"] and "not" in json.dumps(schema) and text.isascii():
+                if not test["valid"]:
                     assert not accepts(language, test["data"]), (schema, test)
                     seen += 1
     assert seen > 50

@@ -67,9 +67,10 @@ class _Narrow:
         if listed is None or set(schema) <= {"enum", "const", "type", *SAYS_NOTHING}:
             return None
         try:
-            import jsonschema
-            kind = jsonschema.validators.validator_for(self.root, default=jsonschema.Draft202012Validator)
-            checker = kind(self.root).evolve(schema=schema)
+            from jsonschema import Draft202012Validator
+            from jsonschema.validators import validator_for
+            kind: Any = validator_for(self.root, default=Draft202012Validator)
+            checker: Any = kind(self.root).evolve(schema=schema)
             values = listed["enum"] if isinstance(listed.get("enum"), list) else [listed["const"]]
             return {"enum": [x for x in values if checker.is_valid(x)]}
         except Exception:                         # not installed, or a reference that cannot be followed: nothing is known

@@ -1,7 +1,7 @@
 """The seams: what is asked, and the language that it means to one vocabulary."""
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -39,7 +39,7 @@ class Language(Protocol[S]):
 
 class Constraint(Protocol):
     """What a user asks for, as a value."""
-    def language(self, vocab: Vocab, ends: frozenset[int]) -> Language[object]:
+    def language(self, vocab: Vocab, ends: frozenset[int]) -> Language[Any]:
         """What it means to this vocabulary. ends: the ids that may end an answer, at least one. Raises ValueError, saying
         where, for what is malformed, not supported, or holds no text."""
         ...
