@@ -246,12 +246,12 @@ def test_wrong_heads_are_told_in_one_sentence():
         build("medusa", heads.examples(Vocab(3, frozenset()), 8, 8)[0])
 
 
-def test_thrift_weighs_what_a_draft_costs():
+def test_cost_aware_weighs_what_a_draft_costs():
     """Free, it is fed; at fifty passes a draft, nothing is ever proposed, and the text is the same."""
     law, costs, said = Shaped(toy(1), Greedy()), Costs((1.0, 1.01)), {}
     for share in (0.0, 50.0):
         kit = Kit(law, None, (replace(some(law.vocab, True), share=share),), lambda: costs)
-        decoder, _ = registry.build("hydra", kit, {"thrift": "true"})
+        decoder, _ = registry.build("hydra", kit, {"cost_aware": "true"})
         said[share] = run([answer_one(decoder, Request((0, 1), 40, ignore_eos=True))])[0]
     assert said[50.0].stats.drafted == 0 < said[0.0].stats.drafted
     assert said[50.0].token_ids == said[0.0].token_ids

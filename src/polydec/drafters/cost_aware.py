@@ -36,7 +36,7 @@ MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 
 
-def thrifty(drafter: Drafter, passes: float, costs: Costs) -> CostAware:
+def worth_its_cost(drafter: Drafter, passes: float, costs: Costs) -> CostAware:
     """The drafter, of which a proposal costs so many passes of the target, where it and its rows are worth that."""
     return CostAware(Priced(drafter, passes * costs.share(1)), None, costs)
 

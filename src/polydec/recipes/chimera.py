@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import thrifty
+from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.eagle import FromEagle
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
@@ -29,9 +29,9 @@ def build(
     kit: Kit, *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
     prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
 ) -> Speculative:
     chimera = kit.need(Chimera)
     drafter = FromEagle(chimera, Ranked.of(chimera.rates, nodes), prompt)
-    drafter = thrifty(drafter, chimera.share, kit.costs) if thrift else drafter
+    drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(chimera.depth, nodes))

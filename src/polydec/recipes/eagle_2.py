@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import thrifty
+from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.eagle import FromEagle
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
@@ -31,9 +31,9 @@ def build(
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, Within(1, 16), "levels"] = 5,
     prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
 ) -> Speculative:
     eagle = kit.need(Eagle)
     drafter = FromEagle(eagle, BestFirst(width), prompt)
-    drafter = thrifty(drafter, eagle.share, kit.costs) if thrift else drafter
+    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

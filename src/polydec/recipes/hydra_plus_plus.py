@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import thrifty
+from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.heads import FromHeads
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
@@ -29,9 +29,9 @@ CARD = Card(
 def build(
     kit: Kit, *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
 ) -> Speculative:
     heads = kit.need(Heads, NEED.which)
     drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))
-    drafter = thrifty(drafter, heads.share, kit.costs) if thrift else drafter
+    drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(len(heads), nodes))

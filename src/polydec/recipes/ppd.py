@@ -5,7 +5,7 @@ from typing import Annotated
 
 from polydec.card import Card
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import thrifty
+from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.probes import FromProbes
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
@@ -30,9 +30,9 @@ def build(
     kit: Kit, *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 8,
     rows: Annotated[int, Within(1, 256), "tokens and probes fed beside the root"] = 24,
-    thrift: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
 ) -> Speculative:
     probes = kit.need(Probes, NEED.which)
     drafter = FromProbes(probes, Ranked.of(probes.rates, nodes), rows)
-    drafter = thrifty(drafter, probes.share, kit.costs) if thrift else drafter
+    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(2 * len(probes), rows))
