@@ -186,7 +186,8 @@ class Engine:
     whoever waits for an answer drives the others' along (`run`, `step`).
 
     max_running: answers that are written at the same time, at least 1; other requests wait their turn, first come first
-    served. max_positions: of one pass, at least 1; what is over waits for the next. max_cache_bytes: of the caches of all
+    served. max_positions: of one pass, at least 1; what is over waits for the next, and prompts fill what the others leave
+    (`Costs.budget` gives one from what passes cost). max_cache_bytes: of the caches of all
     requests together, at least 1, None for no limit: while there is more, the youngest request is put on hold and gives its
     caches back, and its text is fed anew when there is room. One request may always go on. None of these changes a text.
     """
@@ -263,13 +264,14 @@ class Engine:
                 run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
                 ticket.task = self._scheduler.submit(run)
 
-    def _cached(self) -> int:
+    @property
+    def cached(self) -> int:
         """Bytes of the caches of all requests."""
         draft = self.model.draft
         return self.model.checkpoint.lm.nbytes + (0 if draft is None else draft.lm.nbytes)
 
     def _has_room(self, more: int) -> bool:
-        return self.max_cache_bytes is None or self._cached() + more <= self.max_cache_bytes
+        return self.max_cache_bytes is None or self.cached + more <= self.max_cache_bytes
 
     def _make_room(self) -> None:
         """While the caches are over the limit, ask the youngest request to stop; those that have stopped give their caches
@@ -277,12 +279,12 @@ class Engine:
         if self.max_cache_bytes is None:          # nobody is ever asked to
             return
         for ticket in [t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)]:
-            before = self._cached()
+            before = self.cached
             for model in (self.model.checkpoint, self.model.draft):
                 for session in [] if model is None else list(model.lm.live):
                     if session.owner is ticket.task:
                         session.evict()
-            ticket.gave_back = before - self._cached()
+            ticket.gave_back = before - self.cached
             self.preempted += 1
             self._running.remove(ticket)
             self._held.insert(0, ticket)

@@ -1,4 +1,5 @@
 """The scheduler: merging, patience, failure, cancelling, accounts."""
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -342,3 +343,79 @@ def test_a_pause_stops_a_task_that_is_asked_to_and_no_other():
     while scheduler.step():
         pass
     assert held.result == "done"
+
+
+class Counter:
+    """A model whose passes are lists of sizes; a query is how many positions it has, and its answer as well."""
+    cost = 1.0
+
+    def __init__(self):
+        self.passes = []
+
+    def forward(self, queries):
+        self.passes.append([*queries])
+        return queries
+
+
+def prompt(model, size):
+    """A query that may be fed in parts."""
+    def split(most):
+        assert 1 <= most < size
+        return Forward(model, most, most, rest=prompt(model, size - most))
+
+    return Forward(model, size, size, split if size > 1 else None)
+
+
+async def writer(model, first, count, gaps):
+    """A request: a prompt, then a token a pass; gaps: which passes wrote."""
+    await prompt(model, first)
+    for _ in range(count):
+        await Forward(model, 1, 1)
+        gaps.append(len(model.passes))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_prompts_fill_up_what_the_others_leave(seed):
+    rng, m = random.Random(seed), Counter()
+    most = rng.choice((8, 16, 40))
+    scheduler, written = Scheduler(positions=most), [[] for _ in range(6)]
+    sizes = [rng.choice((1, 3, most, 10 * most, 37 * most + 5)) for _ in written]
+    tasks = [scheduler.submit(writer(m, n, 60, w)) for n, w in zip(sizes, written)]
+    while scheduler.step():
+        pass
+    assert all(t.done and t.error is None for t in tasks) and sum(map(sum, m.passes)) == sum(sizes) + 60 * len(sizes)
+    assert all(sum(p) <= most for p in m.passes)
+    assert all(w == [*range(w[0], w[0] + 60)] for w in written), "a token waited for a prompt"
+    busy = [p for p in m.passes if max(p) > 1]    # where a prompt is under way no room is left over, but in its last pass
+    assert sum(sum(p) < most for p in busy) <= len(sizes)
+    assert [t.usage[m].positions for t in tasks] == [n + 60 for n in sizes]
+
+
+def test_prompts_get_on_beside_more_tokens_than_a_pass_takes():
+    m, scheduler, written = Counter(), Scheduler(positions=16), [[] for _ in range(40)]
+    tasks = [scheduler.submit(writer(m, 1, 300, w)) for w in written]
+    late = scheduler.submit(writer(m, 100, 1, []))
+    while not late.done:
+        assert scheduler.step()
+    assert len(m.passes) <= 100 and not any(t.done for t in tasks) and all(sum(p) <= 16 for p in m.passes)
+    scheduler.cancel(late)
+
+
+def test_a_prompt_in_parts_survives_an_interrupt_and_a_cancel():
+    class Broken(Counter):
+        def forward(self, queries):
+            if len(self.passes) == 2:
+                self.passes.append([])
+                raise KeyboardInterrupt
+            return super().forward(queries)
+
+    m, scheduler = Broken(), Scheduler(positions=10)
+    one, two = scheduler.submit(writer(m, 35, 2, [])), scheduler.submit(writer(m, 35, 2, []))
+    for _ in range(2):
+        scheduler.step()
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.step()
+    scheduler.cancel(two)
+    while scheduler.step():
+        pass
+    assert one.done and one.error is None and one.usage[m].positions == 37 and two.result is None

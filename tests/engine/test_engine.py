@@ -57,6 +57,22 @@ def test_no_text_depends_on_a_limit(lm, asks, alone, limits):
         assert engine.preempted > 3
 
 
+@pytest.mark.parametrize("method", ["plain", "prompt-lookup"])
+def test_long_prompts_fill_the_passes_of_others(lm, method, monkeypatch):
+    """They are fed in parts: no pass is larger than the budget, the text that is being written goes on in every pass, and all
+    texts are those of each alone."""
+    long = PROMPTS[0] * 3
+    asks = [Ask(p, method=method, raw=True, max_tokens=12, ignore_eos=True) for p in ("nobody", long, long[9:])]
+    want = [texts(generate(lm, a)) for a in asks]
+    sizes, forward = [], type(lm.network).forward
+    monkeypatch.setattr(type(lm.network), "forward", lambda self, queries: (
+        sizes.append([len(q) for q in queries]), forward(self, queries))[1])
+    engine = Engine(lm, max_positions=24)
+    assert [texts(a) for a in engine.run([engine.submit(a) for a in asks])] == want
+    assert max(map(sum, sizes)) <= 24 and sum(sum(s) == 24 for s in sizes) >= 3
+    assert any(1 in s and max(s) > 8 for s in sizes)
+
+
 def test_a_request_on_hold_holds_no_cache_and_can_be_cancelled(lm, asks):
     engine = Engine(lm, max_cache_bytes=1)
     tickets = [engine.submit(a) for a in asks[:6]]

@@ -356,6 +356,21 @@ def test_a_request_that_takes_too_long_is_ended(lm):
         assert idle(served)
 
 
+def test_a_request_whose_turn_does_not_come_is_refused(lm):
+    with house.served({"tiny": lambda: lm}, limits=Limits(running=1, wait=0.05, cache=1)) as served, served.client() as client:
+        with ThreadPoolExecutor(3) as pool:
+            slow = pool.submit(client.post, "/v1/completions", json={**LONG, "max_tokens": 300, "n": 4, "method": "plain"})
+            while not served.worker._jobs:
+                time.sleep(0.01)
+            late = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2})
+            assert slow.result().status_code == 200
+        assert late.status_code == 503 and late.json()["error"]["code"] == "queue_timeout" and "retry-after" in late.headers
+        assert idle(served)
+        measured = client.get("/metrics").text
+        assert 'reason="waited"} 1.0' in measured and 'vllm:kv_cache_usage_perc{model_name="tiny"}' in measured
+        assert served.worker.engine._scheduler._positions == lm.costs.budget(1)
+
+
 def test_keys(lm):
     with house.served({"tiny": lambda: lm}, keys=("first-key-1", "second-key-2")) as served, served.client() as client:
         for path in ("/v1/models", "/metrics", "/methods"):

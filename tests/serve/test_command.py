@@ -33,7 +33,8 @@ def start(tmp_path, *args, **env):
 @pytest.mark.parametrize("args, says", [
     (("--host", "0.0.0.0"), "--without-key"), (("--port", "70000"), "65535"), (("--max-running", "0"), "running is 0"),
     (("--method", "nope"), "unknown"), (("--model", "a=zoo:tiny", "--model", "a=zoo:tiny"), "twice"),
-    (("--api-key-file", "/nonexistent"), "cannot be read"), (("--drain", "-1"), "drain"), (("--model", "zoo:none"), "zoo"),
+    (("--api-key-file", "/nonexistent"), "cannot be read"), (("--drain", "-1"), "drain"), (("--max-positions", "some"), "auto"),
+    (("--max-cache", "-1"), "max_cache"), (("--model", "zoo:none"), "zoo"),
 ], ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
 def test_what_it_refuses_to_begin_with(monkeypatch, capfd, args, says):
     monkeypatch.delenv("POLYDEC_API_KEY", raising=False)

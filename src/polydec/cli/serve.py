@@ -48,7 +48,10 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
           max_prompt: Annotated[int, Option(help="tokens of a prompt", rich_help_panel=LIMITS)] = 1 << 17,
           max_output: Annotated[int, Option(help="tokens of an answer", rich_help_panel=LIMITS)] = 4096,
           max_seconds: Annotated[float, Option(help="of a request, waiting included", rich_help_panel=LIMITS)] = 600.0,
-          max_positions: Annotated[int, Option(help="of one pass of the model", rich_help_panel=LIMITS)] = 4096) -> None:
+          max_wait: Annotated[float, Option(help="seconds that a request waits for its turn", rich_help_panel=LIMITS)] = 300.0,
+          max_cache: Annotated[int, Option(help="MiB of the caches of all requests; 0: no limit", rich_help_panel=LIMITS)] = 0,
+          max_positions: Annotated[str, Option(help="of one pass of the model; auto: from what passes cost on this machine",
+                                               rich_help_panel=LIMITS)] = "auto") -> None:
     """Serve models over HTTP: OpenAI's API under /v1, a page at /. SIGTERM lets requests under way end."""
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
@@ -65,13 +68,23 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
     whole("keep", keep, 0, 1024)
     if not 0 <= drain <= 3600:
         raise ValueError(f"drain is {drain:g}: it must lie in 0 to 3600 seconds")
-    limits = Limits(max_running, max_waiting, max_body, max_prompt, max_output, max_seconds, max_positions)
+    limits = Limits(max_running, max_waiting, max_body, max_prompt, max_output, max_seconds, _positions(max_positions),
+                    max_wait, whole("max_cache", max_cache, 0, 1 << 30) << 20)
     keys = read_keys(api_key_file, os.environ.get(KEY))
     check_address(host, keys, without_key)
     load = partial(_load, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, device=device, threads=threads, keep=keep,
                    method=method)
     app = create_app(_loaders(model or ["zoo:smollm2"], load), limits=limits, keys=keys, method=method, local=not without_key)
     run(app, listen(host, port), drain=drain)
+
+
+def _positions(given: str) -> int:
+    """--max-positions; 0 stands for auto."""
+    if given == "auto":
+        return 0
+    if not given.isdecimal() or int(given[:10]) < 1:
+        raise ValueError(f"max_positions is {given!r}: it must be auto or a whole number of at least 1")
+    return int(given[:10])
 
 
 def _loaders(models: list[str], load: Callable[[str], api.LM]) -> dict[str, Callable[[], api.LM]]:

@@ -1,7 +1,7 @@
 """What a coroutine may await: a forward pass, all of several coroutines, or the first of them."""
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,16 @@ Coro = Coroutine[Any, Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """One query to a model; `size` is how many positions it feeds (for the accounts)."""
+    """One query to a model; `size` is how many positions it feeds (for the accounts).
+
+    split: of a prompt, which can be fed in parts: its beginning, of at most so many positions (1 to size - 1), with the rest.
+    rest: what must be fed after this; what it gives is the answer.
+    """
     model: Model
     query: Any
     size: int
+    split: Callable[[int], Forward] | None = None
+    rest: Forward | None = None
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return (yield self)

@@ -83,6 +83,20 @@ def _forward(model: Model, group: Group) -> Answers:
     return answers, time.perf_counter() - start
 
 
+def _fill(prompts: Group, room: int) -> tuple[Group, Group]:
+    """As much of these as there is room for, first come first served; and what is left that was not begun."""
+    taken = Group()
+    for at, (task, f) in enumerate(prompts):
+        if f.size > room:
+            if room and f.split is not None:
+                taken.append((task, f.split(room)))
+                at += 1
+            return taken, prompts[at:]
+        taken.append((task, f))
+        room -= f.size
+    return taken, []
+
+
 class Scheduler:
     """`submit` and `cancel` may be called at any tick, also from inside a step (an observer, say).
 
@@ -90,7 +104,9 @@ class Scheduler:
     into one pass of the dearer target; a model that was passed over `patience` times runs all the same.
 
     positions: how many one pass takes at most, None for no limit: what is over waits for the next pass, first come first
-    served (a query that is larger than that runs alone). A pass that is interrupted (Ctrl-C) stays due and runs again.
+    served (a query that is larger than that runs all the same). Prompts fill the room that the others leave, in parts where
+    all of one does not fit, and an eighth of a pass is theirs whatever else waits (Sarathi-Serve, Agrawal et al. 2024). A
+    pass that is interrupted (Ctrl-C) stays due and runs again.
 
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
@@ -157,15 +173,20 @@ class Scheduler:
     def _due(self, model: Model) -> Group:
         """What the next pass of a model takes of those that wait for it; the others wait on."""
         group = self._waiting.pop(model)
-        if self._positions is None:
+        most = self._positions
+        if most is None or sum([f.size for _, f in group]) <= most:
             return group
+        prompts = [item for item in group if item[1].split is not None]
+        others = [item for item in group if item[1].split is None]
+        kept = max(1, most // 8) if prompts else 0
         count = size = 0
-        while count < len(group) and (not count or size + group[count][1].size <= self._positions):
-            size += group[count][1].size
+        while count < len(others) and (not count or size + others[count][1].size <= most - kept):
+            size += others[count][1].size
             count += 1
-        if count < len(group):
-            self._waiting[model] = group[count:]
-        return group[:count]
+        filled, left = _fill(prompts, max(kept, most - size))
+        if later := [*left, *others[count:]]:
+            self._waiting[model] = later
+        return [*others[:count], *filled]
 
     def _overlap(self, pool: Executor) -> bool:
         busy = [model for model, _ in self._running.values()]
@@ -182,7 +203,7 @@ class Scheduler:
             self._ready.extend((t, None, given) for t, _ in group)
             return
         self._passes += 1
-        each = seconds / sum([f.size for _, f in group])
+        each, later = seconds / sum([f.size for _, f in group]), Group()
         for (task, f), answer in zip(group, given):
             use = task.usage.get(model)
             if use is None:
@@ -191,7 +212,12 @@ class Scheduler:
                 use.passes, use.last = use.passes + 1, self._passes
             use.positions += f.size
             use.seconds += each * f.size
-            self._ready.append((task, answer, None))
+            if f.rest is None:
+                self._ready.append((task, answer, None))
+            else:                                 # the rest of a prompt goes on where it was: in front
+                later.append((task, f.rest))
+        if later:
+            self._waiting[model] = [*later, *self._waiting.get(model, ())]
 
     def _resume(self, task: Task, value: Any, error: BaseException | None) -> None:
         if task.done:

@@ -4,6 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MOST = 4096
+"""Positions of the largest pass that is thought of."""
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -29,6 +32,16 @@ class Costs:
         """Milliseconds that fall to one of `peers` requests which bring `rows` rows each to a pass, behind `context` tokens."""
         more = _at(self.more_ms, rows * peers) * context / 1000 if self.more_ms else 0.0
         return (_at(self.rows_ms, rows * peers) + more) / peers
+
+
+    def budget(self, answers: int, keep: float = 0.95) -> int:
+        """Positions of one pass, when `answers` are written at a time and prompts fill the passes up: as few as give `keep`
+        (above 0, below 1) of the positions a millisecond that the largest passes give, so that nobody waits longer for a
+        token than that needs; at least twice as many as answers, so that prompts get on, and at most MOST (Sarathi-Serve,
+        Agrawal et al. 2024: the token budget)."""
+        best = MOST / _at(self.rows_ms, MOST)
+        found = next((m for m in range(1, MOST) if m / _at(self.rows_ms, m) >= keep * best), MOST)
+        return min(MOST, max(found, 2 * answers))
 
 
 def _at(known: Sequence[float], m: int) -> float:

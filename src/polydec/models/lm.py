@@ -26,6 +26,10 @@ LEAST = 32
 """Tokens that a prompt must have in common with a live session's text for their cache entries to be shared."""
 
 
+PROMPT = 16
+"""Tokens without a row that is asked for, from which on a query is a prompt's."""
+
+
 class LM:
     """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
     caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once."""
@@ -102,6 +106,19 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _forward(network: Network, query: Query) -> Forward:
+    """A query, which passes may take in parts where it begins with much that nobody asks about: that is a prompt."""
+    free = min(query.rows, default=len(query) - 1)
+    if free < PROMPT or not network.tree or query.at is not None:
+        return Forward(network, query, len(query))
+
+    def split(most: int) -> Forward:
+        n = min(most, free)
+        return Forward(network, query.part(0, n), n, rest=_forward(network, query.part(n, len(query))))
+
+    return Forward(network, query, len(query), split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +350,7 @@ class LMSession:
         return answers
 
     async def _run(self, query: Query) -> Answer:
-        return await Forward(self._lm.network, query, len(query))
+        return await _forward(self._lm.network, query)
 
     def _scores(self, key: Any, want: Want) -> LogitScores:
         staged = self._staged
@@ -382,7 +399,8 @@ class LMSession:
             cache.stage(range(-1, len(token) - 1))
             cache.commit(range(len(token)))
         cache.stage(parent)
-        answer = await self._run(Query(cache, first, *_fed([*map(Entry, token), *entries], rows, want)))
+        query = Query(cache, first, *_fed([*map(Entry, token), *entries], rows, want))
+        answer = await self._run(query)
         if cache is self._cache:
             self._before = None
         return answer

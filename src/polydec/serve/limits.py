@@ -19,7 +19,9 @@ class Limits:
     prompt: Annotated[int, Within(1, 1 << 24), "tokens of a prompt"] = 1 << 17
     output: Annotated[int, Within(1, 1 << 24), "tokens of an answer"] = 4096
     seconds: Annotated[float, Within(0.001, 86400), "of a request, waiting included"] = 600.0
-    positions: Annotated[int, Within(1, 1 << 20), "of one pass of the model"] = 4096
+    positions: Annotated[int, Within(0, 1 << 20), "of one pass of the model; 0: from what passes cost on this machine"] = 0
+    wait: Annotated[float, Within(0.001, 86400), "seconds that a request waits for its turn; then it is a 503"] = 300.0
+    cache: Annotated[int, Within(0, 1 << 50), "bytes of the caches of all requests; 0: as much as they take"] = 0
 
     def __post_init__(self) -> None:
         for option in limits():

@@ -27,6 +27,9 @@ class Metrics:
 
         self.running = gauge("vllm:num_requests_running", "Requests that are being written")
         self.waiting = gauge("vllm:num_requests_waiting", "Requests that wait for their turn")
+        self.usage = gauge("vllm:kv_cache_usage_perc", "Share of the caches' limit that is taken, 0 to 1; 0 without a limit")
+        self.cached = gauge("polydec:kv_cache_bytes", "Bytes of the caches of all requests")
+        self.preempted = counter("vllm:num_preemptions", "Requests that were put on hold to make room")
         self.prompt_tokens = counter("vllm:prompt_tokens", "Tokens of prompts")
         self.generation_tokens = counter("vllm:generation_tokens", "Tokens written")
         self.success = counter("vllm:request_success", "Answers that ended", "finished_reason")

@@ -24,8 +24,11 @@ from polydec.serve.reply import News
 
 log = logging.getLogger("polydec.serve")
 
-LATE, LEFT, STOPPED = "late", "left", "stopped"
-"""Why a request was cut: it took too long, its client left, the server stops."""
+LATE, LEFT, STOPPED, WAITED = "late", "left", "stopped", "waited"
+"""Why a request was cut: it took too long, its client left, the server stops, its turn did not come."""
+
+EVERY = 0.25
+"""Seconds between two looks at how full the caches are."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,9 @@ class Answers:
 def _failure(job: Job, error: Exception | None, limits: Limits) -> Refusal:
     if job.cut == LATE:
         return Refusal(f"the request took longer than {limits.seconds:g} seconds", status=504, code="timeout")
+    if job.cut == WAITED:
+        return Refusal(f"the request waited longer than {limits.wait:g} seconds for its turn", status=503, code="queue_timeout",
+                       retry=5)
     if job.cut == STOPPED:
         return Refusal("the server stops", status=503, code="stopping", retry=5)
     if isinstance(error, ValueError):             # such as sampling rules that leave no token
@@ -102,13 +108,15 @@ class Worker:
     """One model. `start` and `cancel` are called in the event loop's thread."""
     def __init__(self, name: str, model: LM, limits: Limits, metrics: Metrics) -> None:
         self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
-        self.engine = Engine(model, max_running=limits.running, max_positions=limits.positions)
+        self.engine = Engine(model, max_running=limits.running, max_cache_bytes=limits.cache or None,
+                             max_positions=limits.positions or model.costs.budget(limits.running))
         self.answers = 0                          # under way: waiting, running, or being checked
         self.live: set[Job] = set()
         self._loop = asyncio.get_running_loop()
         self._planner = ThreadPoolExecutor(1, f"plan-{name}")
         self._orders = SimpleQueue[Callable[[], None] | None]()
         self._jobs: list[Job] = []                # the engine thread's
+        self._preempted, self._looked = 0, 0.0    # when the caches were looked at last
         self._took: deque[float] = deque(maxlen=32)       # seconds of the last requests
         self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
@@ -222,9 +230,9 @@ class Worker:
         for job in self._jobs:
             ticket = job.ticket
             assert ticket is not None
-            if now > job.deadline and not ticket.done and not job.cut:
-                job.cut = LATE
-                self.metrics.cut.labels(self.name, LATE).inc()
+            if not ticket.done and not job.cut and (why := self._overdue(job, ticket, now)):
+                job.cut = why
+                self.metrics.cut.labels(self.name, why).inc()
                 self.engine.cancel(ticket)
             if job.cut and not ticket.done:       # it was cut before its ticket was there
                 self.engine.cancel(ticket)
@@ -240,8 +248,25 @@ class Worker:
         self._jobs = [job for job in self._jobs if job.ticket is not None and not job.ticket.done]
         self.metrics.waiting.labels(self.name).set(waiting)
         self.metrics.running.labels(self.name).set(len(self._jobs) - waiting)
+        self._look(now)
         if out:
             self._send(out)
+
+    def _overdue(self, job: Job, ticket: Ticket, now: float) -> str:
+        """Why a request may not go on; empty: it may."""
+        if now > job.deadline:
+            return LATE
+        return WAITED if ticket.task is None and now > job.arrived + self.limits.wait else ""
+
+    def _look(self, now: float) -> None:
+        """Tell how full the caches are, from time to time and when nothing is under way."""
+        if self._jobs and now < self._looked + EVERY:
+            return
+        self._looked, cached = now, self.engine.cached
+        self.metrics.cached.labels(self.name).set(cached)
+        self.metrics.usage.labels(self.name).set(cached / self.limits.cache if self.limits.cache else 0.0)
+        self.metrics.preempted.labels(self.name).inc(self.engine.preempted - self._preempted)
+        self._preempted = self.engine.preempted
 
     def _send(self, out: list[tuple[Job, News | End]]) -> None:
         with suppress(RuntimeError):              # the loop has been closed: nobody waits any more
