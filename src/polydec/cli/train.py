@@ -113,10 +113,6 @@ def dparallel(out: Annotated[Path, typer.Option(help="directory to write (its st
                                                    seed))))
 
 
-def _names(tasks: str) -> tuple[str, ...]:
-    return tuple(t.strip() for t in tasks.split(",") if t.strip())
-
-
 @app.command()
 def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
           target: Annotated[str, typer.Option(help="the model to draft for: a name like --model's")] = "zoo:smollm2",

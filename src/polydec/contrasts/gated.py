@@ -17,7 +17,7 @@ class Gated:
     sqrt((V sum p^2 - 1) / (V - 1)) lies below the threshold: 1 for one token of probability 1, 0 for the uniform law; the
     standard deviation of p, freed of the vocabulary's size.
 
-    rule: a contrast of any kind; threshold: 0 (never unsure) to 2 (always, above 1).
+    rule: a contrast of two laws; threshold: 0 (never unsure) to 2 (always, above 1).
 
     Exact: the law is the definition; a pure function of the rows.
     Reduces to: the first law at threshold 0, `rule` at a threshold above 1. Raises ValueError outside the range.
@@ -26,15 +26,14 @@ class Gated:
     """
     rule: Any
     threshold: float = 0.8
+    laws: ClassVar[int] = 1
     gated: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.rule.laws != self.laws:
+            raise ValueError(f"rule is {type(self.rule).__name__}: a gate stands before a contrast of two laws")
         if not 0.0 <= self.threshold <= 2.0:
             raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 2")
-
-    @property
-    def laws(self) -> int:
-        return self.rule.laws
 
     def opens(self, logp_V: Tensor) -> bool:
         return sureness(logp_V) < self.threshold

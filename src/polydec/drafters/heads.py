@@ -63,7 +63,8 @@ class FromHeads:
 class HeadLaws:
     """The laws at the nodes of a draft. Where heads read no tokens, nodes of a level share one."""
     def __init__(self, weights: Stepped, known: StateGuess) -> None:
-        state = known.true_H[None] if known.tip is None else known.tip.hidden_RH  # pyright: ignore[reportOptionalSubscript]
+        state = known.tip.hidden_RH if known.tip is not None else None if known.true_H is None else known.true_H[None]
+        assert state is not None, "a draft is asked for before the target has read the prompt"
         self._weights, self._laws, self._carry = weights, StateLaws(known.session), {-1: weights.start(state)[0]}
 
     async def score(self, draft: Draft, want: Want) -> Scores:

@@ -293,7 +293,7 @@ def read(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[Config, M
     """A config.json and its tensors as the skeleton has them. Raises ValueError of one sentence where the config is of another
     family, lacks a field or does not fit the weights: told by names and shapes, before anything is read or made room for."""
     kind = c.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"model_type is {kind!r}: this network runs {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     fields.check_config(c, weights)

@@ -128,7 +128,7 @@ class GGUF(Mapping[str, Tensor]):
             raise ValueError(f"{self.path} lacks the field {key}")
         return self.fields.get(key, *default)
 
-    @cached_property
+    @property
     def architecture(self) -> str:
         name = self.field("general.architecture")
         if not isinstance(name, str) or name not in ARCHITECTURES:
@@ -203,7 +203,7 @@ class GGUF(Mapping[str, Tensor]):
         """Rows [first, stop) of a tensor, by its Hugging Face name; its leading sides count as one."""
         entry = self.entries[self._names[name]]
         if len(entry.shape) < 2:
-            size = (entry.stop - entry.start) // entry.shape[0]
+            size = (entry.stop - entry.start) // math.prod(entry.shape)
             return replace(entry, shape=(stop - first,), start=entry.start + first * size, stop=entry.start + stop * size)
         size = (entry.stop - entry.start) // math.prod(entry.shape[:-1])
         return replace(entry, shape=(stop - first, entry.shape[-1]), start=entry.start + first * size,

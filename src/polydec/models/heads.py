@@ -91,7 +91,7 @@ def merged(step: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
     for k in sorted({k for k, *_ in queries}):
         mine = [i for i, (head, *_) in enumerate(queries) if head == k]
         sizes = [len(queries[i][1]) for i in mine]
-        both = step(k, *(torch.cat([queries[i][part] for i in mine]) for part in (1, 2)))
+        both = step(k, torch.cat([queries[i][1] for i in mine]), torch.cat([queries[i][2] for i in mine]))
         for i, carry, state in zip(mine, both[0].split(sizes), both[1].split(sizes), strict=True):
             out[i] = carry, state
     return out

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -17,15 +17,10 @@ SILENT, ROW = Want(law=Reads.NOTHING), Want()
 
 class Contrasting(Protocol):
     """What becomes of the rows of several laws: a pure function of them, and of nothing else."""
-    @property
-    def laws(self) -> int:
-        """How many others there are beside the first."""
-        ...
-
-    @property
-    def gated(self) -> bool:
-        """Whether there are rows of the first law at which the others are not asked (see `opens`)."""
-        ...
+    laws: ClassVar[int]
+    """How many others there are beside the first."""
+    gated: ClassVar[bool]
+    """Whether there are rows of the first law at which the others are not asked (see `opens`)."""
 
     def opens(self, logp_V: Tensor) -> bool:
         """Whether the others are asked where the first law has this row; else the row stands as it is."""

@@ -84,8 +84,13 @@ class LayerStudent(Student):
                 slots = rows.shape[1] // T
                 at_T = torch.arange(T) * slots + slots - 1
                 rows, out = rows[:, at_T], out[:, at_T]
-            above, made = (None if t is None else t.view(B, T, -1) for t in model.read(k, true, out.flatten(0, 1)))
-            yield (above, self.speak(model, rows, out)) if made is None else (made, self.shown.logits(made))
+            stands, guessed = model.read(k, true, out.flatten(0, 1))
+            above = stands.view(B, T, -1)
+            if guessed is None:                   # it has a head of its own
+                yield above, self.speak(model, rows, out)
+            else:
+                made = guessed.view(B, T, -1)
+                yield made, self.shown.logits(made)
 
     def speak(self, model: Any, rows_BTS: Tensor, out_BTH: Tensor) -> Tensor:
         """Logits of a head of its own, whose norm goes over what the layer read beside the stream as well."""

@@ -42,7 +42,7 @@ class Predicted:
         if not look.ends:
             return None
         filled = {p for p, _ in edit.write}
-        likeliest: list[int] = look.logp_RV.argmax(-1).tolist()
+        likeliest = [int(x) for x in look.logp_RV.argmax(-1)]
         ends = [i for i, x in enumerate(likeliest) if x in look.ends and look.rows[i] not in filled]
         if not ends:
             return None

@@ -41,4 +41,4 @@ def drawn(look: Look, rng: Rng) -> tuple[Look, tuple[int, ...], Tensor]:
 
 def surest(score_R: Tensor, bar: float) -> set[int]:
     """The best one, and all of at least `bar`."""
-    return {*best(score_R, 1), *(i for i, c in enumerate(score_R.tolist()) if c >= bar)}
+    return {*best(score_R, 1), *(i for i, c in enumerate(score_R) if float(c) >= bar)}
