@@ -125,7 +125,7 @@ def test_methods(polydec):
 
 def test_methods_are_found_by_words(polydec):
     assert polydec("methods", "2404.16710")[1].startswith("layerskip:")
-    assert polydec("methods", "eagle-2")[1].startswith("eagle-2-tree:")
+    assert polydec("methods", "eagle-2")[1].startswith("eagle-2:")
     assert polydec("methods", "draft", "&", "verify")[1].startswith("draft-and-verify:")
     code, out, _ = polydec("methods", "token", "tree", "--json")
     found = [r["name"] for r in json.loads(out)]

@@ -14,7 +14,8 @@ from polydec.testing.examples import SHAPERS, bend, decoder, example
 from polydec.testing.toy import toy
 from polydec.trees.static import Static
 
-OTHERS = {"search", "rollouts"}                    # they have contracts of their own: test_search.py, test_rollouts.py
+# they have contracts of their own: test_search.py, test_rollouts.py, tests/families/test_particles.py
+OTHERS = {"search", "rollouts", "constraint"}
 
 
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))

@@ -8,7 +8,7 @@ from polydec.core.types import Exactness
 from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.eagle import FromEagle
 from polydec.families.ar.speculative import Speculative
-from polydec.kit import Kit, Trained
+from polydec.kit import LAYERS, Kit, Trained
 from polydec.models.eagle3 import Eagle3
 from polydec.options import Within
 from polydec.policies.fixed import Fixed
@@ -21,7 +21,7 @@ CARD = Card(
     source="Li et al., EAGLE-3: scaling up inference acceleration of large language models via training-time test, 2025",
     reduces_to="plain at depth 0",
     parent="eagle-2", home="a target that is used long enough to train the layer for it",
-    needs=(Trained(Eagle3),), needs_training=True, arxiv="2503.01840",
+    needs=(LAYERS, Trained(Eagle3)), needs_training=True, arxiv="2503.01840",
 )
 
 

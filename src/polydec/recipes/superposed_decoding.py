@@ -28,7 +28,7 @@ def build(
     kit: Kit, *,
     width: Annotated[int, Within(1, 64), "texts that are kept"] = 3,
     temperature: Annotated[float, Above(0), "of the shared law"] = 0.06,
-    kept: Annotated[int, Within(1, 4096), "likeliest tokens that may follow, at least width"] = 9,
+    kept: Annotated[int, Within(1, 4096), "likeliest tokens that may follow: at least width, at most all there are"] = 9,
     alpha: Annotated[float, Within(0, 1), "share of the n-gram table in a score"] = 0.54,
 ) -> Superposed:
     return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))

@@ -142,7 +142,7 @@ def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
     for d in drawn:
         said = point.text.decode(d.output_ids)
         ends = [i for i, x in enumerate(d.output_ids) if x == line_break or x in eos]
-        behind_NH = states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[len(d.prompt_ids):]
+        behind_NH = states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[0][len(d.prompt_ids):]
         for i, yes in zip(ends, problems.labels(d.problem, said), strict=False):
             state.append(behind_NH[i])
             right.append(yes)
