@@ -2,6 +2,7 @@
 import gzip
 import io
 import json
+import random
 import os
 import subprocess
 import sys
@@ -226,12 +227,13 @@ def test_a_trace_is_shown(polydec, traced):
 def test_damaged_traces_are_one_sentence(polydec, traced, tmp_path):
     path, lines = tmp_path / "t.jsonl", traced.read_text().split("\n")
     wrong = (None, 3, -1, 2 ** 70, "x", [], {}, [None], [[1, "\x1b"]], {"a": 1}, [3, 3, 3], 1.5)
-    for line in {json.loads(x)["event"]: x for x in lines if x}.values():
-        good = json.loads(line)
-        for bad in [{**good, k: w} for k in good for w in wrong] + [{k: v for k, v in good.items() if k != x} for x in good]:
-            path.write_text("\n".join([json.dumps(bad), *lines]))
-            answer = polydec("trace", "show", str(path))
-            assert answer[0] == 0 or refused(answer)
+    events = [json.loads(line) for line in {json.loads(x)["event"]: x for x in lines if x}.values()]
+    damaged = [{**good, k: w} for good in events for k in good for w in wrong]
+    lacking = [{k: v for k, v in good.items() if k != x} for good in events for x in good]
+    for bad in [*random.Random(0).sample(damaged, 60), *lacking]:
+        path.write_text("\n".join([json.dumps(bad), *lines]))
+        answer = polydec("trace", "show", str(path))
+        assert answer[0] == 0 or refused(answer)
     for text in ("", "\n", "[]\n[]", "[" * 10_000 + "\n", "\xff", '{"event": "\x1b[2J"}\n\n'):
         path.write_text(text, encoding="latin-1")
         refused(polydec("trace", "show", str(path)))
