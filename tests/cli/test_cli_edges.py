@@ -2,8 +2,8 @@
 import gzip
 import io
 import json
-import random
 import os
+import random
 import subprocess
 import sys
 

@@ -24,7 +24,8 @@ def mixed(law, small, names, seed, most=24):
     jobs = []
     for i, name in enumerate(names):
         choice = 0 if registry.get(name).CARD.kind == "search" else i      # of a search it is a rank, which has an end
-        jobs.append((decoder(name, law, small), Request(PROMPTS[(seed + i) % 4], most - i % (most - 4), seed=seed, choice=choice)))
+        request = Request(PROMPTS[(seed + i) % 4], most - i % (most - 4), seed=seed, choice=choice)
+        jobs.append((decoder(name, law, small), request))
     alone = [run([answer_one(d, r)])[0].token_ids for d, r in jobs]
     together = [r.token_ids for r in run([answer_one(d, r) for d, r in jobs])]
     return alone, together
