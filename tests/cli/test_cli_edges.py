@@ -239,3 +239,11 @@ def test_damaged_traces_are_one_sentence(polydec, traced, tmp_path):
         refused(polydec("trace", "show", str(path)))
     path.write_text("\n".join(lines[:9]) + '\n{"event": "Veri')       # as an interruption leaves it
     assert polydec("trace", "show", str(path))[0] == 0
+
+
+@pytest.mark.parametrize("flags", [("--model", "~nosuchuser"), ("--draft", "~nosuchuser"), ("--with", "~nosuchuser/x"),
+                                   ("--ngrams", "~nosuchuser")])
+def test_homes_of_nobody(polydec, model, tmp_path, flags):
+    (tmp_path / "p.jsonl").write_text('{"prompt": "The tall baker"}\n')
+    for command in (("generate", "x"), ("verify", "--data", str(tmp_path / "p.jsonl"))):
+        refused(polydec(*command, "--model", model, *flags))

@@ -29,7 +29,7 @@ MODULES = {m.KIND.name: m for m in (
 def read(name: str) -> Any:
     """The artefact in a directory (or `zoo:NAME`). Raises ValueError with one sentence where there is none, or none of a known
     kind."""
-    where = Path(zoo.resolve(name)) if name.startswith("zoo:") else Path(name).expanduser()
+    where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
     if not (where / artefact.CONFIG).is_file():
         raise ValueError(edge.sentence(f"{name!r} holds no {artefact.CONFIG}: give a directory that `polydec train` made"))
     said = edge.read_json(where / artefact.CONFIG).get("polydec")

@@ -181,7 +181,7 @@ def find(name: str) -> Path:
         raise ValueError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
     if name.startswith("zoo:"):
         return zoo.resolve(name)
-    path = Path(name).expanduser()
+    path = edge.at_home(name)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ValueError(f"{name} is a directory without a config.json: it holds no checkpoint")

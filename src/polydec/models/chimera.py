@@ -102,7 +102,7 @@ def save(path: str | Path, chimera: Chimera, about: Mapping[str, Any]) -> None:
 
 def load(path: str | Path) -> Chimera:
     """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
-    path = Path(path).expanduser()
+    path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(EagleFields, config, artefact.CONFIG)

@@ -111,7 +111,7 @@ def save(path: str | Path, clover: Clover, about: Mapping[str, Any]) -> None:
 
 def load(path: str | Path) -> Clover:
     """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
-    path = Path(path).expanduser()
+    path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(CloverFields, config, artefact.CONFIG)

@@ -89,7 +89,7 @@ def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any]) -> None:
 
 def load(path: str | Path) -> Eagle:
     """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
-    path = Path(path).expanduser()
+    path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(EagleFields, config, artefact.CONFIG)

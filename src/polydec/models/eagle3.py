@@ -94,7 +94,7 @@ def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
 
 def load(path: str | Path) -> Eagle3:
     """The drafter in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
-    path = Path(path).expanduser()
+    path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(Eagle3Fields, config, artefact.CONFIG)

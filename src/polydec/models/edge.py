@@ -60,3 +60,12 @@ def own_code(path: Path) -> str:
     if not path.is_file() or "auto_map" not in read_json(path):
         return ""
     return f"{path.name} names code of its own (auto_map): code that a checkpoint brings is never run"
+
+
+def at_home(name: str | Path) -> Path:
+    """The path of this name, in which `~` is the user's home and `~who` that of another one. Raises ValueError where there is
+    no such user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise ValueError(sentence(f"{str(name)!r} begins with ~ and no user of that name is known here")) from None

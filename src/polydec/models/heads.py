@@ -137,7 +137,7 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
 
 def load(path: str | Path) -> Heads:
     """The heads in a directory that `save` wrote. Raises ValueError where there are none, or they are damaged."""
-    path = Path(path).expanduser()
+    path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(HeadsFields, config, artefact.CONFIG)

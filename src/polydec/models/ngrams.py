@@ -99,7 +99,7 @@ def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
 
 def load(name: str) -> NGrams:
     """The table in a directory, or of a `zoo:NAME`. Raises ValueError where there is none, or it is damaged."""
-    path = zoo.resolve(name) if name.startswith("zoo:") else Path(name).expanduser()
+    path = zoo.resolve(name) if name.startswith("zoo:") else edge.at_home(name)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(NGramFields, config, artefact.CONFIG)

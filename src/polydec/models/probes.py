@@ -77,7 +77,7 @@ def save(path: str | Path, probes: Probes, about: Mapping[str, Any]) -> None:
 
 def load(path: str | Path) -> Probes:
     """The probes in a directory that `save` wrote. Raises ValueError where there are none, or they are damaged."""
-    path = Path(path).expanduser()
+    path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(ProbeFields, config, artefact.CONFIG)

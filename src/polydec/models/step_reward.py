@@ -78,7 +78,7 @@ def save(path: str | Path, reward: StepReward, about: Mapping[str, Any]) -> None
 
 def load(path: str | Path) -> StepReward:
     """The one in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
-    config, t = artefact.read(Path(path).expanduser(), KIND)
+    config, t = artefact.read(edge.at_home(path), KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(StepRewardFields, config, artefact.CONFIG)
 

@@ -82,7 +82,7 @@ def load(path: str | Path | None) -> StopHead:
     """The head in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
     if path is None:
         raise ValueError("head is none: name the directory of a stop head (`polydec train stop-head` makes one)")
-    path = Path(path).expanduser()
+    path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(StopHeadFields, config, artefact.CONFIG)

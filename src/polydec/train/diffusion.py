@@ -127,7 +127,7 @@ def begun(spec: DiffusionSpec) -> Student:
         shape = Shape(size + 1, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, spec.length)
         network = Llama(shape, seed=spec.seed)
     else:
-        path = Path(zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start).expanduser()
+        path = edge.at_home(zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start)
         with edge.reading(f"start is {str(path)!r}: it cannot be read"):
             config, weights = edge.read_json(path / "config.json"), load_file(str(path / "model.safetensors"))
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
