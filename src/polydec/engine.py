@@ -237,8 +237,7 @@ class Engine:
         with self._lock:
             self._admit()
             more = self._scheduler.step()
-            self._running = [t for t in self._running if not t.done]
-            self._held = [t for t in self._held if not t.done]
+            self._forget_done()
             self._make_room()
             return more or bool(self._waiting or self._held)
 
@@ -301,6 +300,11 @@ class Engine:
                 ticket.cancelled = True
                 if ticket.task is not None:
                     self._scheduler.cancel(ticket.task)
+                self._forget_done()
+
+    def _forget_done(self) -> None:
+        self._running = [t for t in self._running if not t.done]
+        self._held = [t for t in self._held if not t.done]
 
     def _own(self, ticket: Ticket) -> None:
         if ticket.engine is not self:

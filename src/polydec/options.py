@@ -409,3 +409,17 @@ _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     Mapping: lambda each: {"type": "object", "propertyNames": {"pattern": "^[0-9]+$"},
                            "additionalProperties": {"type": "number", **each}},
 }
+
+
+def at_least_one(of: object, *names: str) -> None:
+    """Raises ValueError that names the first of these fields of `of` which is below 1."""
+    for name in names:
+        if getattr(of, name) < 1:
+            raise ValueError(f"{name} is {getattr(of, name)}: it must be at least 1")
+
+
+def above_zero(of: object, *names: str) -> None:
+    """Raises ValueError that names the first of these fields of `of` which is not above 0 (NaN is not)."""
+    for name in names:
+        if not getattr(of, name) > 0:
+            raise ValueError(f"{name} is {getattr(of, name)}: it must be above 0")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,10 +11,26 @@ from rich.table import Table
 
 app = typer.Typer(help="Train language models and drafts; an interrupted run goes on where it was.", no_args_is_help=True)
 
+# flags that several commands have
+Resumed = Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")]
+Kept = Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")]
+Target = Annotated[str, typer.Option(help="the target: a name like --model's")]
+SmallDraft = Annotated[str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")]
+Prompts = Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")]
+Texts = Annotated[Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")]
+Samples = Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")]
+Each = Annotated[int, typer.Option(help="prompts of each kind that the target answers")]
+Longest = Annotated[int, typer.Option(help="of an answer")]
+Steps = Annotated[int, typer.Option(help="optimiser steps")]
+Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
+Rate = Annotated[float, typer.Option(help="highest learning rate")]
+Seed = Annotated[int, typer.Option(help="names the randomness")]
+Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
+
 
 @app.command()
-def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
-       data: Annotated[Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+def lm(out: Resumed,
+       data: Texts = None,
        preset: Annotated[str, typer.Option(help="tiny or tiny-draft")] = "tiny",
        steps: Annotated[int | None, typer.Option(help="optimiser steps (default: the preset's)")] = None,
        tokenizer: Annotated[Path | None, typer.Option(help="directory whose tokenizer to use (default: train one)")] = None,
@@ -24,9 +40,9 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
        layers: Annotated[int | None, typer.Option(help="first layers of --start, or more, that begin as identities")] = None,
        early_exit: Annotated[float, typer.Option(help="scale of the early-exit loss, 0 (off) to 1")] = 0.0,
        layer_dropout: Annotated[float, typer.Option(help="how often the last layer is left out, 0 to 0.5")] = 0.0,
-       seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
+       seed: Seed = 0,
        compiled: Annotated[bool, typer.Option("--compile", help="torch.compile (needs a C++ compiler)")] = False,
-       json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
+       json_: Json = False) -> None:
     """Train a small language model from text: tokenizer, packing, schedule, held-out bits per byte beside a 5-gram."""
     from polydec.train.exits import Depths
     from polydec.train.lm import LMSpec, train_lm  # heavy, and of no use to the other commands
@@ -52,10 +68,10 @@ def lm(out: Annotated[Path, typer.Option(help="directory to write (its state.pt 
 
 
 @app.command()
-def diffusion(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
+def diffusion(out: Resumed,
               tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots, fill, shuffle, sums, pick, count, chain")]
               = "copy,slots,fill,pick,count",
-              steps: Annotated[int, typer.Option(help="optimiser steps")] = 4000,
+              steps: Steps = 4000,
               rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
               shortest: Annotated[int, typer.Option(help="positions of the shortest rows, task and answer together")] = 27,
               length: Annotated[int, typer.Option(help="positions of the longest rows, which is the model's context")] = 32,
@@ -68,8 +84,8 @@ def diffusion(out: Annotated[Path, typer.Option(help="directory to write (its st
               shifted: Annotated[bool, typer.Option(help="a position's law is read one before it, as in Dream")] = False,
               block: Annotated[int, typer.Option(help="block-causal, in blocks of so many positions (0: not)")] = 0,
               causal: Annotated[bool, typer.Option(help="an autoregressive model of the same tasks, to compare")] = False,
-              seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
-              json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
+              seed: Seed = 0,
+              json_: Json = False) -> None:
     """Train a small masked-diffusion model on tasks that are generated; says how long it will take."""
     from polydec.train.diffusion import DiffusionSpec, train_diffusion
     result = train_diffusion(DiffusionSpec(str(out), _names(tasks), steps, rows, shortest, length, width, layers, seed, rate,
@@ -88,15 +104,15 @@ def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
             each: Annotated[int, typer.Option(help="answers of each task")] = 60,
             max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
             block: Annotated[int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")] = 14,
-            steps: Annotated[int, typer.Option(help="optimiser steps")] = 2000,
-            seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+            steps: Steps = 2000,
+            seed: Seed = 0) -> None:
     """Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object."""
     from polydec.train.filter import FilterSpec, train_filter
     print(json.dumps(train_filter(FilterSpec(str(out), target, _names(tasks), each, max_tokens, block, steps, seed=seed))))
 
 
 @app.command()
-def dparallel(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
+def dparallel(out: Resumed,
               target: Annotated[str, typer.Option(help="a masked-diffusion model of ours, which is begun with")]
               = "zoo:diffusion",
               tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,pick,count",
@@ -104,9 +120,9 @@ def dparallel(out: Annotated[Path, typer.Option(help="directory to write (its st
               max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
               beta: Annotated[float, typer.Option(help="weight of the entropy (0: its own answers only)")] = 2.0,
               rows: Annotated[int, typer.Option(help="answers a step")] = 32,
-              steps: Annotated[int, typer.Option(help="optimiser steps")] = 300,
-              rate: Annotated[float, typer.Option(help="highest learning rate")] = 5e-4,
-              seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+              steps: Steps = 300,
+              rate: Rate = 5e-4,
+              seed: Seed = 0) -> None:
     """Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object."""
     from polydec.train.dparallel import DParallelSpec, train_dparallel
     print(json.dumps(train_dparallel(DParallelSpec(str(out), target, _names(tasks), each, max_tokens, beta, rows, steps, rate,
@@ -114,12 +130,12 @@ def dparallel(out: Annotated[Path, typer.Option(help="directory to write (its st
 
 
 @app.command()
-def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+def draft(out: Kept,
           target: Annotated[str, typer.Option(help="the model to draft for: a name like --model's")] = "zoo:smollm2",
-          data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
-          text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
-          each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 300,
-          max_tokens: Annotated[int, typer.Option(help="of an answer")] = 256,
+          data: Prompts = None,
+          text: Samples = None,
+          each: Each = 300,
+          max_tokens: Longest = 256,
           divergence: Annotated[str, typer.Option(help="fkl, rkl, jsd or tvd")] = "fkl",
           beta: Annotated[float, typer.Option(help="of jsd")] = 0.5,
           policy: Annotated[str, typer.Option(help="whose text: target, on-policy or mixed")] = "target",
@@ -129,8 +145,8 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
           tokens: Annotated[int, typer.Option(help="how many tokens it can propose (0: all)")] = 8192,
           layers: Annotated[int, typer.Option(help="of the draft")] = 1,
           width: Annotated[int, typer.Option(help="hidden width (0: the target's)")] = 0,
-          steps: Annotated[int, typer.Option(help="optimiser steps")] = 600,
-          seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+          steps: Steps = 600,
+          seed: Seed = 0) -> None:
     """Distil a small draft from a target (DistillSpec); prints what was measured as one JSON object."""
     from polydec.train.draft import DraftSpec, train_draft
     pairs = tuple((kind.strip(), name.strip()) for kind, _, name in (t.partition("=") for t in tasks.split(",") if t.strip()))
@@ -143,16 +159,16 @@ def draft(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
 
 
 @app.command()
-def ngrams(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+def ngrams(out: Kept,
            target: Annotated[str, typer.Option(help="the model whose text to count: a name like --model's")] = "zoo:smollm2",
-           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
-           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
-           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 300,
-           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 160,
+           data: Prompts = None,
+           text: Samples = None,
+           each: Each = 300,
+           max_tokens: Longest = 160,
            order: Annotated[int, typer.Option(help="tokens of the longest context, 1 to 8")] = 4,
            top: Annotated[int, typer.Option(help="next tokens kept of each context, 1 to 16")] = 3,
            least: Annotated[int, typer.Option(help="in how many answers a context must stand")] = 2,
-           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+           seed: Seed = 0) -> None:
     """Count what a target writes, as a draft that costs no pass; prints what was measured as one JSON object."""
     from polydec.train.ngrams import NGramSpec, train_ngrams
     print(json.dumps(train_ngrams(NGramSpec(str(out), target, None if data is None else str(data),
@@ -161,20 +177,20 @@ def ngrams(out: Annotated[Path, typer.Option(help="directory to write; text.json
 
 
 @app.command("stop-head")
-def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
-              target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:smollm2",
-              draft_: Annotated[str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")] = None,
-              data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
-              text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
-              each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 30,
-              max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+def stop_head(out: Kept,
+              target: Target = "zoo:smollm2",
+              draft_: SmallDraft = None,
+              data: Prompts = None,
+              text: Samples = None,
+              each: Each = 30,
+              max_tokens: Longest = 128,
               temperature: Annotated[float, typer.Option(help="at which the head will be used (0: greedy)")] = 1.0,
               mixing: Annotated[float, typer.Option(help="share of the target's own tokens in what the draft reads")] = 0.15,
               weight: Annotated[float, typer.Option(help="of rejections in the loss")] = 6.0,
               depth: Annotated[int, typer.Option(help="blocks of the head")] = 3,
               tied: Annotated[bool, typer.Option(help="one block, applied depth times (as the authors' code has it)")] = False,
-              steps: Annotated[int, typer.Option(help="optimiser steps")] = 400,
-              seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+              steps: Steps = 400,
+              seed: Seed = 0) -> None:
     """Train the head that ends drafts for specdec-plus-plus; prints what was measured as one JSON object."""
     from polydec.train.stop_head import StopHeadSpec, train_stop_head
     spec = StopHeadSpec(out=str(out), target=target, draft=draft_, data=None if data is None else str(data), each=each,
@@ -184,80 +200,71 @@ def stop_head(out: Annotated[Path, typer.Option(help="directory to write; text.j
 
 
 @app.command()
-def heads(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+def heads(out: Kept,
           kind: Annotated[str, typer.Option(help="medusa, hydra, hydra++ or clover")] = "medusa",
-          target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
-          data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
-          text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
-          each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
-          max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+          target: Target = "zoo:tiny",
+          data: Prompts = None,
+          text: Samples = None,
+          each: Each = 60,
+          max_tokens: Longest = 128,
           levels: Annotated[int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")] = 0,
-          steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
-          length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
-          rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
-          seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+          steps: Steps = 500,
+          length: Piece = 48,
+          rate: Rate = 2e-3,
+          seed: Seed = 0) -> None:
     """Train draft heads on the target's last state; prints what was measured as one JSON object."""
-    from polydec.train.states import StatesSpec, train_states
-    print(json.dumps(train_states(StatesSpec(
-        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
-        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, steps=steps, length=length,
-        rate=rate, seed=seed))))
+    _on_states(kind=kind, out=out, target=target, data=data, text=text, each=each, max_tokens=max_tokens, levels=levels,
+               steps=steps, length=length, rate=rate, seed=seed)
 
 
 @app.command()
-def eagle(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+def eagle(out: Kept,
           kind: Annotated[str, typer.Option(help="eagle, eagle-3 or chimera")] = "eagle",
-          target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
-          data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
-          text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
-          each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
-          max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+          target: Target = "zoo:tiny",
+          data: Prompts = None,
+          text: Samples = None,
+          each: Each = 60,
+          max_tokens: Longest = 128,
           levels: Annotated[int, typer.Option(help="levels that training unrolls (0: as the kind has it)")] = 0,
           tokens: Annotated[int, typer.Option(help="tokens of a head of its own (eagle-3; 0: all)")] = 0,
-          steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
-          length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
-          rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
-          seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+          steps: Steps = 500,
+          length: Piece = 48,
+          rate: Rate = 2e-3,
+          seed: Seed = 0) -> None:
     """Train a layer with a cache of its own on the target's states; prints what was measured as one JSON object."""
-    from polydec.train.states import StatesSpec, train_states
-    print(json.dumps(train_states(StatesSpec(
-        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
-        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, tokens=tokens, steps=steps,
-        length=length, rate=rate, seed=seed))))
+    _on_states(kind=kind, out=out, target=target, data=data, text=text, each=each, max_tokens=max_tokens, levels=levels,
+               tokens=tokens, steps=steps, length=length, rate=rate, seed=seed)
 
 
 @app.command()
-def probes(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+def probes(out: Kept,
            kind: Annotated[str, typer.Option(help="ppd, hidden-transfer or lud")] = "ppd",
-           target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
-           data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
-           text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
-           each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 60,
-           max_tokens: Annotated[int, typer.Option(help="of an answer")] = 128,
+           target: Target = "zoo:tiny",
+           data: Prompts = None,
+           text: Samples = None,
+           each: Each = 60,
+           max_tokens: Longest = 128,
            levels: Annotated[int, typer.Option("--probes", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")] = 0,
-           steps: Annotated[int, typer.Option(help="optimiser steps")] = 500,
-           length: Annotated[int, typer.Option(help="tokens of a piece of text")] = 48,
-           rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
-           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+           steps: Steps = 500,
+           length: Piece = 48,
+           rate: Rate = 2e-3,
+           seed: Seed = 0) -> None:
     """Train probes that ride in the target's own pass; prints what was measured as one JSON object."""
-    from polydec.train.states import StatesSpec, train_states
-    print(json.dumps(train_states(StatesSpec(
-        out=str(out), kind=kind, target=target, data=None if data is None else str(data),
-        text=None if text is None else str(text), each=each, max_tokens=max_tokens, levels=levels, steps=steps,
-        length=length, rate=rate, seed=seed))))
+    _on_states(kind=kind, out=out, target=target, data=data, text=text, each=each, max_tokens=max_tokens, levels=levels,
+               steps=steps, length=length, rate=rate, seed=seed)
 
 
 @app.command()
-def judge(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
-          target: Annotated[str, typer.Option(help="the target: a name like --model's")] = "zoo:tiny",
-          draft_: Annotated[str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")] = None,
-          data: Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")] = None,
-          text: Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")] = None,
-          each: Annotated[int, typer.Option(help="prompts of each kind that the target answers")] = 30,
-          max_tokens: Annotated[int, typer.Option(help="of an answer")] = 96,
+def judge(out: Kept,
+          target: Target = "zoo:tiny",
+          draft_: SmallDraft = None,
+          data: Prompts = None,
+          text: Samples = None,
+          each: Each = 30,
+          max_tokens: Longest = 96,
           tries: Annotated[int, typer.Option(help="drafted tokens that are tried in each answer")] = 4,
-          steps: Annotated[int, typer.Option(help="optimiser steps")] = 300,
-          seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+          steps: Steps = 300,
+          seed: Seed = 0) -> None:
     """Train the probe that keeps right tokens for judge-decoding; prints what was measured as one JSON object."""
     from polydec.train.judge import JudgeSpec, train_judge
     print(json.dumps(train_judge(JudgeSpec(
@@ -268,13 +275,13 @@ def judge(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl
 @app.command("sorted")
 def nested(out: Annotated[Path, typer.Option(help="directory to write")],
            target: Annotated[str, typer.Option(help="directory or zoo:NAME that the draft begins with")] = "zoo:tiny",
-           data: Annotated[Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")] = None,
+           data: Texts = None,
            layers: Annotated[int, typer.Option(help="of the draft (0: half the target's)")] = 0,
            width: Annotated[int, typer.Option(help="of the draft (0: the target's, begun with its first layers)")] = 0,
            exits: Annotated[str, typer.Option(help="depths that serve (default: half, three quarters, all)")] = "",
            distil: Annotated[bool, typer.Option(help="learn the target's laws, not the text's tokens")] = True,
-           steps: Annotated[int, typer.Option(help="optimiser steps")] = 400,
-           seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+           steps: Steps = 400,
+           seed: Seed = 0) -> None:
     """Train one draft that serves at half, three quarters and all of its layers (S2D)."""
     from polydec.train.sorted import SortedSpec, train_sorted
     try:
@@ -287,14 +294,14 @@ def nested(out: Annotated[Path, typer.Option(help="directory to write")],
 
 
 @app.command()
-def reasoner(out: Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")],
+def reasoner(out: Resumed,
              kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-             steps: Annotated[int, typer.Option(help="optimiser steps")] = 4000,
+             steps: Steps = 4000,
              rows: Annotated[int, typer.Option(help="rows of problems a step")] = 8,
              width: Annotated[int, typer.Option(help="of the network")] = 128,
              layers: Annotated[int, typer.Option(help="of the network")] = 4,
-             seed: Annotated[int, typer.Option(help="names the randomness")] = 0,
-             json_: Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")] = False) -> None:
+             seed: Seed = 0,
+             json_: Json = False) -> None:
     """Train a small model on problems in several steps that are generated and checked; says how long it will take."""
     from polydec.train.reasoner import ReasonerSpec, train_reasoner
     result = train_reasoner(ReasonerSpec(str(out), _names(kinds), steps, rows, width=width, layers=layers, seed=seed))
@@ -306,13 +313,13 @@ def reasoner(out: Annotated[Path, typer.Option(help="directory to write (its sta
 
 
 @app.command()
-def prm(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")],
+def prm(out: Kept,
         target: Annotated[str, typer.Option(help="the reasoner: a name like --model's")] = "zoo:reasoner",
         kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
         each: Annotated[int, typer.Option(help="problems of each kind that the target solves")] = 1500,
         temperature: Annotated[float, typer.Option(help="at which it solves them")] = 1.0,
-        steps: Annotated[int, typer.Option(help="optimiser steps")] = 1500,
-        seed: Annotated[int, typer.Option(help="names the randomness")] = 0) -> None:
+        steps: Steps = 1500,
+        seed: Seed = 0) -> None:
     """Train a process reward model for a reasoner on its own solutions; prints what was measured as one JSON object."""
     from polydec.train.prm import PrmSpec, train_prm
     print(json.dumps(train_prm(PrmSpec(str(out), target, _names(kinds), each, temperature, steps=steps, seed=seed))))
@@ -320,3 +327,10 @@ def prm(out: Annotated[Path, typer.Option(help="directory to write; text.jsonl i
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _on_states(*, out: Path, data: Path | None, text: Path | None, **fields: Any) -> None:
+    from polydec.train.states import StatesSpec, train_states
+    spec = StatesSpec(out=str(out), data=None if data is None else str(data), text=None if text is None else str(text),
+                      **fields)
+    print(json.dumps(train_states(spec)))

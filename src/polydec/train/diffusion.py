@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from polydec import files
 from polydec.models import edge, zoo
+from polydec.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
 from polydec.train.loop import Schedule, fit
 from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory
@@ -63,9 +64,7 @@ class DiffusionSpec:
     causal: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "rows", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        at_least_one(self, "steps", "rows", "layers")
         for name in ("block", "anneal"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")

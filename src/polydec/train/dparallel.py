@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from polydec.core.scheduler import run
 from polydec.loaded import load
+from polydec.options import at_least_one
 from polydec.train.diffusion import DiffusionSpec, begun, save
 from polydec.train.filter import FilterSpec, answer
 from polydec.train.loop import Schedule, fit
@@ -43,9 +44,7 @@ class DParallelSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("each", "max_tokens", "rows", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        at_least_one(self, "each", "max_tokens", "rows", "steps")
         if self.beta < 0:
             raise ValueError(f"beta is {self.beta}: it must be at least 0")
 

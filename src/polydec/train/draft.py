@@ -19,6 +19,7 @@ from polydec.core.types import Vocab
 from polydec.models import checkpoint
 from polydec.models.lm import LM
 from polydec.models.transformer import Transformer
+from polydec.options import at_least_one
 from polydec.train import selfplay
 from polydec.train.acceptance import Acceptance, measure
 from polydec.train.divergence import acceptance, divergence
@@ -83,9 +84,7 @@ class DraftSpec:
             raise ValueError(f"policy is {self.policy!r}: it must be one of {', '.join(POLICIES)}")
         if not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}: it must be above 0")
-        for name in ("steps", "rows", "layers", "each", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        at_least_one(self, "steps", "rows", "layers", "each", "max_tokens")
         for name in ("tokens", "width", "inner", "kv_heads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")

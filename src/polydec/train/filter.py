@@ -16,6 +16,7 @@ from polydec.families.diffusion.types import Canvas
 from polydec.kit import family_of
 from polydec.loaded import load
 from polydec.models import filter as filters
+from polydec.options import at_least_one
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
 from polydec.train.tasks import SHIPPED, TASKS, make
@@ -39,9 +40,7 @@ class FilterSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("each", "max_tokens", "block", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        at_least_one(self, "each", "max_tokens", "block", "steps")
         if not self.tasks:
             raise ValueError(f"tasks is empty: name some of {', '.join(TASKS)}")
         for name in self.tasks:

@@ -24,6 +24,7 @@ from polydec.models import judge as trained
 from polydec.models.judge import Judge
 from polydec.models.lm import LM
 from polydec.models.text import Text
+from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -61,12 +62,8 @@ class JudgeSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("each", "max_tokens", "tries", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("weight", "rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        at_least_one(self, "each", "max_tokens", "tries", "steps")
+        above_zero(self, "weight", "rate")
 
     @property
     def temperature(self) -> float:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from polydec.edge import Record, check, sentence
 from polydec.files import replace
+from polydec.options import above_zero, at_least_one
 from polydec.train.muon import Muon
 
 
@@ -39,15 +40,11 @@ class Schedule:
     judge_every: int = 50
 
     def __post_init__(self) -> None:
-        for name in ("steps", "save_every", "log_every", "judge_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        at_least_one(self, "steps", "save_every", "log_every", "judge_every")
         for name in ("warmup", "decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
-        for name in ("rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        above_zero(self, "rate", "clip")
         for name in ("muon", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")

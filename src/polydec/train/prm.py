@@ -16,6 +16,7 @@ from polydec.files import replace
 from polydec.models import checkpoint, step_reward
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.step_reward import StepReward
+from polydec.options import above_zero, at_least_one
 from polydec.train import problems, selfplay
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import states
@@ -47,12 +48,8 @@ class PrmSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("each", "inner", "steps", "rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("temperature", "rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        at_least_one(self, "each", "inner", "steps", "rows")
+        above_zero(self, "temperature", "rate")
         if not self.kinds:
             raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
         for kind in self.kinds:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec import files
+from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.train.loop import Schedule, fit
@@ -57,9 +58,7 @@ class ReasonerSpec:
     muon: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("steps", "rows", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        at_least_one(self, "steps", "rows", "layers")
         if not 96 <= self.length <= CONTEXT:
             raise ValueError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
         if self.width < 32 or self.width % 32:

@@ -22,6 +22,7 @@ from polydec.files import replace
 from polydec.models import checkpoint
 from polydec.models.lm import LM
 from polydec.models.state_layer import even
+from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -83,12 +84,8 @@ class StatesSpec:
         for name in ("temperature", "tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
-        for name in ("decay", "rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("each", "max_tokens", "steps", "rows", "length", "save_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        above_zero(self, "decay", "rate")
+        at_least_one(self, "each", "max_tokens", "steps", "rows", "length", "save_every")
 
 
 def train_states(spec: StatesSpec) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from polydec.files import replace
 from polydec.models import checkpoint, stop_head, zoo
 from polydec.models.lm import LM
 from polydec.models.stop_head import StopHead
+from polydec.options import above_zero, at_least_one
 from polydec.train import selfplay
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather
@@ -60,12 +61,8 @@ class StopHeadSpec:
             raise ValueError(f"depth is {self.depth}: it must lie in 0 to 16")
         if self.temperature < 0:
             raise ValueError(f"temperature is {self.temperature}: it must be at least 0")
-        for name in ("weight", "rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("each", "max_tokens", "rounds", "steps", "rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        above_zero(self, "weight", "rate")
+        at_least_one(self, "each", "max_tokens", "rounds", "steps", "rows")
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.protocols import Reward
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps
+from polydec.options import at_least_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +66,7 @@ class AStar:
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
             raise ValueError(f"width is {self.width}: it must lie in 1 to 64")
-        for name in ("longest", "budget", "frontier"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        at_least_one(self, "longest", "budget", "frontier")
         if not self.toll >= 0.0:
             raise ValueError(f"toll is {self.toll}: it must be at least 0")
 
