@@ -13,7 +13,7 @@ from polydec.constraints.protocols import Constraint, Language
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
-from polydec.kit import ANY_DRAFT, DRAFT, LAYERS, Kit, family_of
+from polydec.kit import ANY_DRAFT, DRAFT, Kit, family_of
 from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
 from polydec.options import AtLeast, Note, Option, Within, option, shown
@@ -161,12 +161,23 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
                       guard, given)
     shape = _shaped if family == "ar" else _beside
     law = point.lm if steered is None else steered.law(model, ids)
-    if steered is not None and LAYERS in card.needs and point.lm.layers and not law.layers:
-        raise ValueError(f"method {card.name} runs some layers of a model alone, which steering {steered.card.name} rules out: "
-                         "take another method (auto, prompt-lookup or plain), or steer by dola")
+    if steered is not None:
+        check_together(model, card, law, steered.card)
     laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
     build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language)
     return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options, steered)
+
+
+def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
+    """Raise ValueError where a method could decode the model and cannot decode what steering makes of it; what the model lacks
+    anyway is said as it is without steering."""
+    draft = None if model.draft is None else model.draft.lm
+    registry.check(card.name, Kit(model.checkpoint.lm, draft, model.artefacts))
+    try:
+        registry.check(card.name, Kit(law, draft, model.artefacts))
+    except ValueError as why:
+        raise ValueError(f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
+                         "plain, or steer another way)") from None
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,24 @@ class Layers:
 
 
 @dataclass(frozen=True)
+class States:
+    """A model that shows its hidden states and reads embeddings."""
+
+    @property
+    def name(self) -> str:
+        return "states"
+
+    def check(self, kit: Kit, method: str) -> None:
+        session = kit.target.open((0,))
+        try:
+            session.embed((0,))
+        except ValueError as error:
+            raise ValueError(f"method {method} needs a model that shows its states: {error}") from None
+        finally:
+            session.close()
+
+
+@dataclass(frozen=True)
 class SecondPrompt:
     """A second prompt, to hold the first one against."""
     @property
@@ -203,5 +221,6 @@ class Trained:
 
 DRAFT, ANY_DRAFT = Draft(), Draft(same_tokenizer=False)
 LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)
+STATES = States()
 SECOND_PROMPT = SecondPrompt()
 BLOCKS = Blocks()

@@ -17,8 +17,14 @@ from polydec.constraints.protocols import Constraint
 from polydec.edge import check_threads, whole, whole_text
 from polydec.shapers.sampling import Sampling
 
-MODEL, SAMPLING, CONSTRAINT, OUTPUT = "Model", "Sampling", "Constraint", "Output"
+MODEL, SAMPLING, CONSTRAINT, OUTPUT, STEERING = "Model", "Sampling", "Constraint", "Output", "Steering"
 MOST_CHOICES, MOST_TOKENS, MOST_SEED = 256, 1_000_000, 2 ** 63 - 1
+
+
+Steer = Annotated[str | None, Option(help="bend the model's law: see `polydec steerings`", rich_help_panel=STEERING)]
+SteerSet = Annotated[list[str] | None, Option(help="option of the steering, k=v (repeatable)", rich_help_panel=STEERING)]
+Second = Annotated[str | None, Option("--negative-prompt", "--no-context-prompt", rich_help_panel=STEERING,
+                                      help="what the prompt is held against: a second prompt")]
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,12 @@ class Flags:
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
                 "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint(),
                 "infill": self.infill}
+
+
+def steering(steer: str | None, steer_set: list[str] | None, negative_prompt: str | None) -> dict[str, Any]:
+    """The fields of a request that steer it."""
+    second = None if negative_prompt is None else whole_text(negative_prompt, "negative_prompt")
+    return {"steer": steer, "steer_options": pairs("steer-set", steer_set), "negative_prompt": second}
 
 
 def pairs(flag: str, items: list[str] | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from rich.text import Text as Styled
 
 from polydec import api
 from polydec.cli import prompts
-from polydec.cli.flags import Flags, pairs, shared
+from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.shown import fit
 from polydec.core.trace import Event, Opened, ignore, to_json
 from polydec.edge import printable, sentence, whole_text
@@ -23,25 +23,19 @@ from polydec.edge import printable, sentence, whole_text
 def generate(flags: Flags,
              prompt: Annotated[str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")] = None,
              prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
-             steer: Annotated[str | None, typer.Option(help="bend the model's law: see `polydec steerings`")] = None,
-             steer_set: Annotated[list[str] | None, typer.Option(help="option of the steering, k=v (repeatable)")] = None,
-             negative_prompt: Annotated[str | None, typer.Option(
-                 "--negative-prompt", "--no-context-prompt", help="what the prompt is held against: a second prompt")] = None,
-             ) -> None:
+             steer: Steer = None, steer_set: SteerSet = None, negative_prompt: Second = None) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     text = asked(prompt, prompt_file)
     if not text.strip():
         raise ValueError("prompt is empty: give a text of at least one character")
-    steering: dict[str, Any] = {"steer": steer, "steer_options": pairs("steer-set", steer_set),
-                                "negative_prompt": None if negative_prompt is None else whole_text(
-                                    negative_prompt, "negative_prompt")}
+    steered = steering(steer, steer_set, negative_prompt)
     lm = flags.load()
     engine = api.Engine(lm)
 
     def on(event: Event) -> None:                 # the request's method and guarantee stand beside its opening
         sink.write(json.dumps(to_json(event) | ({"method": ticket.method} if isinstance(event, Opened) else {})) + "\n")
 
-    ticket = engine.submit(text, **flags.request(lm), **steering, on=ignore if flags.trace is None else on)
+    ticket = engine.submit(text, **flags.request(lm), **steered, on=ignore if flags.trace is None else on)
     with ExitStack() as files:                    # opened now, so that a request that is refused empties no file
         if flags.trace is not None:
             sink = files.enter_context(trace(flags.trace))

@@ -15,6 +15,7 @@ from polydec.cli import (
     demo,
     detect,
     doctor,
+    explain,
     generate,
     methods,
     serve,
@@ -36,6 +37,7 @@ app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(serve.serve)
 app.command()(batch.batch)
+app.command()(explain.explain)
 app.command()(methods.methods)
 app.command()(steerings.steerings)
 app.command()(verify.verify)

@@ -232,7 +232,7 @@ class LMSession:
                 e.depth >= depth for e in self._staged[done:]):
             self._drop()
             self._take()
-        await self._stage(draft)
+        await self._stage(draft, want.exits)
         self._answers.setdefault(depth, []).extend(await self._advance(depth, want))
         return self._scores(depth, want)
 
@@ -299,14 +299,15 @@ class LMSession:
                 return False
         return all(d in e.exits for d in want.exits for e in self._staged if d <= e.depth)
 
-    async def _stage(self, draft: Draft) -> None:
-        """Entries for the nodes that have none. What enters further up waits until the others have come there."""
+    async def _stage(self, draft: Draft, exits: tuple[int, ...]) -> None:
+        """Entries for the nodes that have none. What enters further up waits until the others have come there; on their way
+        they pass some of the exits that are wanted."""
         self._tree, n = draft, len(draft)
         state = draft.state or (None,) * n
         stop = next((i for i in range(len(self._staged), n) if state[i] is not None), n) if draft.enter else n
         self._add(draft, stop, 0)
         if stop < n:
-            await self._advance(draft.enter, _SILENT)
+            await self._advance(draft.enter, replace(_SILENT, exits=exits))
             self._add(draft, n, draft.enter)
 
     def _add(self, draft: Draft, stop: int, depth: int) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.families.search.contrastive_search import ContrastiveSearch
-from polydec.kit import Kit
+from polydec.kit import STATES, Kit
 from polydec.options import Note, Within
 from polydec.targets.searched import searched
 
@@ -18,7 +18,7 @@ CARD = Card(
     source="Su et al., A contrastive framework for neural text generation, 2022 (published: 4 to 10 candidates, penalty 0.6)",
     reduces_to="greedy decoding at one candidate, and at penalty 0",
     parent="plain", home="open-ended text of models whose states spread in all directions",
-    aliases=("simctg",), arxiv="2202.06417",
+    aliases=("simctg",), arxiv="2202.06417", needs=(STATES,),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.families.search.superposed import Superposed
-from polydec.kit import Kit
+from polydec.kit import STATES, Kit
 from polydec.models.ngrams import NGrams
 from polydec.options import Above, Within
 from polydec.targets.searched import searched
@@ -20,7 +20,7 @@ CARD = Card(
            "(published: 3 texts, alpha 0.54, temperature 0.06, 9 tokens kept)",
     reduces_to="greedy decoding at width 1 and alpha 0",
     parent="beam", home="several short suggestions (--n) for the price of one; with an n-gram table",
-    aliases=("superposed",), arxiv="2405.18400",
+    aliases=("superposed",), arxiv="2405.18400", needs=(STATES,),
 )
 
 

@@ -20,11 +20,13 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, models: Models, seconds: float) -> None:
         super().__init__(config)
         self.models, self.seconds, self._told = models, seconds, False
+        self.interrupted = False                  # by Ctrl-C; uvicorn raises it again, but the event loop may lose that
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGTERM:                 # an ordinary end: the exit code is 0
             self.should_exit = True
         else:
+            self.interrupted = True
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
@@ -74,6 +76,9 @@ def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
                             server_header=False)
     host, port = sock.getsockname()[:2]
     say(f"http://{f'[{host}]' if ':' in host else host}:{port} (API under /v1, page at /); loading {', '.join(models.loaders)}")
-    Server(config, models, drain).run(sockets=[sock])
+    server = Server(config, models, drain)
+    server.run(sockets=[sock])
+    if server.interrupted:
+        raise KeyboardInterrupt
     for why in models.failed.values():
         raise ValueError(why)

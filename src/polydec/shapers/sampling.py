@@ -116,6 +116,19 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
     Only the order is the engine's: penalties look at the whole text also where llama.cpp looks at 64 tokens.
     Raises ValueError for an order that is unknown or lacks a rule that is on, and for a rule that needs what is not there.
     """
+    return tuple(shaper for _, shaper in _acting(sampling, order, Setting(
+        tuple(sorted(eos)), tuple(sorted({*eos, *stop_ids})), seed, choice, words, geometry, language)))
+
+
+def acting(sampling: Sampling, setting: Setting, order: str | Sequence[str] = "vllm") -> tuple[list[str], list[str]]:
+    """Names of the rules that shape a law, in their order, and of those that are on and change nothing, as a greedy text has no
+    unlikely tokens to cut off. Raises ValueError as `build_shapers` does."""
+    names = [name for name, _ in _acting(sampling, order, setting)]
+    return names, [name for name, s in _made(sampling, setting).items() if s is not None and name not in names]
+
+
+def _acting(sampling: Sampling, order: str | Sequence[str], setting: Setting) -> list[tuple[str, Shaper[Any]]]:
+    """The rules that act, by name, in an order."""
     if isinstance(order, str):
         if order not in ORDERS:
             near = get_close_matches(order, ORDERS, 1, 0.0)[0]
@@ -125,8 +138,6 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
     if bad is not None or len(set(order)) != len(order):
         raise ValueError(f"order has {shown(bad)}: its rules are {', '.join(ORDERS['vllm'])}" if bad is not None
                          else f"order is {', '.join(order)}: each rule may stand in it once")
-    eos = tuple(sorted(eos))
-    setting = Setting(eos, tuple(sorted({*eos, *stop_ids})), seed, choice, words, geometry, language)
     made = _made(sampling, setting)
     for name, shaper in made.items():
         if shaper is not None:
@@ -137,9 +148,9 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
     on = [(name, s) for name in order if (s := made[name]) is not None]
     at = next((i for i, (_, s) in enumerate(on) if s.reads is Reads.ARGMAX), None)
     if at is None:
-        return tuple(s for _, s in on)
-    acts = [s for i, (name, s) in enumerate(on) if (i < at or rules()[name].always) and not s.keeps_argmax]
-    return (*acts, on[at][1])
+        return on
+    acts = [(name, s) for i, (name, s) in enumerate(on) if (i < at or rules()[name].always) and not s.keeps_argmax]
+    return [*acts, on[at]]
 
 
 def sequential(sampling: Sampling) -> tuple[str, ...]:

@@ -46,11 +46,13 @@ class Layered:
 
 
 class LayeredSession:
-    """The inner session; what is scored there brings the exits along. draft, rows: what was scored last, and its exits."""
+    """The inner session; what is scored there brings the exits along. draft: what was scored last; rows, at: its exits, and of
+    each node its row in them (-1: it has none)."""
     def __init__(self, exits: tuple[int, ...], rule: Contrasting, inner: Session) -> None:
         self._exits, self._rule, self._inner = exits, rule, inner
         self._draft: Draft | None = None
         self._rows: Sequence[Scores] = ()
+        self._at: Sequence[int] = ()
 
     @property
     def peers(self) -> int:
@@ -65,8 +67,9 @@ class LayeredSession:
             return await self._inner.score(draft, want)
         both = tuple(sorted({*want.exits, *self._exits}))
         scores = await self._inner.score(draft, replace(want, law=Reads.ROW, exits=both))
-        self._draft, self._rows = draft, [scores.exit(depth, range(len(draft))) for depth in self._exits]
-        return MadeScores(LayerMixing(self._rule, scores, self._rows, range(len(draft))), scores)
+        tokens, self._at = text_nodes(draft)
+        self._draft, self._rows = draft, [scores.exit(depth, tokens) for depth in self._exits]
+        return MadeScores(LayerMixing(self._rule, scores, self._rows, self._at), scores)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._inner.commit(tokens)
@@ -90,7 +93,8 @@ class LayeredSession:
         inner = self._inner.bend(draft, scores)
         if self._draft is None:
             return inner
-        return MadeScores(LayerMixing(self._rule, inner, self._rows, places(draft, self._draft)), inner)
+        at = [-1 if j < 0 else self._at[j] for j in places(draft, self._draft)]
+        return MadeScores(LayerMixing(self._rule, inner, self._rows, at), inner)
 
     def rewind(self, n: int) -> None:
         self._inner.rewind(n)
@@ -98,7 +102,7 @@ class LayeredSession:
 
     def fork(self, choice: int | None = None) -> LayeredSession:
         twin = LayeredSession(self._exits, self._rule, self._inner.fork(choice))
-        twin._draft, twin._rows = self._draft, self._rows
+        twin._draft, twin._rows, twin._at = self._draft, self._rows, self._at
         return twin
 
     def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
@@ -107,6 +111,16 @@ class LayeredSession:
 
     def close(self) -> None:
         self._inner.close()
+
+
+def text_nodes(draft: Draft) -> tuple[list[int], list[int]]:
+    """The nodes that are tokens of a text, and of each node its place among them. A state that stands in for a token may enter
+    above the exits, and no token is ever read behind it: -1."""
+    nodes = [i for i in range(len(draft)) if draft.state is None or draft.state[i] is None]
+    at = [-1] * len(draft)
+    for place, i in enumerate(nodes):
+        at[i] = place
+    return nodes, at
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,60 @@
+"""polydec explain: what a request would do, part by part, without decoding."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from polydec import api
+from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
+from polydec.cli.generate import asked
+from polydec.cli.shown import cell, emit, emit_drawn
+from polydec.explain import Part
+from polydec.explain import explain as parts_of
+from polydec.explain import instead as others
+
+
+@shared
+def explain(flags: Flags,
+            prompt: Annotated[str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")] = None,
+            prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
+            steer: Steer = None, steer_set: SteerSet = None, negative_prompt: Second = None) -> None:
+    """Say what `polydec generate` would do with these flags: what acts, in which order, what does nothing, what is promised.
+    Nothing is decoded. A request that is refused ends with exit code 2; what would run in its place is said."""
+    text = asked(prompt, prompt_file)
+    if flags.trace is not None:
+        raise ValueError("trace is given: explain decodes nothing, so there is nothing to trace")
+    lm = flags.load()
+    ask = api.Ask(text, **flags.request(lm), **steering(steer, steer_set, negative_prompt))
+    try:
+        parts = parts_of(lm, ask)
+    except ValueError as why:
+        refused(lm, ask, str(why), flags.json_)
+        raise
+    if flags.json_:
+        emit(json.dumps({"parts": [p.to_json() for p in parts], "refused": None, "instead": []}))
+    else:
+        emit_drawn(lambda out: out.print(table(parts)))
+
+
+def refused(lm: api.LM, ask: api.Ask, why: str, as_json: bool) -> None:
+    """What would run instead. The sentence itself goes to standard error, as that of every command does."""
+    ways = others(lm, ask)
+    if as_json:
+        emit(json.dumps({"parts": [], "refused": why, "instead": ways}))
+    elif ways:
+        emit(f"it would run {', or '.join(ways)}")
+
+
+def table(parts: list[Part]) -> Table:
+    """One row a part, in the order in which they act."""
+    out: Any = Table(box=None, pad_edge=False)
+    for column in ("part", "which", "with", "what it does", "needs"):
+        out.add_column(column, no_wrap=column in ("part", "which"))
+    for p in parts:
+        with_ = ", ".join(f"{k}={v}" for k, v in p.options.items())
+        out.add_row(p.role, cell(p.name), cell(with_), cell(p.says), ", ".join(p.needs) or "-")
+    return out

@@ -1,0 +1,154 @@
+"""What a request will do, part by part, before anything runs; and what would run in its place where it is refused."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from polydec.ask import Ask, Plan, plan, room
+from polydec.constraints.everything import Everything
+from polydec.core.types import Exactness
+from polydec.kit import ANY_DRAFT, DRAFT, family_of
+from polydec.loaded import LM
+from polydec.models.costs import Costs
+from polydec.options import as_text
+from polydec.registry import DEFAULTS
+from polydec.shapers._rule import Setting
+from polydec.shapers.sampling import Sampling, acting, fields, rules
+
+PROMISES = {Exactness.LAW: "texts have exactly the law of the model as it is steered, shaped and constrained below",
+            Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is steered, shaped and constrained below",
+            Exactness.APPROXIMATE: "texts may differ from those of plain decoding"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a request. role: what it is there for; name: which one; options: with the values they have; says: what it
+    does here, in a sentence; needs: what it cannot do without."""
+    role: str
+    name: str
+    says: str
+    options: dict[str, str]
+    needs: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"needs": list(self.needs)}
+
+
+def explain(model: LM, ask: Ask) -> list[Part]:
+    """The parts of a request in the order in which they act. Nothing is computed. Raises ValueError, as `plan` does, for a
+    request that is refused."""
+    made = plan(model, ask, measure=Costs)
+    return [*_models(model, made), *_steering(made), *_constraint(ask), *_rules(model, ask), *_method(made),
+            *_length(model, ask, made)]
+
+
+def instead(model: LM, ask: Ask) -> list[str]:
+    """Of a request that is refused: what could be changed, one thing at a time, so that it would run; the least change of its
+    meaning first."""
+    return [words for words, other in _changes(model, ask) if runs(model, other)]
+
+
+def runs(model: LM, ask: Ask) -> bool:
+    """Whether a request is not refused."""
+    try:
+        plan(model, ask, measure=Costs)
+    except ValueError:
+        return False
+    return True
+
+
+def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
+    """Requests that differ from this one in one thing."""
+    for method in dict.fromkeys((DEFAULTS[family_of(model.checkpoint.lm)], "plain")):
+        if ask.method not in ("auto", method):
+            yield f"with method {method}", replace(ask, method=method, options={})
+    if ask.options:
+        yield "without options of the method", replace(ask, options={})
+    sampling = model.sampling() if ask.sampling is None else ask.sampling
+    for rule in _on(sampling):
+        neutral = {o.name: fields()[o.name].default for o in rules()[rule].fields}
+        yield f"without {rule}", replace(ask, sampling=replace(sampling, **neutral))
+    if ask.steer is not None or ask.negative_prompt is not None:
+        yield "without steering", replace(ask, steer=None, steer_options={}, negative_prompt=None)
+    if ask.negative_prompt is not None and ask.steer is not None:
+        yield "without a second prompt", replace(ask, negative_prompt=None)
+    if ask.constraint is not None:
+        yield "without the constraint", replace(ask, constraint=None)
+    if ask.max_tokens is not None:
+        yield "with max_tokens left out", replace(ask, max_tokens=None)
+    if ask.infill is not None:
+        yield "without infill", replace(ask, infill=None)
+
+
+def _on(sampling: Sampling) -> list[str]:
+    """The rules that are not neutral."""
+    return [rule.name for rule in rules().values()
+            if any(getattr(sampling, o.name) != o.default for o in rule.fields)]
+
+
+def _models(model: LM, made: Plan) -> Iterator[Part]:
+    lm = model.checkpoint.lm
+    yield Part("model", model.name, f"{model.checkpoint.kernel}; its law is what everything below starts from", {})
+    if model.draft is not None:
+        draft = model.draft
+        needs = (*made.card.needs, *(() if made.steering is None else made.steering.card.needs))
+        says = "read by what needs it below" if DRAFT in needs or ANY_DRAFT in needs else (
+            "nothing below needs it; a method that chooses for itself, such as auto, may draft with it")
+        yield Part("draft", draft.name, says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one", {})
+
+
+def _steering(made: Plan) -> Iterator[Part]:
+    if made.steering is not None:
+        card = made.steering.card
+        yield Part("steering", card.name, _sentence(card.summary), _written(made.steering.options),
+                   tuple(n.name for n in card.needs))
+
+
+def _constraint(ask: Ask) -> Iterator[Part]:
+    if ask.constraint is not None:
+        yield Part("constraint", type(ask.constraint).__name__, "only tokens that keep the answer within it; checked at every "
+                   "node of a draft; what it forces is not guessed", {})
+
+
+def _rules(model: LM, ask: Ask) -> Iterator[Part]:
+    """The rules in their order, then those that do nothing here."""
+    lm, sampling = model.checkpoint.lm, model.sampling() if ask.sampling is None else ask.sampling
+    some_end = (min(lm.vocab.eos, default=0),)
+    language = None if ask.constraint is None else Everything(lm.vocab.size)
+    geometry = lm.geometry if family_of(lm) == "ar" else None
+    setting = Setting(some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language)
+    names, idle = acting(sampling, setting, ask.order)
+    for name in names:
+        if name != "constraint":
+            yield Part("sampling rule", name, _sentence(rules()[name].fields[0].help), _given(sampling, name))
+    for name in idle:
+        yield Part("idle rule", name, "does nothing here: the likeliest token is written, whatever is unlikely",
+                   _given(sampling, name))
+
+
+def _method(made: Plan) -> Iterator[Part]:
+    card, promise = made.card, PROMISES[made.decoder.exactness]
+    yield Part("method", card.name, f"{_sentence(card.summary)}: {promise}", _written(made.options),
+               tuple(n.name for n in card.needs))
+
+
+def _length(model: LM, ask: Ask, made: Plan) -> Iterator[Part]:
+    request = made.request
+    most, why = room(model, made.card.name, request.prompt, made.steering)
+    says = (f"{len(request.prompt)} tokens of prompt, at most {request.max_tokens} of an answer; there is room for {most}, as "
+            f"{why}")
+    yield Part("length", f"{request.max_tokens} tokens", says, {"n": str(request.n), "seed": str(request.seed)})
+
+
+def _given(sampling: Sampling, rule: str) -> dict[str, str]:
+    """The fields of a rule that are not neutral."""
+    return {o.name: as_text(getattr(sampling, o.name)) for o in rules()[rule].fields if getattr(sampling, o.name) != o.default}
+
+
+def _written(options: Any) -> dict[str, str]:
+    return {name: as_text(value) for name, value in options.items()}
+
+
+def _sentence(text: str) -> str:
+    return text.removesuffix(".")
