@@ -1,5 +1,5 @@
-"""Methods, ways to steer, constraints and sampling rules: every pair decodes and keeps its promise, or is refused with the pair's
-names before anything runs. The pairs come from what is registered: no list names them."""
+"""Methods, ways to steer, constraints and sampling rules: every pair decodes and keeps its promise, or is refused by name before
+anything runs. The pairs come from what is registered: no list names them."""
 import hashlib
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -96,8 +96,8 @@ def planned(lm: LM, ask: Ask):
 
 
 def legal(lm: LM, method: str, *parts: Thing) -> bool:
-    """By what the parts say of themselves: a method must find what it needs in what is made of the model; a finite constraint ends
-    where it ends, so no least length goes with it."""
+    """By what the parts say of themselves: a method must find what it needs in what is made of the model; a finite constraint
+    ends where it ends, so no least length goes with it."""
     kinds = {t.kind: t for t in parts}
     law = lm.checkpoint.lm
     if "steering" in kinds:
@@ -213,6 +213,7 @@ def test_an_explanation_names_every_part(lm):
 
 
 def test_what_would_run_instead(lm):
-    assert instead(lm, ask("layerskip", THINGS["steering: cfg"])) == ["with method auto", "with method plain", "without steering"]
+    assert instead(lm, ask("layerskip", THINGS["steering: cfg"])) == [
+        "with method auto", "with method plain", "without steering"]
     assert instead(lm, ask("plain", THINGS["constraint: choice"], THINGS["rule: min_tokens"])) == [
         "without min_tokens", "without the constraint"]

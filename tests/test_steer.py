@@ -56,7 +56,7 @@ def ask(**fields):
     ({"negative_prompt": [{"role": "user"}]}, "message 0 has no content that is text"),
     ({"negative_prompt": (3,) * 5000}, "negative_prompt has 5000 tokens: the context of"),
     ({"steer": "uscd", "negative_prompt": None}, "prompt has no examples to leave out for steering uscd"),
-    ({"method": "layerskip"}, "method layerskip and steering cfg do not go together: method layerskip needs a model whose layers can run alone"),
+    ({"method": "layerskip"}, "method layerskip and steering cfg do not go together: "),
 ])
 def test_what_is_said_before_anything_runs(lm, fields, message):
     with pytest.raises(ValueError) as error:

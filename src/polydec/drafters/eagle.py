@@ -3,28 +3,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.types import Draft, Reads, Want
-from polydec.drafters._states import StateGuess, StateLaws, at_work, last
+from polydec.drafters._states import StateGuess, StateLaws, Weights, at_work, last
 from polydec.families.ar.protocols import Tree
 from polydec.models.query import Answer
 
 
-class Layered(Protocol):
+class Layered(Weights, Protocol):
     """A layer that reads true states and then drafted tokens: see models/eagle.py."""
-    window: ClassVar[int]
     @property
     def depths(self) -> tuple[int, ...]: ...
     @property
     def depth(self) -> int: ...
-    @property
-    def network(self) -> Any: ...
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor, /) -> Tensor: ...
     def below(self, embed_NWH: Tensor, above_NH: Tensor, /) -> Tensor: ...
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor | None]: ...
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,19 +11,15 @@ from torch import Tensor
 from polydec.core.effects import Forward
 from polydec.core.protocols import Model, Scores, Session
 from polydec.core.types import Draft, Reads, Want
-from polydec.drafters._states import StateGuess, StateLaws, at_work
+from polydec.drafters._states import StateGuess, StateLaws, Weights, at_work
 from polydec.families.ar.protocols import Tree
 
 
-class Stepped(Model, Protocol):
+class Stepped(Weights, Model, Protocol):
     """Heads of which each goes on where the one before it stopped: see models/heads.py."""
-    window: ClassVar[int]
     @property
     def reads(self) -> bool: ...
     def __len__(self) -> int: ...
-    @property
-    def network(self) -> Any: ...
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor: ...
     def start(self, state_NH: Tensor) -> Tensor: ...
 
 

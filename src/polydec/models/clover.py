@@ -15,7 +15,7 @@ from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import CloverFields
-from polydec.models.heads import Head, Step, fresh, merged, named_head, read_head
+from polydec.models.head import Head, Step, fresh, merged, named_head, read_head
 from polydec.models.state_layer import StateLayer, even
 from polydec.models.transformer import Transformer
 

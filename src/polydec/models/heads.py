@@ -1,7 +1,7 @@
 """Draft heads on a target's last hidden state: each guesses the state one token further on (Medusa, Hydra, Hydra++)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +15,11 @@ from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import HeadsFields
+from polydec.models.head import Head, Step, fresh, merged, named_head, read_head
 from polydec.models.state_layer import StateLayer, even
 from polydec.models.transformer import Transformer
 
 KIND = artefact.Kind("heads", "heads", "heads.safetensors", "heads")
-Head = tuple[Tensor, Tensor, Tensor]
-"""weight [H, inputs], bias [H] and skip [H, inputs]: skip u + silu(weight u + bias) of inputs u."""
-Step = tuple[int, Tensor, Tensor]
-"""What a query of heads is: which head, what the nodes above leave [N, C], and the nodes' embeddings [N, H]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,45 +81,10 @@ class Heads:
         return merged(self.step, queries)
 
 
-def merged(step: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-           queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-    """Each head once, over the rows of all queries to it."""
-    out = [(torch.empty(0), torch.empty(0))] * len(queries)
-    for k in sorted({k for k, *_ in queries}):
-        mine = [i for i, (head, *_) in enumerate(queries) if head == k]
-        sizes = [len(queries[i][1]) for i in mine]
-        both = step(k, torch.cat([queries[i][1] for i in mine]), torch.cat([queries[i][2] for i in mine]))
-        for i, carry, state in zip(mine, both[0].split(sizes), both[1].split(sizes), strict=True):
-            out[i] = carry, state
-    return out
-
-
-def fresh(width: int, count: int, reads: bool, seed: int, scale: float = 0.0) -> list[Head]:
-    """Heads to train, which pass the state on as it is; scale: of a random part beside that."""
-    g, out = torch.Generator().manual_seed(seed), list[Head]()
-    for k in range(count):
-        size = width * (k + 2 if reads else 1)
-        noise, skip = (torch.randn(2, width, size, generator=g) * scale / width ** 0.5)
-        out.append((noise, torch.zeros(width), skip + torch.eye(width, size)))
-    return out
-
-
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
     """Random ones for tests: of all three kinds."""
     return tuple(Heads(fresh(width, 3, reads, 5, 1.0), reads, vocab, ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)), layer)
                  for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7))))
-
-
-def named_head(name: str, head: Head) -> dict[str, Tensor]:
-    """A head's tensors as a file has them."""
-    return {name + part: t.float() for part, t in zip(("weight", "bias", "skip"), head, strict=True)}
-
-
-def read_head(t: Mapping[str, Tensor], kind: artefact.Kind, name: str, width: int, inputs: int) -> Head:
-    """The same from the file. Raises ValueError where it does not have them."""
-    shapes = {"weight": (width, inputs), "bias": (width,), "skip": (width, inputs)}
-    weight, bias, skip = (artefact.tensor(t, kind, name + part, shape).float() for part, shape in shapes.items())
-    return weight, bias, skip
 
 
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:

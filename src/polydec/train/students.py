@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models import chimera, clover, heads
+from polydec.models import chimera, clover
 from polydec.models.chimera import Chimera
 from polydec.models.clover import Clover
 from polydec.models.eagle import Eagle
 from polydec.models.eagle3 import Eagle3
+from polydec.models.head import fresh
 from polydec.models.heads import Heads
 from polydec.models.state_layer import EPS, StateLayer, Vocabulary
 from polydec.train.network import Llama
@@ -105,7 +106,7 @@ def make_heads(reads: bool, layered: bool) -> Callable[[Shown], Student]:
 
         def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Heads:
             return Heads([(t[i], t[i + 1], t[i + 2]) for i in range(0, len(t), 3)], reads, vocab, rates, layer, share)
-        tensors = [t for head in heads.fresh(s.width, shown.levels, reads, shown.seed) for t in head]
+        tensors = [t for head in fresh(s.width, shown.levels, reads, shown.seed) for t in head]
         return HeadStudent(shown, tensors, Block(s, shown.seed) if layered else None, make)
     return start
 
