@@ -1,4 +1,4 @@
-"""Methods, ways to steer, constraints and sampling rules: every pair decodes and keeps its promise, or is refused by name before
+"""Methods, steerings, constraints and sampling rules: every pair decodes and keeps its promise, or is refused by name before
 anything runs. The pairs come from what is registered: no list names them."""
 import hashlib
 from dataclasses import dataclass, field
