@@ -217,3 +217,9 @@ def test_what_would_run_instead(lm):
         "with method auto", "with method plain", "without steering"]
     assert instead(lm, ask("plain", THINGS["constraint: choice"], THINGS["rule: min_tokens"])) == [
         "without min_tokens", "without the constraint"]
+
+
+@pytest.mark.parametrize("method, way", [("hidden-transfer", "dola"), ("contrastive-search", "switch"),
+                                         ("superposed-decoding", "switch")])
+def test_pairs_that_failed_in_the_middle_once(lm, method, way):
+    check(lm, [(method, (THINGS[f"steering: {way}"],))])

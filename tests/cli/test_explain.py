@@ -1,0 +1,52 @@
+"""polydec explain: the parts of a request, or what would run in its place."""
+import json
+import sys
+
+import pytest
+
+import micro
+from polydec.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(micro.write(tmp_path_factory.mktemp("explain") / "a"))
+
+
+def told(capsys, monkeypatch, *args):
+    monkeypatch.setattr(sys, "argv", ["polydec", "explain", *args])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def test_parts_in_their_order(capsys, monkeypatch, model):
+    code, out, _ = told(capsys, monkeypatch, "The grey fox", "--model", model, "--repetition-penalty", "1.2", "--top-p", "0.5",
+                        "--regex", "(the|fox| )+", "--method", "prompt-lookup", "--set", "depth=3", "--json")
+    said = json.loads(out)
+    assert code == 0 and said["refused"] is None
+    by_role = {p["role"]: p for p in said["parts"]}
+    assert list(by_role) == ["model", "constraint", "sampling rule", "idle rule", "method", "length"]
+    assert by_role["idle rule"]["name"] == "top_p" and by_role["method"]["options"]["depth"] == "3"
+    assert [p["name"] for p in said["parts"] if p["role"] == "sampling rule"] == ["repetition_penalty", "temperature"]
+    assert "exactly the law" in by_role["method"]["says"]
+
+
+def test_as_a_table(capsys, monkeypatch, model):
+    code, out, _ = told(capsys, monkeypatch, "The grey fox", "--model", model, "--temperature", "0.7", "--steer", "dola")
+    assert code == 0 and "steering" in out and "dola" in out and "temperature=0.7" in out
+
+
+def test_refused(capsys, monkeypatch, model):
+    asked = ("The grey fox", "--model", model, "--method", "layerskip", "--negative-prompt", "x")
+    code, out, err = told(capsys, monkeypatch, *asked)
+    assert code == 2 and "layerskip and steering cfg do not go together" in err
+    assert out == "it would run with method auto, or with method plain, or without steering\n"
+    code, out, err = told(capsys, monkeypatch, *asked, "--json")
+    assert code == 2 and json.loads(out)["instead"][0] == "with method auto" and json.loads(out)["refused"] in err
+
+
+def test_nothing_is_traced(capsys, monkeypatch, model, tmp_path):
+    code, _, err = told(capsys, monkeypatch, "The grey fox", "--model", model, "--trace", str(tmp_path / "t.jsonl"))
+    assert code == 2 and "trace is given" in err and not list(tmp_path.iterdir())
