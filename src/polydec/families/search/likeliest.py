@@ -39,8 +39,8 @@ class Likeliest:
     than as many ended ones as are asked for is left: it can only lose. So there are at most as many passes as tokens in the
     longest text, and for spans of N tokens at most N + 1 passes and N (N + 1) / 2 positions.
 
-    width: the most answers that can be asked for. Raises ValueError where no text fits into max_tokens, or more than 20,000
-    have to be followed at once.
+    width: the most answers that can be asked for. Raises ValueError where no text fits into max_tokens, the law leaves none
+    any probability, or more than 20,000 have to be followed at once.
 
     Exact: approximate to the target's law: an argmax over the language, which is found exactly; nothing is drawn.
     Reduces to: scoring all texts one by one.
@@ -61,11 +61,12 @@ class Likeliest:
         language = self._spans(request, into.ends) if self.language is None else self.language
         base = Reads.NOTHING if request.logprobs is None else Reads.ROW
         tree = await Branches.open(self.target, request.prompt, base=base)
-        live, ended = [Begun(into.hypothesis(), 0.0, language.start(), 0)], list[Begun]()
+        live, ended, cut = [Begun(into.hypothesis(), 0.0, language.start(), 0)], list[Begun](), False
         try:
             while live:
                 scores, fed = await tree.score(), len({b.node for b in live})
-                live, ended = self._step(live, ended, keep, language, scores, request)
+                live, ended, short = self._step(live, ended, keep, language, scores, request)
+                cut = cut or short
                 nodes = tree.grow([(b.node, b.text.tokens[-1]) for b in live])
                 live = [replace(b, node=node) for b, node in zip(live, nodes, strict=True)]
                 stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + fed)
@@ -73,6 +74,9 @@ class Likeliest:
                     best.settle([b.text for b in (*ended, *live)])
         finally:
             tree.close()
+        if not ended and not cut:
+            raise ValueError("every text of the constraint has probability 0 here: what cuts unlikely tokens off (a rule, or "
+                             "the head of a steering) leaves none of them, so loosen it")
         if not ended:
             raise ValueError(f"max_tokens is {request.max_tokens}: no text of the constraint ends within so many tokens")
         return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
@@ -87,16 +91,16 @@ class Likeliest:
         return spans
 
     def _step(self, live: list[Begun], ended: list[Begun], keep: int, language: Language[Any], scores: Scores,
-              request: Request) -> tuple[list[Begun], list[Begun]]:
-        """All texts with one token more, still at their parents' nodes, that may be among the `keep` best; and the best that
-        have ended, the likeliest first."""
+              request: Request) -> tuple[list[Begun], list[Begun], bool]:
+        """All texts with one token more, still at their parents' nodes, that may be among the `keep` best; the best that
+        have ended, the likeliest first; and whether max_tokens cut one off."""
         options = list[tuple[float, int, int]]()
         for i, b in enumerate(live):
             tokens = language.mask(b.state).nonzero()[:, 0]
             logp_K = scores.row(b.node).cpu()[tokens]
             options += [(b.total + float(lp), i, int(x)) for x, lp in zip(tokens, logp_K, strict=True) if float(lp) > NEG_INF]
         options.sort(key=lambda option: -option[0])
-        grown = list[Begun]()
+        grown, cut = list[Begun](), False
         for total, i, x in options:
             if len(ended) >= keep and total <= ended[keep - 1].total:
                 break                             # and so are all that follow
@@ -111,5 +115,7 @@ class Likeliest:
             elif text.finish_reason == "stop":
                 text.score = total
                 ended = sorted((*ended, after), key=lambda e: -e.total)[:keep]
+            else:
+                cut = True
         limit = ended[keep - 1].total if len(ended) >= keep else NEG_INF
-        return [b for b in grown if b.total > limit], ended
+        return [b for b in grown if b.total > limit], ended, cut
