@@ -11,6 +11,8 @@ from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.types import Draft, Want
 from polydec.families.search.likeliest import Likeliest
+from polydec.shapers.banned import Banned
+from polydec.targets.shaped import Shaped
 from polydec.testing.check_search import Counted, best, check_events, check_neighbours, check_refusal
 from polydec.testing.toy import toy
 
@@ -105,3 +107,11 @@ def test_the_contract_of_searches():
     check_refusal(lambda target: Likeliest(target, width=4), 4)
     check_events(lambda target: Likeliest(target, width=4), 2)
     check_neighbours(lambda target: Likeliest(target, width=4), 2)
+
+
+def test_a_law_that_leaves_no_text_is_an_error_of_its_own():
+    """Every span holds a token that the law never gives."""
+    target = toy(3, 5)
+    spans_of_two = Spans.of([1, 2], None, target.vocab.eos, 5)
+    with pytest.raises(ValueError, match="every text of the constraint has probability 0 here"):
+        best(Likeliest(Shaped(target, Banned((1, 2))), spans_of_two), Request(PROMPT, 6))
