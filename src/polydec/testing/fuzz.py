@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +34,7 @@ from typer.main import get_command
 from polydec import api, registry
 from polydec.bench import profile
 from polydec.core.trace import Edited, replay
+from polydec.core.types import Exactness
 from polydec.edge import sentence
 from polydec.shapers.sampling import Sampling
 
@@ -143,14 +144,14 @@ def one(edge: str, seed: int, number: int, where: Path) -> Failure | None:
 
 @contextmanager
 def _place() -> Iterator[Path]:
-    """A folder for files, profiles that are measured in no time, and models that are loaded once."""
+    """A folder for files, profiles that are measured in no time, and models that are loaded seldom."""
     with ExitStack() as stack:
         where = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(mock.patch.dict(os.environ, XDG_CACHE_HOME=str(where / "cache"), POLYDEC_DATA=str(where)))
         stack.enter_context(mock.patch.object(profile, "QUICK", 0.05))
         # random names are asked of nobody
         stack.enter_context(mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", True))
-        stack.enter_context(mock.patch.object(api, "load", cache(api.load)))
+        stack.enter_context(mock.patch.object(api, "load", lru_cache(4)(api.load)))
         # the tree of commands and flags is the same each time, and making it takes longer than most cases
         stack.enter_context(mock.patch("typer.main.get_command", cache(get_command)))
         yield where
@@ -256,7 +257,7 @@ def command(r: random.Random, where: Path) -> Case:
         prompt.write_bytes(content[0])
         data.write_bytes(content[1])
         code, out, err = call(words, piped)
-        if code not in (0, 2):
+        if code not in (0, 2) and not (code == 1 and given == "verify" and _may_differ(words)):
             raise Wrong(f"exit code {code}: {err or out}")
         line = err.rstrip("\n").split("\n")[-1].removeprefix("polydec: ")
         if "Traceback" in err or (code == 2 and (not line or sentence(line) != line)):
@@ -265,6 +266,12 @@ def command(r: random.Random, where: Path) -> Case:
             json.loads(out, parse_constant=lambda name: None)
 
     return Case(" ".join(map(repr, words)), check)
+
+
+def _may_differ(words: Sequence[str]) -> bool:
+    """Does this `polydec verify` look at a method that does not promise the greedy text?"""
+    name = words[words.index("--method") + 1] if "--method" in words else "auto"
+    return name in registry.recipes() and registry.get(name).CARD.guarantee is Exactness.APPROXIMATE
 
 
 def call(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, str]:
