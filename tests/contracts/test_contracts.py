@@ -20,7 +20,8 @@ OTHERS = {"search", "rollouts", "constraint"}
 
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
 def test_verifier(name):
-    check_verifier(example(registry.mechanisms("verifiers")[name]), laws=1)
+    laws = 2 if name == "k_seq" else 1            # of k-SEQ's known bugs one does not show in the first laws
+    check_verifier(example(registry.mechanisms("verifiers")[name]), laws=laws)
 
 
 @pytest.mark.slow

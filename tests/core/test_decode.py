@@ -3,8 +3,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from polydec.core.decoder import answer_one
+from polydec.core.decoder import answer_one, answers
+from polydec.core.protocols import of_choice
 from polydec.core.request import Request
+from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
 from polydec.core.trace import Edited, Finished, Opened, replay
 from polydec.core.types import Draft, Exactness, Reads, Want
@@ -222,3 +224,26 @@ def test_cancelled_requests_close_their_sessions_and_leave_the_others_alone():
     assert cut.done and cut.result is None and seen[-1] == "closed"
     got = replay((0, 1), [e.edit for e in written if isinstance(e, Edited)])
     assert 0 < len(got) < 30 and tuple(got) == alone[:len(got)]
+
+
+def test_all_answers_of_a_request_and_one_of_them():
+    target = toy(4, 6, eos=-1)
+    request = Request((0, 1), 12, seed=3, n=3)
+    texts = [r.token_ids for r in run([answers(plain(target), request)])[0]]
+    assert len(set(texts)) == 3
+    assert texts == [run([answer_one(plain(target), replace(request, n=1, choice=i))])[0].token_ids for i in range(3)]
+    other = run([answer_one(plain(target), replace(request, n=1), Rng.of(3, 2))])[0]       # a stream in place of its own
+    assert other.token_ids == texts[2]
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A rule that knows which answer it shapes."""
+    choice: int = 0
+
+    def for_choice(self, choice):
+        return Numbered(choice)
+
+
+def test_the_rule_of_another_choice():
+    assert of_choice(Numbered(), 2) == Numbered(2) and of_choice(Greedy(), 2) == Greedy()

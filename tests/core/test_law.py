@@ -1,4 +1,6 @@
 """Arithmetic on laws."""
+import math
+
 import torch
 
 from polydec.core import law
@@ -28,3 +30,12 @@ def test_residual():
 def test_without():
     assert torch.allclose(law.without(P, 0), torch.tensor([0.0, 0.6, 0.4], dtype=torch.float64))
     assert law.without(torch.tensor([0.0, 1.0]), 1).tolist() == [0.0, 0.0]
+
+
+def test_divergence():
+    """Against its definition: the mean of two divergences from the mixture."""
+    m = (P + Q) / 2
+    want = float((P * (P / m).log() + Q * (Q / m).log()).sum()) / 2
+    assert abs(law.divergence(P.log(), Q.log()) - want) < 1e-12 and law.divergence(P.log(), P.log()) == 0.0
+    apart = torch.eye(2, dtype=torch.float64).log()
+    assert abs(law.divergence(apart[0], apart[1]) - math.log(2)) < 1e-12

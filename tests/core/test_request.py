@@ -10,6 +10,7 @@ from polydec.core.request import Request
     ({"prompt": (1,), "n": 0}, "n is 0: it must be at least 1"),
     ({"prompt": (1,), "logprobs": 65}, "logprobs is 65: it must lie in 0 to 64"),
     ({"prompt": (1,), "logprobs": -1}, "logprobs is -1"),
+    ({"prompt": (1,), "max_tokens": 3, "given": (1, None)}, "given has 2 positions: max_tokens is 3"),
 ])
 def test_bad_requests(fields, message):
     with pytest.raises(ValueError, match=message):

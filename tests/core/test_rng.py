@@ -80,3 +80,8 @@ def test_a_uniform_that_rounds_up_to_the_total_means_the_last_token_with_weight(
 def test_a_float32_row_draws_what_its_float64_copy_draws():
     row = torch.randn(1000).softmax(-1)
     assert all(Rng.of(i).categorical(row) == Rng.of(i).categorical(row.double()) for i in range(50))
+
+
+def test_what_a_guess_and_its_check_share_is_one_stream():
+    rng = Rng.of(2).at("token", 4)
+    assert rng.shared().uniform() == Rng.of(2).at("token", 4).uniform()

@@ -219,3 +219,27 @@ def test_a_canvas_may_be_edited_in_silence():
     t = record().hypothesis()
     t.edit(Edit(write=((1, 4),)))
     assert t.tokens == [4]
+
+
+class Ascending:
+    """Forbids a token that is no larger than the one before it."""
+    def start(self, prompt):
+        return prompt[-1]
+
+    def step(self, last, token):
+        if token <= last:
+            raise ValueError(f"token {token} follows {last}")
+        return token
+
+
+def test_a_guard_sees_every_token_and_stops_what_must_not_be_written():
+    text = record(guard=Ascending(), max_tokens=9).open(0)
+    text.write((2, 5))
+    twin = text.fork()
+    assert text.guarded == twin.guarded == 5
+    twin.write((6,))
+    with pytest.raises(ValueError, match="token 6 follows 6"):
+        twin.write((6,))
+    with pytest.raises(ValueError, match="token 3 follows 5"):
+        text.write((3,))
+    assert text.guarded == 5 and text.tokens == [2, 5]

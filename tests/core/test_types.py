@@ -1,4 +1,6 @@
 """Drafts, budgets and vocabularies."""
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -91,3 +93,24 @@ def test_branches_that_cannot_stay_are_refused():
     probed = Draft((0, 1), (-1, 0), (Draw.CERTAIN,) * 2, (None, None), (False, True))
     with pytest.raises(ValueError, match="a probe is never committed"):
         probed.below(1, (0, 1))
+
+
+def test_branches_that_stay():
+    path, stay, left = TREE.below(2, (0, 1, 2, 5, 6))
+    assert (path, stay) == ((0,), (2, 5, 6))
+    assert left.token == (2, 9, 4) and left.parent == (-1, 0, 1) and left.draw == (Draw.CERTAIN, *[Draw.WITHOUT] * 2)
+    assert left.law[0] is None and left.law[1:] == (LAW, LAW)
+    path, stay, left = Draft.certain((0, 1, 2), (-1, 0, 1), (1.0, 0.5, 0.25)).below(1, (0, 1))
+    assert (path, stay, left.token, left.chance) == ((0,), (1,), (1,), (1.0,))
+
+
+def test_nodes_that_tokens_follow():
+    assert TREE.nodes_of((7, 2, 9)) == [0, 2, 5] and TREE.nodes_of((7, 2, 8, 9)) == [0, 2]
+    assert TREE.nodes_of((1, 2)) == [] == TREE.nodes_of(())
+
+
+def test_a_draft_that_grew_extends_what_it_was():
+    short, state = Draft.chain(7, (1,)), object()
+    assert short.grown(2, 1, Draw.CERTAIN, None).extends(short) and not short.extends(Draft.chain(7, (2,)))
+    stated = [replace(short, state=(None, s)) for s in (state, state, object())]
+    assert stated[0].extends(stated[1]) and not stated[0].extends(stated[2]) and not stated[0].extends(short)

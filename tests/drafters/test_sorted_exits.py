@@ -1,6 +1,7 @@
 """S2D's drafter on a real network in float64: lazy passes against eager ones, thresholds, stops, shared drafts."""
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -30,12 +31,18 @@ from polydec.verifiers.exact import Exact
 EXITS, BARS, TEXT = (1, 2, 4), (0.3, 0.35), (7, 3, 11, 20, 4)
 
 
-def network(seed=0):
+@cache
+def weights(seed):
+    """A random Llama's config and weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(seed)
     config = LlamaConfig(vocab_size=24, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
                          intermediate_size=48, max_position_embeddings=200, initializer_range=0.3)
-    net = Transformer.build(config.to_dict(), LlamaForCausalLM(config).state_dict(), dtype="float64")
+    return config.to_dict(), LlamaForCausalLM(config).state_dict()
+
+
+def network(seed=0):
+    net = Transformer.build(*weights(seed), dtype="float64")
     net.fed, net.heads, forward = 0, 0, net.forward
 
     def counting(queries):
@@ -149,10 +156,12 @@ def test_one_drafter_serves_two_targets_in_turn():
     assert {a.token_ids for a in alone[::2]}.isdisjoint({a.token_ids for a in alone[1::2]})
 
 
-@pytest.mark.parametrize("tau_1, tau_2, stop", [(0.4, 0.5, 0.0), (0.5, 0.4, 0.35), (0.35, 1.1, 0.3)])
-def test_the_law_where_exits_change_from_token_to_token(tau_1, tau_2, stop):
+@pytest.mark.parametrize("tau_1, tau_2, stop, length", [
+    (0.4, 0.5, 0.0, 2), (0.5, 0.4, 0.35, 3), *(pytest.param(*given, 3, marks=pytest.mark.slow)
+                                               for given in ((0.4, 0.5, 0.0), (0.35, 1.1, 0.3)))])
+def test_the_law_where_exits_change_from_token_to_token(tau_1, tau_2, stop, length):
     check_law(lambda t, d: build("s2d", t, d, {"tau_1": tau_1, "tau_2": tau_2, "stop": stop, "depth": 2})[0],
-              laws=3, length=3)
+              laws=length, length=length)
     check_drafter(SortedExits(toy(91, cost=0.1), (1, 2, 3), (tau_1, tau_2), stop))
 
 

@@ -19,7 +19,7 @@ def constant(p_V, cost):
     return model
 
 
-@pytest.mark.parametrize("gamma", [1, 2, 4])
+@pytest.mark.parametrize("gamma", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_tokens_a_round(gamma):
     alpha = 1.0 - total_variation(P, Q)
     decoder = build("draft-model", constant(P, 1.0), constant(Q, 0.1), {"depth": gamma})[0]

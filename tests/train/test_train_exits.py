@@ -77,6 +77,7 @@ def taught(layers, exits, steps=45):
         return {d: float(learn(resized(net, d), None, chain_rows(999, 200), False)) for d in range(1, layers + 1)}
 
 
+@pytest.mark.slow
 def test_each_exit_is_nearly_as_good_as_a_network_of_its_depth():
     """And without the sorted loss it is not."""
     nested, deep = taught(4, (2, 3, 4)), taught(4, (4,))
@@ -100,29 +101,34 @@ def test_depths_are_checked(given, says):
         Depths(**given)
 
 
-def test_train_from_a_start_with_early_exits_and_a_sorted_draft_of_it(root, tmp_path):  # noqa: F811
-    train_lm(spec(root, tmp_path / "a"))
-    out = train_lm(spec(root, tmp_path / "b", shape=None, start=str(tmp_path / "a"), layers=4, depths=Depths(1.0, 0.1)))
+@pytest.fixture(scope="module")
+def small(root, tmp_path_factory):  # noqa: F811
+    """A model that was trained for a few steps."""
+    out = tmp_path_factory.mktemp("small") / "a"
+    train_lm(spec(root, out))
+    return str(out)
+
+
+def test_train_from_a_start_with_early_exits_and_a_sorted_draft_of_it(root, small, tmp_path):  # noqa: F811
+    out = train_lm(spec(root, tmp_path / "b", shape=None, start=small, layers=4, depths=Depths(1.0, 0.1)))
     assert load(str(tmp_path / "b")).lm.network.layers == 4 and out["steps"] == 8
     with pytest.raises(ValueError, match="belongs to another run"):
-        train_lm(spec(root, tmp_path / "b", shape=None, start=str(tmp_path / "a"), layers=4, depths=Depths(0.5, 0.1)))
+        train_lm(spec(root, tmp_path / "b", shape=None, start=small, layers=4, depths=Depths(0.5, 0.1)))
     made = train_sorted(SortedSpec(str(tmp_path / "s"), str(tmp_path / "b"), str(root), steps=4, train_mb=(0.05,) * 3,
                                    held_kb=4.0, bf16=False))
     assert made["exits"] == [1, 2] and exits_of(6) == (3, 4, 6)
     assert load(str(tmp_path / "s")).lm.layers == 2
 
 
-def test_a_narrow_draft_and_one_of_a_single_depth(root, tmp_path):  # noqa: F811
-    train_lm(spec(root, tmp_path / "a"))
-
+def test_a_narrow_draft_and_one_of_a_single_depth(root, small, tmp_path):  # noqa: F811
     def made(name, **more):
-        return train_sorted(SortedSpec(str(tmp_path / name), str(tmp_path / "a"), str(root), steps=3, train_mb=(0.05,) * 3,
+        return train_sorted(SortedSpec(str(tmp_path / name), small, str(root), steps=3, train_mb=(0.05,) * 3,
                                        held_kb=4.0, bf16=False, **more))
     assert made("n", layers=4, width=8)["exits"] == [2, 3, 4] and made("d", layers=3, exits=(3,))["exits"] == [3]
     for name, layers, width in (("n", 4, 8), ("d", 3, 16)):
         draft = load(str(tmp_path / name))
         assert (draft.lm.layers, draft.lm.network.config.width) == (layers, width)
-        assert draft.lm.vocab.same(load(str(tmp_path / "a")).lm.vocab)
+        assert draft.lm.vocab.same(load(small).lm.vocab)
     with pytest.raises(ValueError, match=r"exits is \(1, 2\): the last one must be 3"):
         made("x", layers=3, exits=(1, 2))
     with pytest.raises(ValueError, match="width is 12: it must be 0 or a multiple of 8, the target's head size"):

@@ -27,12 +27,13 @@ def test_weights_stay_small():
     assert 5e6 < size < 40e6
 
 
-def test_drafts_fit_their_targets():
-    for name in ("zoo:tiny", "zoo:smollm2"):
-        if zoo.get(name).here:
-            target, draft = (checkpoint.load(n, dtype="float32").lm for n in (name, f"{name}-draft"))
-            target.vocab.require_same(draft.vocab, f"{name}-draft")
-            assert draft.network.cost < 0.11 * target.network.cost
+@pytest.mark.parametrize("name", ["zoo:tiny", pytest.param("zoo:smollm2", marks=pytest.mark.slow)])
+def test_drafts_fit_their_targets(name):
+    if not zoo.get(name).here:
+        pytest.skip(f"{name} is not installed")
+    target, draft = (checkpoint.load(n, dtype="float32").lm for n in (name, f"{name}-draft"))
+    target.vocab.require_same(draft.vocab, f"{name}-draft")
+    assert draft.network.cost < 0.11 * target.network.cost
 
 
 @pytest.mark.slow

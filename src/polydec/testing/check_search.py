@@ -65,7 +65,7 @@ def best(decoder: Decoder, request: Request, on: Observer = ignore) -> list[Resu
 def check_exhaustive(wide: Wide) -> None:
     """As wide as there are texts, the answers are the best of all: under the request's shapers, where temperature 0 means the
     law before the argmax, and with stop strings."""
-    for seed, size, length in ((1, 2, 5), (2, 3, 3), (3, 3, 3), (4, 4, 2)):
+    for seed, size, length in ((1, 2, 4), (2, 3, 3), (4, 4, 2)):
         target = toy(seed, size)
         for name, shapers in SHAPERS.items():
             law = tuple(s for s in shapers if s.reads is not Reads.ARGMAX)

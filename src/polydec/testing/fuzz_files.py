@@ -9,6 +9,7 @@ import random
 import struct
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from polydec import api
 from polydec.core.types import Vocab
+from polydec.loaded import load  # not api.load, which the fuzzer keeps: the same name holds another file each time
 from polydec.models import ngrams, stop_head
 from polydec.models.template import Template
 
@@ -48,17 +50,24 @@ def cases(seed: int, count: int, where: Path) -> Iterator[Callable[[], None]]:
         yield next(made[kind])
 
 
+def whole(where: Path) -> None:
+    """Load every kind of file as it is before anything is changed."""
+    for kind, write in (("directory", _write_directory), ("other", _write_other)):
+        for name, content in write(where / kind).items():
+            (where / kind / name).write_bytes(content)
+        _use(str(where / kind))
+    _write_gguf(where / "gguf" / "m.gguf")
+    _use(str(where / "gguf" / "m.gguf"))
+
+
 def _directory(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
-    return _changed(where, _write_directory(where), rng)
+    """An architecture that the package computes itself."""
+    yield from _changed(where, _write_directory(where), rng)
 
 
 def _other(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
     """An architecture that the adapter to transformers serves."""
-    from transformers import GPT2Config, GPT2LMHeadModel  # takes seconds
-    files = _write_directory(where)
-    config = GPT2Config(vocab_size=VOCAB, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=64, eos_token_id=2)
-    GPT2LMHeadModel(config).save_pretrained(where)
-    return _changed(where, {name: (where / name).read_bytes() for name in files}, rng)
+    yield from _changed(where, _write_other(where), rng)
 
 
 def _changed(where: Path, files: dict[str, bytes], rng: random.Random) -> Iterator[Callable[[], None]]:
@@ -75,10 +84,8 @@ def _changed(where: Path, files: dict[str, bytes], rng: random.Random) -> Iterat
 
 
 def _gguf(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
-    where.mkdir(parents=True, exist_ok=True)
     path = where / "m.gguf"
-    _write_gguf(path)
-    whole = path.read_bytes()
+    whole = _write_gguf(path)
     header = whole.index(b"output_norm.weight") + 200
     while True:
         path.write_bytes(header_bytes(whole, header, rng))
@@ -86,15 +93,10 @@ def _gguf(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
 
 
 def _artefact(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
-    key = torch.arange(1, 7, dtype=torch.int64).numpy().astype(np.uint64)
-    table = ngrams.NGrams(2, Vocab(VOCAB, frozenset(), "x"), key, np.zeros((6, 2), np.uint16),
-                          np.full((6, 2), 9, np.uint8))
-    ngrams.save(where / "ngrams", table, {})
-    stop_head.save(where / "head", stop_head.fresh(8, 2, False, 0), {})
     loads: dict[str, Callable[[], object]] = {
         "ngrams": lambda: ngrams.load(str(where / "ngrams")).after((1, 2, 3)),
         "head": lambda: stop_head.load(where / "head").chance(torch.zeros(stop_head.load(where / "head").width))}
-    whole = {kind: {f: f.read_bytes() for f in sorted((where / kind).iterdir())} for kind in loads}
+    whole = _write_artefacts(where)
     while True:
         kind = rng.choice(sorted(loads))
         for f, content in whole[kind].items():
@@ -119,9 +121,9 @@ def _use(name: str) -> None:
     """Load, and write a few tokens: greedily and drawn."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lm = api.load(name, draft=None, ngrams=None, threads=1)
+        lm = load(name, draft=None, ngrams=None, threads=1)
         for temperature in (0.0, 1.0):
-            done = api.generate(lm, "hi", max_tokens=3, sampling=lm.sampling(temperature=temperature), seed=1)
+            done = api.generate(lm, "HI!", max_tokens=3, sampling=lm.sampling(temperature=temperature), seed=1)
             size = lm.checkpoint.lm.vocab.size
             assert all(0 <= x < size for c in done.choices for x in c.token_ids), "a token that the model does not have"
 
@@ -221,12 +223,13 @@ def noise(content: bytes, end: int, rng: random.Random) -> bytes:
     return bytes(out)
 
 
-# What they are changed from
+# What they are changed from: made once in a process for each place
 
 def _tokens() -> list[str]:
     return ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())[:VOCAB - 3]]
 
 
+@cache
 def _write_directory(where: Path) -> dict[str, bytes]:
     where.mkdir(parents=True, exist_ok=True)
     draw = torch.Generator().manual_seed(0)
@@ -259,12 +262,33 @@ def _write_directory(where: Path) -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in where.iterdir()}
 
 
-def _write_gguf(path: Path) -> None:
+@cache
+def _write_other(where: Path) -> dict[str, bytes]:
+    from transformers import GPT2Config, GPT2LMHeadModel  # takes seconds
+    files = _write_directory(where)
+    config = GPT2Config(vocab_size=VOCAB, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=64, eos_token_id=2)
+    GPT2LMHeadModel(config).save_pretrained(where)
+    return {name: (where / name).read_bytes() for name in files}
+
+
+@cache
+def _write_artefacts(where: Path) -> dict[str, dict[Path, bytes]]:
+    key = torch.arange(1, 7, dtype=torch.int64).numpy().astype(np.uint64)
+    table = ngrams.NGrams(2, Vocab(VOCAB, frozenset(), "x"), key, np.zeros((6, 2), np.uint16),
+                          np.full((6, 2), 9, np.uint8))
+    ngrams.save(where / "ngrams", table, {})
+    stop_head.save(where / "head", stop_head.fresh(8, 2, False, 0), {})
+    return {kind: {f: f.read_bytes() for f in sorted((where / kind).iterdir())} for kind in ("head", "ngrams")}
+
+
+@cache
+def _write_gguf(path: Path) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
     draw, w = np.random.default_rng(0), GGUFWriter(str(path), "llama")
     w.add_block_count(LAYERS); w.add_context_length(64); w.add_embedding_length(WIDTH); w.add_feed_forward_length(INNER)
     w.add_head_count(HEADS); w.add_head_count_kv(1); w.add_layer_norm_rms_eps(1e-5); w.add_rope_freq_base(10000.0)
     w.add_key_length(HEAD); w.add_rope_dimension_count(HEAD)
-    w.add_tokenizer_model("gpt2"); w.add_tokenizer_pre("gpt-2"); w.add_token_list(_tokens())
+    w.add_tokenizer_model("gpt2"); w.add_tokenizer_pre("gpt-2"); w.add_token_list([*_tokens()[:-1], '!"'])
     w.add_token_types([2, 3, 3] + [1] * (VOCAB - 3)); w.add_token_merges(["! \""]); w.add_bos_token_id(1); w.add_eos_token_id(2)
     w.add_chat_template(CHAT)
     shapes = {"token_embd": (VOCAB, WIDTH), "output": (VOCAB, WIDTH), "blk.0.attn_q": (HEADS * HEAD, WIDTH),
@@ -279,3 +303,4 @@ def _write_gguf(path: Path) -> None:
             blocks = np.concatenate([halves, draw.integers(0, 256, (*halves.shape[:2], 32), dtype=np.uint8)], -1)
             w.add_tensor(f"{name}.weight", blocks.reshape(shape[0], -1), raw_dtype=GGMLQuantizationType.Q8_0)
     w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
+    return path.read_bytes()
