@@ -10,7 +10,7 @@ from typing import Any
 
 from polydec.ask import Ask, Plan, plan
 from polydec.core.decoder import streams
-from polydec.core.request import Result, TokenLogprob
+from polydec.core.request import PromptLogprob, Result, TokenLogprob
 from polydec.core.scheduler import Scheduler, Task
 from polydec.core.trace import Edited, Event, Observer, Opened, ignore
 from polydec.core.transcript import Transcript
@@ -43,11 +43,13 @@ class Completion:
 
     tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
+    prompt_logprobs: of each token of the prompt where the request asks for them, else None.
     """
     choices: tuple[Choice, ...]
     usage: dict[str, int]
     method: dict[str, Any]
     metrics: dict[str, Any]
+    prompt_logprobs: tuple[PromptLogprob, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -68,6 +70,8 @@ class Completion:
         first = self.choices[0]
         if len(self.choices) > 1 or first.logprobs is not None or first.score is not None:
             out["choices"] = [_choice_json(c) for c in self.choices]
+        if self.prompt_logprobs is not None:
+            out["prompt_logprobs"] = [vars(t) for t in self.prompt_logprobs]
         return out
 
 
@@ -149,7 +153,8 @@ class Ticket:
             choices = tuple(self._so_far(choice) for choice in self.plan.request.choices)
         usage = {"prompt_tokens": len(self.plan.request.prompt),
                  "completion_tokens": sum(len(c.token_ids) for c in choices)}
-        return Completion(choices, usage, self.method, self._metrics(usage["completion_tokens"]))
+        noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt
+        return Completion(choices, usage, self.method, self._metrics(usage["completion_tokens"]), noted)
 
     def _so_far(self, choice: int) -> Choice:
         text = self.transcript.texts.get(choice)

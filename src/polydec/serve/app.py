@@ -149,6 +149,12 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
             raise Refusal(str(error).replace("prompt", "tokens", 1), param="tokens") from None
         return {"prompt": model.checkpoint.text.decode(ids)}
 
+    @app.get("/tokenizer_info")
+    async def tokenizer(model: str | None = None) -> dict[str, Any]:
+        text = models.find(model).model.checkpoint.text
+        return {"bos_token": None, "eos_token": None, **text.names,
+                "chat_template": None if text.template is None else text.template.source}
+
     @app.get("/methods")
     async def methods(model: str | None = None) -> dict[str, Any]:
         kit = models.find(model).model.kit()

@@ -290,7 +290,8 @@ class Worker:
             start = job.written.get(choice, 0)
             stop = job.written[choice] = start + len(pieces)
             reason = text.finish_reason if stop == len(text.tokens) else None
-            out.append(News(job.first + choice, tuple(pieces), tuple(text.notes[start:stop]), reason))
+            prompt = ticket.transcript.prompt if start == 0 else ()
+            out.append(News(job.first + choice, tuple(pieces), tuple(text.notes[start:stop]), reason, prompt))
         return out
 
     def _end(self, job: Job, ticket: Ticket, now: float) -> End:
