@@ -11,7 +11,7 @@ from typing import Any
 from polydec.ask import Ask, Plan, plan
 from polydec.core.decoder import streams
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
-from polydec.core.scheduler import Scheduler, Task
+from polydec.core.scheduler import Pass, Scheduler, Task
 from polydec.core.trace import Edited, Event, Observer, Opened, ignore
 from polydec.core.transcript import Transcript
 from polydec.loaded import LM, Prompt
@@ -123,8 +123,8 @@ _EVERY = _Every()
 
 class Ticket:
     """A request under way: waiting, running, or done. It belongs to the engine that gave it."""
-    def __init__(self, engine: Engine, made: Plan, on: Observer) -> None:
-        self.engine, self.plan, self.watch = engine, made, Watch(on)
+    def __init__(self, engine: Engine, made: Plan, on: Observer, passes: list[Pass] | None = None) -> None:
+        self.engine, self.plan, self.watch, self.passes = engine, made, Watch(on), passes
         self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
         self.task: Task | None = None             # None while it waits for its turn
         self.gave_back = 0                        # bytes of cache that it had when it was last put on hold
@@ -205,9 +205,7 @@ class Engine:
                 raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
         self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
         self.preempted = 0                        # how often a request was put on hold
-        self.names: dict[Any, str] = {model.network: model.name}
-        if model.draft is not None:
-            self.names[model.draft.lm.network] = model.draft.name
+        self.names = model.names
         self._scheduler = Scheduler(positions=max_positions)
         self._memory: dict[str, dict[str, Any]] = {}          # by method, what it keeps between requests
         self._waiting: deque[Ticket] = deque()
@@ -215,16 +213,16 @@ class Engine:
         self._held: list[Ticket] = []             # on hold, the oldest first
         self._lock = RLock()                      # whoever holds it drives the scheduler
 
-    def submit(self, prompt: Prompt | Ask, *, on: Observer = ignore, **fields: Any) -> Ticket:
+    def submit(self, prompt: Prompt | Ask, *, on: Observer = ignore, passes: list[Pass] | None = None, **fields: Any) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
         prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
-        that drives the engine. Raises ValueError with one sentence for anything that cannot be honoured, TypeError for a
-        field that is unknown.
+        that drives the engine; passes: a list that is given a record of every pass. Raises ValueError with one sentence for
+        anything that cannot be honoured, TypeError for a field that is unknown.
         """
         ask = prompt if isinstance(prompt, Ask) else Ask(prompt, **fields)
         made = plan(self.model, ask, memory=self._kept, measure=self._measure)
-        ticket = Ticket(self, made, on)
+        ticket = Ticket(self, made, on, passes)
         self._waiting.append(ticket)
         return ticket
 
@@ -267,6 +265,7 @@ class Engine:
                 self._running.append(ticket)
                 run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
                 ticket.task = self._scheduler.submit(run)
+                ticket.task.passes = ticket.passes
 
     @property
     def cached(self) -> int:

@@ -200,6 +200,36 @@ def test_the_field_polydec_tells_what_was_drafted(lm, http):
     assert "polydec" not in post(http, {k: v for k, v in body.items() if k != "polydec"})
 
 
+@pytest.mark.parametrize("method", ["eagle-2-tree", "plain", "beam"])
+def test_the_field_polydec_tells_of_steps(lm, http, method):
+    body = {"prompt": "The fox and the fox and the", "max_tokens": 20, "method": method, "polydec": "steps", "temperature": 0,
+            "n": 2}
+    whole = post(http, body)
+    texts = [c["text"] for c in whole["choices"]]
+    assert texts == [c["text"] for c in post(http, {k: v for k, v in body.items() if k != "polydec"})["choices"]]
+    found = whole["polydec"]["choices"]
+    for choice, pieces in zip(found, whole["polydec"]["pieces"], strict=True):
+        assert sum(s["wrote"] for s in choice["steps"]) == len(pieces)
+        at = 0
+        for step in choice["steps"]:
+            new = [p["token"] for p in pieces[at:at + step["wrote"]]]
+            at += step["wrote"]
+            if method == "beam":
+                assert "token" not in step
+                continue
+            assert len(step["token"]) == len(step["parent"]) == len(step["text"])
+            assert [*(step["token"][i] for i in step["accepted"]), step["bonus"]["token"]][:len(new)] == new
+    ran = [p for c in found for p in c["passes"]]
+    assert {p["model"] for p in ran} <= {"zoo:tiny", "zoo:tiny-draft"} and all(p["positions"] <= p["of"] for p in ran)
+    parts = [{"steps": [], "passes": []} for _ in texts]
+    for event in stream(http, body):
+        for name, some in (event.get("polydec", {}) if event["choices"] else {}).items():
+            if name != "pieces":
+                parts[event["choices"][0]["index"]][name] += some
+    for part, choice in zip(parts, found, strict=True):
+        assert [{**s, "seconds": 0} for s in part["steps"]] == [{**s, "seconds": 0} for s in choice["steps"]]
+
+
 def test_a_steered_text_is_the_librarys(lm, http):
     how = {"steer": "cfg", "steer_options": {"scale": 3}, "negative_prompt": "Nobody", "max_tokens": 16}
     answer = post(http, {"prompt": "The fox and the", "temperature": 0, "method": "prompt-lookup", "polydec": True, **how})
@@ -249,6 +279,7 @@ WRONG = [
     ({"prompt": "x", "max_tokens": 0, "logprobs": 1}, "max_tokens", "0 only with echo"),
     ({"prompt": "x", "prompt_logprobs": 65}, "prompt_logprobs", "0 to 64"),
     ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream is false"),
+    ({"prompt": "x", "polydec": "all"}, "polydec", "true, false or"),
     ({"prompt": [10 ** 9], "echo": True}, "prompt", "ids lie in"), ({"prompt": "x", "best_of": 4}, "best_of", "only 1"),
     ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"prompt": "x", "response_format": {"type": "xml"}}, "response_format", "json_object"),

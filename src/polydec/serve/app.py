@@ -82,7 +82,7 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
             sent = given.fields
             worker = models.find(given.take("model"))
             wanted = shape.read(given, worker.model, method, secrets.randbelow(1 << 31))
-            answers = await worker.start(wanted.asks)
+            answers = await worker.start(wanted.asks, steps=wanted.steps)
         except ValueError as error:
             raise refused(error, sent) from None
         reply = endpoint.answer(shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time()))

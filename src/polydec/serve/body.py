@@ -117,10 +117,10 @@ class Wanted:
     """What a request asks of the server beside its prompts.
 
     stream: send what is written at once; usage: with the counts at the end of a stream; details: with the field `polydec`
-    (tokens, drafted or not, metrics); echoes: what stands before each answer, its prompt where that is asked for; silent: show
-    nothing of the answer behind that; prompt_logprobs: alternatives to list beside each token of a prompt, in vLLM's field of
-    that name (None: no such field); tools: names of those that answers may call; told: fields of the request that the response
-    repeats.
+    (tokens, drafted or not, metrics); steps: what each round did and all passes as well; echoes: what stands before each
+    answer, its prompt where that is asked for; silent: show nothing of the answer behind that; prompt_logprobs: alternatives to
+    list beside each token of a prompt, in vLLM's field of that name (None: no such field); tools: names of those that answers
+    may call; told: fields of the request that the response repeats.
     """
     asks: tuple[Ask, ...]
     stream: bool
@@ -128,13 +128,14 @@ class Wanted:
     details: bool
     echoes: tuple[str, ...] | None = None
     silent: bool = False
+    steps: bool = False
     prompt_logprobs: int | None = None
     tools: frozenset[str] = frozenset()
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def streaming(body: Body) -> tuple[bool, bool, bool]:
-    """stream, usage and details of `Wanted`."""
+def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
+    """stream, usage, details and steps of `Wanted`."""
     stream, options = body.flag("stream"), body.mapping("stream_options")
     if options and not stream:
         raise Refusal("stream_options is given without stream: it is legal only where stream is true", param="stream_options")
@@ -144,7 +145,10 @@ def streaming(body: Body) -> tuple[bool, bool, bool]:
         if type(value) is not bool or (value and name != "include_usage"):
             raise Refusal(f"stream_options.{name} is {shown(value)}: it must be "
                           + ("true or false" if name == "include_usage" else "false"), param="stream_options")
-    return stream, bool(options.get("include_usage", False)), body.flag("polydec")
+    told = body.take("polydec", False)
+    if told != "steps" and type(told) is not bool:
+        raise Refusal(f"polydec is {shown(told)}: it must be true, false or \"steps\"", param="polydec")
+    return stream, bool(options.get("include_usage", False)), bool(told), told == "steps"
 
 
 def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:

@@ -7,21 +7,27 @@ from typing import Any
 
 from polydec.api import LM, Choice, Completion, Piece
 from polydec.core.request import PromptLogprob, TokenLogprob
+from polydec.core.scheduler import Pass
 from polydec.serve.body import Wanted
 from polydec.serve.errors import Refusal
 from polydec.serve.shapes import Shape, by_id
+from polydec.serve.steps import Step, passes, steps
 from polydec.serve.tools import Call, Reader, read_calls
 
 
 @dataclass(frozen=True)
 class News:
     """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for;
-    prompt: notes of the prompt's tokens where they are, with the first news of an answer."""
+    prompt: notes of the prompt's tokens where they are, with the first news of an answer. steps, passes: where they are asked
+    for; opened: when the request began to run."""
     index: int
     pieces: tuple[Piece, ...]
     notes: tuple[TokenLogprob, ...]
     finish_reason: str | None
     prompt: tuple[PromptLogprob, ...] = ()
+    steps: tuple[Step, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    opened: float = 0.0
 
 
 class Reply:
@@ -36,6 +42,7 @@ class Reply:
         self._pieces: dict[int, list[Piece]] = {}
         self._offsets = [len(echo) for echo in self.echoes]
         self._opened = set[int]()
+        self._rounds: dict[int, dict[str, list[dict[str, Any]]]] = {}
         self._readers = [Reader(wanted.tools) for _ in self.echoes] if wanted.tools else []
         self._called = [0 for _ in self.echoes]
 
@@ -65,7 +72,8 @@ class Reply:
                 rest, more = self._readers[news.index].end()
                 text, calls = text + rest, calls + more
         if text or logprobs is not None or self.wanted.details:
-            yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], {"pieces": pieces(news.pieces)})
+            about = {"pieces": pieces(news.pieces), **(self._steps(news) if self.wanted.steps else {})}
+            yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], about)
         if calls:
             first = self._called[news.index]
             self._called[news.index] += len(calls)
@@ -96,6 +104,10 @@ class Reply:
 
     def take(self, news: News) -> None:
         """Keep what the response will need beside the completions."""
+        if self.wanted.steps:
+            known = self._rounds.setdefault(news.index, {"steps": [], "passes": []})
+            for name, some in self._steps(news).items():
+                known[name] += some
         if self.wanted.details and not self.wanted.silent:
             self._pieces.setdefault(news.index, []).extend(news.pieces)
 
@@ -110,7 +122,15 @@ class Reply:
         if self.wanted.details:
             out["polydec"] = {"pieces": [pieces(self._pieces.get(i, [])) for i in range(len(choices))],
                               "requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]}
+        if self.wanted.steps:
+            empty: dict[str, Any] = {"steps": [], "passes": []}
+            out["polydec"] |= {"choices": [self._rounds.get(i, empty) for i in range(len(choices))]}
         return out
+
+    def _steps(self, news: News) -> dict[str, list[dict[str, Any]]]:
+        """What the rounds of some news did."""
+        return {"steps": steps(self.model.checkpoint.text, news.steps, news.opened),
+                "passes": passes(news.passes, news.opened, self.model.names)}
 
     def _choice(self, index: int, done: Completion, choice: Choice) -> dict[str, Any]:
         if self.wanted.silent:

@@ -71,11 +71,11 @@ class Chat:
         given["logprobs"] = (top or 0) if logprobs else None
         with_tools, tools = "tools" in body.fields, read_tools(body)
         messages = read_messages(body.take("messages"), tools=with_tools)
-        stream, usage, details = streaming(body)
+        stream, usage, details, steps = streaming(body)
         prompted = given["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
-        return Wanted((Ask(messages, tools=tools, **given),), stream, usage, details, prompt_logprobs=prompted,
-                      tools=names(tools))
+        return Wanted((Ask(messages, tools=tools, **given),), stream, usage, details, steps=steps,
+                      prompt_logprobs=prompted, tools=names(tools))
 
     def opening(self, index: int) -> dict[str, Any]:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
@@ -116,14 +116,14 @@ class Completions:
         most = length(body, "max_tokens", default=16, least=0 if echo else 1)
         silent = most == 0                        # a token is written all the same, and not shown
         given["max_tokens"], given["logprobs"] = 1 if silent else most, body.whole("logprobs", 0, 64)
-        stream, usage, details = streaming(body)
+        stream, usage, details, steps = streaming(body)
         prompted = prompt_logprobs(body, stream)
         told = [k for k in (prompted, given["logprobs"] if echo else None) if k is not None]
         given["prompt_logprobs"] = max(told, default=None)
         body.end()
         asks = tuple(Ask(p, raw=True, **given) for p in prompts)
         echoes = tuple(_echo(model, ask.prompt) for ask in asks for _ in range(ask.n)) if echo else None
-        return Wanted(asks, stream, usage, details, echoes, silent, prompted)
+        return Wanted(asks, stream, usage, details, echoes, silent, steps, prompted)
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return None
