@@ -11,6 +11,7 @@ from polydec import registry, steer
 from polydec.card import Card
 from polydec.constraints.protocols import Constraint, Language
 from polydec.core.decoder import Decoder
+from polydec.core.prompt import Noted
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
 from polydec.kit import ANY_DRAFT, DRAFT, Kit, family_of
@@ -60,6 +61,8 @@ class Ask:
     n: Annotated[int, Within(1, 1024), "answers to one prompt"] = 1
     logprobs: Annotated[int | None, Within(0, 64), Note("none: no log-probabilities"),
                         "alternatives to report beside each token"] = None
+    prompt_logprobs: Annotated[int | None, Within(0, 64), Note("none: nothing of the prompt"),
+                               "alternatives to report beside each token of the prompt"] = None
     raw: Annotated[bool, "no chat template"] = False
     infill: str | Sequence[int | None] | None = None
     order: str = "vllm"
@@ -158,14 +161,20 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     language = None if ask.constraint is None else _language(ask.constraint, model, sampling, family, eos, stop_ids)
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
-                      guard, given)
+                      guard, given, values["prompt_logprobs"])
     shape = _shaped if family == "ar" else _beside
     law = point.lm if steered is None else steered.law(model, ids)
     if steered is not None:
         check_together(model, card, law, steered.card)
     laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
     build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language)
-    return Plan(request, build.decoder(measure or (lambda: model.costs)), card, options, steered)
+    decoder = build.decoder(measure or (lambda: model.costs))
+    if request.prompt_logprobs is not None:
+        if family != "ar":
+            raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: a masked-diffusion model has no law of a next "
+                             "token, so leave it out")
+        decoder = Noted(decoder, point.lm, request.prompt_logprobs)
+    return Plan(request, decoder, card, options, steered)
 
 
 def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from polydec.ask import Ask, Plan, plan
 from polydec.core.decoder import streams
-from polydec.core.request import Result, TokenLogprob
-from polydec.core.scheduler import Scheduler, Task
+from polydec.core.request import PromptLogprob, Result, TokenLogprob
+from polydec.core.scheduler import Pass, Scheduler, Task
 from polydec.core.trace import Edited, Event, Observer, Opened, ignore
 from polydec.core.transcript import Transcript
 from polydec.loaded import LM, Prompt
@@ -43,11 +43,13 @@ class Completion:
 
     tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
+    prompt_logprobs: of each token of the prompt where the request asks for them, else None.
     """
     choices: tuple[Choice, ...]
     usage: dict[str, int]
     method: dict[str, Any]
     metrics: dict[str, Any]
+    prompt_logprobs: tuple[PromptLogprob, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -68,6 +70,8 @@ class Completion:
         first = self.choices[0]
         if len(self.choices) > 1 or first.logprobs is not None or first.score is not None:
             out["choices"] = [_choice_json(c) for c in self.choices]
+        if self.prompt_logprobs is not None:
+            out["prompt_logprobs"] = [vars(t) for t in self.prompt_logprobs]
         return out
 
 
@@ -119,8 +123,8 @@ _EVERY = _Every()
 
 class Ticket:
     """A request under way: waiting, running, or done. It belongs to the engine that gave it."""
-    def __init__(self, engine: Engine, made: Plan, on: Observer) -> None:
-        self.engine, self.plan, self.watch = engine, made, Watch(on)
+    def __init__(self, engine: Engine, made: Plan, on: Observer, passes: list[Pass] | None = None) -> None:
+        self.engine, self.plan, self.watch, self.passes = engine, made, Watch(on), passes
         self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
         self.task: Task | None = None             # None while it waits for its turn
         self.gave_back = 0                        # bytes of cache that it had when it was last put on hold
@@ -149,7 +153,8 @@ class Ticket:
             choices = tuple(self._so_far(choice) for choice in self.plan.request.choices)
         usage = {"prompt_tokens": len(self.plan.request.prompt),
                  "completion_tokens": sum(len(c.token_ids) for c in choices)}
-        return Completion(choices, usage, self.method, self._metrics(usage["completion_tokens"]))
+        noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt
+        return Completion(choices, usage, self.method, self._metrics(usage["completion_tokens"]), noted)
 
     def _so_far(self, choice: int) -> Choice:
         text = self.transcript.texts.get(choice)
@@ -200,9 +205,7 @@ class Engine:
                 raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
         self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
         self.preempted = 0                        # how often a request was put on hold
-        self.names: dict[Any, str] = {model.network: model.name}
-        if model.draft is not None:
-            self.names[model.draft.lm.network] = model.draft.name
+        self.names = model.names
         self._scheduler = Scheduler(positions=max_positions)
         self._memory: dict[str, dict[str, Any]] = {}          # by method, what it keeps between requests
         self._waiting: deque[Ticket] = deque()
@@ -210,16 +213,16 @@ class Engine:
         self._held: list[Ticket] = []             # on hold, the oldest first
         self._lock = RLock()                      # whoever holds it drives the scheduler
 
-    def submit(self, prompt: Prompt | Ask, *, on: Observer = ignore, **fields: Any) -> Ticket:
+    def submit(self, prompt: Prompt | Ask, *, on: Observer = ignore, passes: list[Pass] | None = None, **fields: Any) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
         prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
-        that drives the engine. Raises ValueError with one sentence for anything that cannot be honoured, TypeError for a
-        field that is unknown.
+        that drives the engine; passes: a list that is given a record of every pass. Raises ValueError with one sentence for
+        anything that cannot be honoured, TypeError for a field that is unknown.
         """
         ask = prompt if isinstance(prompt, Ask) else Ask(prompt, **fields)
         made = plan(self.model, ask, memory=self._kept, measure=self._measure)
-        ticket = Ticket(self, made, on)
+        ticket = Ticket(self, made, on, passes)
         self._waiting.append(ticket)
         return ticket
 
@@ -262,6 +265,7 @@ class Engine:
                 self._running.append(ticket)
                 run = ticket.plan.decoder.run(request, streams(request), ticket.transcript)
                 ticket.task = self._scheduler.submit(run)
+                ticket.task.passes = ticket.passes
 
     @property
     def cached(self) -> int:

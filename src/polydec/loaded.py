@@ -72,6 +72,12 @@ class LM:
         """What runs its passes."""
         return self.checkpoint.lm.network
 
+    @property
+    def names(self) -> dict[Any, str]:
+        """What its networks are called."""
+        draft = {} if self.draft is None else {self.draft.lm.network: self.draft.name}
+        return {**draft, self.network: self.name}
+
     def sampling(self, **given: Any) -> Sampling:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
         says. Raises ValueError for a value out of range, TypeError for an unknown field."""

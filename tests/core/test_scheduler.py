@@ -273,6 +273,25 @@ class Meeting:
         return [q + 1 for q in queries]
 
 
+def test_every_pass_of_a_watched_task_is_kept():
+    a, b = Doubler(), Doubler(cost=0.5)
+
+    async def both():
+        return await gather(ask(a, 1, 2), ask(a, 3), ask(b, 4))
+
+    s = Scheduler()
+    watched, other = s.submit(both()), s.submit(ask(a, 7, 8, 9))
+    watched.passes = []
+    while s.step():
+        pass
+    assert other.passes is None and other.result == 18
+    assert [(p.model, p.positions, p.of, p.queries) for p in watched.passes] == [(b, 1, 1, 1), (a, 2, 3, 3), (a, 1, 2, 2)]
+    assert all(p.seconds >= 0 for p in watched.passes) and sum(p.positions for p in watched.passes) == sum(
+        u.positions for u in watched.usage.values())
+    starts = [p.start for p in watched.passes]
+    assert starts == sorted(starts)
+
+
 def test_with_a_pool_models_run_at_the_same_time():
     barrier = threading.Barrier(2)
     a, b = Meeting(barrier), Meeting(barrier)

@@ -128,6 +128,54 @@ def test_log_probabilities(lm, http):
     assert all(old["text"][at:].startswith(t) for at, t in zip(marks["text_offset"], marks["tokens"]) if t[:1] != "<")
 
 
+def scored(lm, prompt):
+    """Of each token of a prompt behind the first its log-probability and its rank, a token at a time."""
+    ids, out = lm.ids(prompt, raw=True), []
+    for at in range(1, len(ids)):
+        first = polydec.generate(lm, ids[:at], max_tokens=1, logprobs=64, sampling=lm.sampling(
+            temperature=0.0, allowed_token_ids=[ids[at]])).choices[0].logprobs[0]
+        likelier = sum(logp > first.model_logp for _, logp in first.top)
+        out.append((first.model_logp, likelier + 1 if likelier < 64 else None))
+    return ids, out
+
+
+def test_log_probabilities_of_prompts(lm, http):
+    prompts = ["The old river ran é to", "A", "Two rivers and a boat " * 20]
+    body = {"echo": True, "logprobs": 2, "temperature": 0, "max_tokens": 3}
+    together = post(http, {**body, "prompt": prompts})["choices"]
+    for prompt, choice in zip(prompts, together, strict=True):
+        marks, (ids, want) = choice["logprobs"], scored(lm, prompt)
+        assert {len(v) for v in marks.values()} == {len(ids) + 3}
+        assert marks["token_logprobs"][0] is None and marks["top_logprobs"][0] is None
+        assert marks["token_logprobs"][1:len(ids)] == pytest.approx([logp for logp, _ in want], abs=1e-4)
+        assert choice["text"].startswith(prompt)
+        for at, token in zip(marks["text_offset"], marks["tokens"]):
+            assert choice["text"].startswith(token, at) or token[:2] == "<|" or "\ufffd" in token
+        assert marks["text_offset"][len(ids)] == len(prompt)
+        for token, logp, top in zip(marks["tokens"][1:], marks["token_logprobs"][1:], marks["top_logprobs"][1:]):
+            assert "\ufffd" in token or (2 <= len(top) <= 3 and top[token] == logp)
+        alone = post(http, {**body, "prompt": list(ids), "max_tokens": 0})["choices"][0]
+        assert alone["finish_reason"] == "length" and alone["text"] == prompt
+        assert alone["logprobs"]["tokens"] == marks["tokens"][:len(ids)]
+        assert alone["logprobs"]["token_logprobs"][1:] == pytest.approx(marks["token_logprobs"][1:len(ids)], abs=1e-4)
+        merged = {name: [] for name in marks}
+        events = stream(http, {**body, "prompt": prompt})
+        for part in (c["logprobs"] for e in events for c in e["choices"] if c["logprobs"]):
+            merged = {name: merged[name] + part[name] for name in merged}
+        assert "".join(c["text"] for e in events for c in e["choices"]) == choice["text"]
+        assert merged["tokens"] == marks["tokens"] and merged["text_offset"] == marks["text_offset"]
+        listed = post(http, {"prompt": prompt, "prompt_logprobs": 1, "n": 2, "max_tokens": 1})["choices"]
+        assert listed[0]["prompt_logprobs"] == listed[1]["prompt_logprobs"]
+        for at, (logp, rank) in enumerate(want, 1):
+            own = listed[0]["prompt_logprobs"][at][str(ids[at])]
+            assert own["logprob"] == pytest.approx(logp, abs=1e-4) and (rank is None or own["rank"] == rank)
+            assert sorted(e["rank"] for e in listed[0]["prompt_logprobs"][at].values())[0] == 1
+    silent = post(http, {**body, "prompt": prompts, "max_tokens": 0, "polydec": True})
+    assert silent["usage"]["completion_tokens"] == 0 and silent["polydec"]["pieces"] == [[], [], []]
+    chat = post(http, {"messages": CHAT, "prompt_logprobs": 0, "max_tokens": 1}, "/v1/chat/completions")
+    assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"] and chat["prompt_logprobs"][0] is None
+
+
 def test_a_stream_can_end_with_its_usage(http):
     body = {"messages": CHAT, "max_tokens": 5, "ignore_eos": True}
     assert all("usage" not in e for e in stream(http, body, "/v1/chat/completions"))
@@ -150,6 +198,36 @@ def test_the_field_polydec_tells_what_was_drafted(lm, http):
     parts = [p for e in stream(http, body) for p in e.get("polydec", {}).get("pieces", ())]
     assert parts == pieces
     assert "polydec" not in post(http, {k: v for k, v in body.items() if k != "polydec"})
+
+
+@pytest.mark.parametrize("method", ["eagle-2-tree", "plain", "beam"])
+def test_the_field_polydec_tells_of_steps(lm, http, method):
+    body = {"prompt": "The fox and the fox and the", "max_tokens": 20, "method": method, "polydec": "steps", "temperature": 0,
+            "n": 2}
+    whole = post(http, body)
+    texts = [c["text"] for c in whole["choices"]]
+    assert texts == [c["text"] for c in post(http, {k: v for k, v in body.items() if k != "polydec"})["choices"]]
+    found = whole["polydec"]["choices"]
+    for choice, pieces in zip(found, whole["polydec"]["pieces"], strict=True):
+        assert sum(s["wrote"] for s in choice["steps"]) == len(pieces)
+        at = 0
+        for step in choice["steps"]:
+            new = [p["token"] for p in pieces[at:at + step["wrote"]]]
+            at += step["wrote"]
+            if method == "beam":
+                assert "token" not in step
+                continue
+            assert len(step["token"]) == len(step["parent"]) == len(step["text"])
+            assert [*(step["token"][i] for i in step["accepted"]), step["bonus"]["token"]][:len(new)] == new
+    ran = [p for c in found for p in c["passes"]]
+    assert {p["model"] for p in ran} <= {"zoo:tiny", "zoo:tiny-draft"} and all(p["positions"] <= p["of"] for p in ran)
+    parts = [{"steps": [], "passes": []} for _ in texts]
+    for event in stream(http, body):
+        for name, some in (event.get("polydec", {}) if event["choices"] else {}).items():
+            if name != "pieces":
+                parts[event["choices"][0]["index"]][name] += some
+    for part, choice in zip(parts, found, strict=True):
+        assert [{**s, "seconds": 0} for s in part["steps"]] == [{**s, "seconds": 0} for s in choice["steps"]]
 
 
 def test_a_steered_text_is_the_librarys(lm, http):
@@ -198,7 +276,11 @@ WRONG = [
     ({"prompt": "x", "method": "draft-model", "options": {"depth": 10 ** 6}}, None, "depth"),
     ({"prompt": "x", "options": {"zzz": 1}}, "options", "zzz"), ({"prompt": "x", "options": 3}, "options", "by name"),
     ({"prompt": "x", "stop": ["", "a"]}, "stop", "1 to 4096"), ({"prompt": "x", "logprobs": 99}, "logprobs", "64"),
-    ({"prompt": "x", "echo": True, "logprobs": 1}, "echo", "logprobs"), ({"prompt": "x", "best_of": 4}, "best_of", "only 1"),
+    ({"prompt": "x", "max_tokens": 0, "logprobs": 1}, "max_tokens", "0 only with echo"),
+    ({"prompt": "x", "prompt_logprobs": 65}, "prompt_logprobs", "0 to 64"),
+    ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream is false"),
+    ({"prompt": "x", "polydec": "all"}, "polydec", "true, false or"),
+    ({"prompt": [10 ** 9], "echo": True}, "prompt", "ids lie in"), ({"prompt": "x", "best_of": 4}, "best_of", "only 1"),
     ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"prompt": "x", "response_format": {"type": "xml"}}, "response_format", "json_object"),
     ({"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}},
@@ -266,6 +348,8 @@ def test_tokens_and_back(lm, http):
     assert post(http, {"tokens": tokens["tokens"]}, "/detokenize")["prompt"] == "The old river"
     assert post(http, {"messages": CHAT}, "/tokenize")["tokens"] == list(lm.ids(CHAT))
     assert http.post("/detokenize", json={"tokens": [10 ** 9]}).json()["error"]["param"] == "tokens"
+    about = http.get("/tokenizer_info").json()
+    assert about["eos_token"] == "<|end|>" and "<|assistant|>" in about["chat_template"]
 
 
 def test_methods_are_told_with_a_schema(http):

@@ -1,4 +1,5 @@
-"""The page in a browser: a chat of two turns, two methods side by side, a phone. Set PICTURES to keep the screenshots."""
+"""The page in a browser: a chat of two turns, the draft tree of a step and the time line of passes, two methods side by side, a
+phone. Set PICTURES to keep the screenshots."""
 import os
 from pathlib import Path
 
@@ -89,4 +90,75 @@ def test_side_by_side(page, picture):
     assert page.ask("document.querySelectorAll('#left .draft').length") == 0
     assert page.ask("document.querySelectorAll('#right .draft').length") > 0, "no draft was accepted: choose another prompt"
     picture("sides")
+    assert page.log == []
+
+
+TREE = "[...document.querySelectorAll('#log .reply:last-child .tree g')].map(g => [g.getAttribute('class'), g.textContent])"
+PLACES = "[...document.querySelectorAll('.tree rect')].map(r => r.getAttribute('y'))"
+
+
+def send(page, text, method):
+    page.ask("document.querySelector('#tab-chat').click()")
+    page.ask("document.querySelector('#clear').click()")
+    page.ask(f"(s => {{ s.value = {method!r}; s.dispatchEvent(new Event('change')); }})"
+             "(document.querySelector('#method-box select'))")
+    page.ask("document.querySelector('#said').focus()")
+    page.type(text)
+    page.press("Enter", 13)
+    page.until("document.querySelector('.reply .figures') && !document.querySelector('#send').disabled")
+    page.until("document.querySelector('.reply .line svg')")
+
+
+def test_a_step_shows_its_tree(page, picture):
+    send(page, "Once upon a time there was a fox. The fox", "eagle-2-tree")
+    count = page.ask("document.querySelectorAll('.reply .step').length")
+    assert count > 3 and page.ask("document.querySelector('.reply .round').hidden")
+    at = page.ask("[...document.querySelectorAll('.reply .step')].findIndex(s => s.querySelector('.draft'))")
+    assert at >= 0, "no draft was accepted: choose another prompt"
+    page.ask(f"document.querySelectorAll('.reply .step')[{at}].firstChild.click()")
+    wrote = page.ask(f"document.querySelectorAll('.reply .step')[{at}].textContent")
+    tree = page.ask(TREE)
+    kinds = [kind for kind, _ in tree]
+    assert kinds[0] == "root" and kinds.count("own") == 1 and kinds.count("yes") >= 1
+    assert "no" in kinds and len(set(page.ask(PLACES))) > 1, "the tree has no branch"
+    shown = "".join(text for kind, text in tree if kind in ("yes", "own")).replace("·", " ")
+    assert shown == wrote
+    assert f"Step {at + 1} of" in page.ask("document.querySelector('.round p').textContent")
+    assert page.ask("document.querySelectorAll('.step.chosen').length") == 1
+    picture("tree")
+    page.size(1200, 860, dark=True)
+    picture("tree-dark")
+    page.size(390, 800)
+    page.ask("document.querySelector('.round').scrollIntoView({block: 'end'})")
+    assert page.ask("document.documentElement.scrollWidth") <= 390, "the page is wider than a phone"
+    picture("tree-phone")
+    page.size(1200, 860)
+    assert page.log == []
+
+
+def test_the_time_line_by_keyboard(page):
+    send(page, "Once upon a time there was a fox. The fox", "draft-model")
+    steps = page.ask("document.querySelectorAll('.reply .step').length")
+    lanes = page.ask("[...document.querySelectorAll('.line svg > text')].map(t => t.textContent)")
+    assert lanes[:2] == ["zoo:tiny", "zoo:tiny-draft"]
+    assert page.ask("document.querySelectorAll('.line rect.target').length") >= steps
+    assert page.ask("document.querySelectorAll('.line rect.other').length") > 0
+    assert "ms" in page.ask("document.querySelector('.line rect title').textContent")
+    page.ask("document.querySelector('.line').focus()")
+    for key, code, at in (("End", 35, steps), ("ArrowLeft", 37, steps - 1), ("Home", 36, 1), ("ArrowRight", 39, 2)):
+        page.press(key, code)
+        assert page.ask("Number(document.querySelector('.line').getAttribute('aria-valuenow'))") == at
+        assert page.ask("Number(document.querySelector('.step.chosen').dataset.step)") == at - 1
+    page.press("Escape", 27)
+    assert page.ask("document.querySelector('.round').hidden")
+    assert page.log == []
+
+
+def test_a_method_without_drafts_has_steps(page):
+    send(page, "Once upon a time", "plain")
+    page.ask("document.querySelector('.reply .step').click()")
+    assert [kind for kind, _ in page.ask(TREE)] == ["root", "own"]
+    send(page, "Once upon a time", "beam")
+    page.ask("document.querySelector('.reply .step').click()")
+    assert "no draft" in page.ask("document.querySelector('.round').textContent")
     assert page.log == []

@@ -61,8 +61,9 @@ class Request:
     prompt: at least one token; max_tokens: of each answer, at least 1, EOS included; stop_ids end an answer like EOS;
     ignore_eos: the vocabulary's own EOS ids do not; seed and a choice's number name its randomness; choice: the number of the
     first answer, 0 or more; n: how many answers, at least 1; logprobs: None, or how many alternatives to report (0 to 64)
-    beside each token; writer: makes text and finds stop strings; guard: ends a text that cannot go on, with an error; given:
-    what is known of the answer, None for a gap, max_tokens of them (empty: nothing is; only canvases can have some).
+    beside each token; prompt_logprobs: the same of the prompt's tokens; writer: makes text and finds stop strings; guard: ends
+    a text that cannot go on, with an error; given: what is known of the answer, None for a gap, max_tokens of them (empty:
+    nothing is; only canvases can have some).
     """
     prompt: tuple[int, ...]
     max_tokens: int = 128
@@ -75,6 +76,7 @@ class Request:
     n: int = 1
     guard: Guard | None = None
     given: tuple[int | None, ...] = ()
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -83,8 +85,9 @@ class Request:
             raise ValueError(f"max_tokens is {self.max_tokens}: it must be at least 1")
         if self.n < 1:
             raise ValueError(f"n is {self.n}: it must be at least 1")
-        if self.logprobs is not None and not 0 <= self.logprobs <= 64:
-            raise ValueError(f"logprobs is {self.logprobs}: it must lie in 0 to 64")
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None and not 0 <= count <= 64:
+                raise ValueError(f"{name} is {count}: it must lie in 0 to 64")
         if self.given and len(self.given) != self.max_tokens:
             raise ValueError(f"given has {len(self.given)} positions: max_tokens is {self.max_tokens}")
 
@@ -101,6 +104,16 @@ class TokenLogprob:
     logp: float
     model_logp: float
     top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class PromptLogprob:
+    """A token of the prompt: its log-probability under the model behind the tokens before it, its rank there (1: the
+    likeliest), and the model's likeliest (token, logp). The first token follows no other: nothing is known of it (None)."""
+    token: int
+    model_logp: float | None = None
+    rank: int | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Stats(Protocol):

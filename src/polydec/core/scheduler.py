@@ -23,10 +23,23 @@ class Usage:
     last: int = field(default=0, compare=False)
 
 
+@dataclass(frozen=True)
+class Pass:
+    """One pass that a request took part in. start: by `time.perf_counter`; positions: fed for this request; of: fed in all;
+    queries: how many were answered together."""
+    model: Model
+    start: float
+    seconds: float
+    positions: int
+    of: int
+    queries: int
+
+
 class Task:
-    """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed."""
-    __slots__ = ("__weakref__", "coro", "done", "error", "held", "join", "kids", "left", "parent", "result", "running", "slot",
-                 "usage")
+    """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed; `passes` is given a
+    record of every pass where it is a list."""
+    __slots__ = ("__weakref__", "coro", "done", "error", "held", "join", "kids", "left", "parent", "passes", "result",
+                 "running", "slot", "usage")
 
     def __init__(self, coro: Coro, parent: Task | None = None, slot: int = 0) -> None:
         self.coro, self.parent, self.slot = coro, parent, slot
@@ -38,6 +51,7 @@ class Task:
         self.result: Any = None
         self.error: BaseException | None = None
         self.usage: dict[Model, Usage] = {} if parent is None else parent.usage
+        self.passes: list[Pass] | None = None if parent is None else parent.passes
 
     def close(self) -> None:
         """Cancel this task and everything below it. What is waiting for it is dropped at the next step."""
@@ -68,8 +82,8 @@ def current_task() -> Task | None:
 
 
 Group = list[tuple[Task, Forward]]
-Answers = tuple[Sequence[Any] | Exception, float]
-"""What a pass gave, or why it failed; and its seconds."""
+Answers = tuple[Sequence[Any] | Exception, float, float]
+"""What a pass gave, or why it failed; when it began; and its seconds."""
 
 
 def _forward(model: Model, group: Group) -> Answers:
@@ -79,8 +93,8 @@ def _forward(model: Model, group: Group) -> Answers:
         if len(answers) != len(group):
             raise ValueError(f"the model gave {len(answers)} answers to {len(group)} queries")
     except Exception as error:
-        return error, 0.0
-    return answers, time.perf_counter() - start
+        return error, start, 0.0
+    return answers, start, time.perf_counter() - start
 
 
 def _fill(prompts: Group, room: int) -> tuple[Group, Group]:
@@ -198,12 +212,13 @@ class Scheduler:
         return bool(self._ready or self._running or self._waiting)
 
     def _take(self, model: Model, group: Group, result: Answers) -> None:
-        given, seconds = result
+        given, start, seconds = result
         if isinstance(given, Exception):          # every request of this pass fails; the others go on
             self._ready.extend((t, None, given) for t, _ in group)
             return
         self._passes += 1
-        each, later = seconds / sum([f.size for _, f in group]), Group()
+        size = sum([f.size for _, f in group])
+        each, later, watched = seconds / size, Group(), dict[int, tuple[list[Pass], int]]()
         for (task, f), answer in zip(group, given):
             use = task.usage.get(model)
             if use is None:
@@ -212,10 +227,14 @@ class Scheduler:
                 use.passes, use.last = use.passes + 1, self._passes
             use.positions += f.size
             use.seconds += each * f.size
+            if task.passes is not None:
+                watched[id(task.passes)] = task.passes, f.size + watched.get(id(task.passes), (None, 0))[1]
             if f.rest is None:
                 self._ready.append((task, answer, None))
             else:                                 # the rest of a prompt goes on where it was: in front
                 later.append((task, f.rest))
+        for passes, mine in watched.values():
+            passes.append(Pass(model, start, seconds, mine, size, len(group)))
         if later:
             self._waiting[model] = [*later, *self._waiting.get(model, ())]
 

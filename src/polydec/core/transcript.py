@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from polydec.core.protocols import Scores
-from polydec.core.request import Request, Result, Stats, TokenLogprob, Writer
+from polydec.core.request import PromptLogprob, Request, Result, Stats, TokenLogprob, Writer
 from polydec.core.trace import Edited, Event, Finished, Observer, Opened, apply, ignore
 from polydec.core.types import Edit
 
@@ -18,12 +18,14 @@ class Transcript:
     """The record of one request.
 
     request: what was asked; eos: the ids that end a text of this vocabulary; on: who is told of every event. `ends` holds the
-    ids that end an answer: EOS unless the request ignores it, and the request's own stop ids.
+    ids that end an answer: EOS unless the request ignores it, and the request's own stop ids. `prompt` holds a note of each of
+    the prompt's tokens where they are asked for, once they are known; else nothing.
     """
     def __init__(self, request: Request, eos: frozenset[int] = frozenset(), on: Observer = ignore) -> None:
         self.request, self.on = request, on
         self.ends = (frozenset[int]() if request.ignore_eos else eos) | request.stop_ids
         self.texts: dict[int, Text] = {}          # of the answers that have begun
+        self.prompt: tuple[PromptLogprob, ...] = ()
 
     def open(self, choice: int) -> Text:
         """The text of an answer; its observers are told that it begins."""

@@ -82,7 +82,7 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
             sent = given.fields
             worker = models.find(given.take("model"))
             wanted = shape.read(given, worker.model, method, secrets.randbelow(1 << 31))
-            answers = await worker.start(wanted.asks)
+            answers = await worker.start(wanted.asks, steps=wanted.steps)
         except ValueError as error:
             raise refused(error, sent) from None
         reply = endpoint.answer(shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time()))
@@ -148,6 +148,12 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
         except ValueError as error:
             raise Refusal(str(error).replace("prompt", "tokens", 1), param="tokens") from None
         return {"prompt": model.checkpoint.text.decode(ids)}
+
+    @app.get("/tokenizer_info")
+    async def tokenizer(model: str | None = None) -> dict[str, Any]:
+        text = models.find(model).model.checkpoint.text
+        return {"bos_token": None, "eos_token": None, **text.names,
+                "chat_template": None if text.template is None else text.template.source}
 
     @app.get("/methods")
     async def methods(model: str | None = None) -> dict[str, Any]:

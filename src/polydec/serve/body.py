@@ -25,7 +25,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType({
     "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],), "background": (False,),
     "truncation": ("disabled",), "previous_response_id": (), "conversation": (), "reasoning": ({},),
     "suffix": ("",), "length_penalty": (1, 1.0), "priority": (0,),
-    "truncate_prompt_tokens": (), "prompt_logprobs": (), "reasoning_effort": ("none",), "logit_processors": ([],),
+    "truncate_prompt_tokens": (), "reasoning_effort": ("none",), "logit_processors": ([],),
     "bad_words": ([],),
 })
 """Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
@@ -117,25 +117,25 @@ class Wanted:
     """What a request asks of the server beside its prompts.
 
     stream: send what is written at once; usage: with the counts at the end of a stream; details: with the field `polydec`
-    (tokens, drafted or not, metrics); echo: begin each answer with its prompt; tools: names of those that answers may call;
-    told: fields of the request that the response repeats.
+    (tokens, drafted or not, metrics); steps: what each round did and all passes as well; echoes: what stands before each
+    answer, its prompt where that is asked for; silent: show nothing of the answer behind that; prompt_logprobs: alternatives to
+    list beside each token of a prompt, in vLLM's field of that name (None: no such field); tools: names of those that answers
+    may call; told: fields of the request that the response repeats.
     """
     asks: tuple[Ask, ...]
     stream: bool
     usage: bool
     details: bool
-    echo: bool = False
+    echoes: tuple[str, ...] | None = None
+    silent: bool = False
+    steps: bool = False
+    prompt_logprobs: int | None = None
     tools: frozenset[str] = frozenset()
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    @property
-    def echoes(self) -> list[str]:
-        """What stands before each answer."""
-        return [str(ask.prompt) if self.echo else "" for ask in self.asks for _ in range(ask.n)]
 
-
-def streaming(body: Body) -> tuple[bool, bool, bool]:
-    """stream, usage and details of `Wanted`."""
+def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
+    """stream, usage, details and steps of `Wanted`."""
     stream, options = body.flag("stream"), body.mapping("stream_options")
     if options and not stream:
         raise Refusal("stream_options is given without stream: it is legal only where stream is true", param="stream_options")
@@ -145,7 +145,10 @@ def streaming(body: Body) -> tuple[bool, bool, bool]:
         if type(value) is not bool or (value and name != "include_usage"):
             raise Refusal(f"stream_options.{name} is {shown(value)}: it must be "
                           + ("true or false" if name == "include_usage" else "false"), param="stream_options")
-    return stream, bool(options.get("include_usage", False)), body.flag("polydec")
+    told = body.take("polydec", False)
+    if told != "steps" and type(told) is not bool:
+        raise Refusal(f"polydec is {shown(told)}: it must be true, false or \"steps\"", param="polydec")
+    return stream, bool(options.get("include_usage", False)), bool(told), told == "steps"
 
 
 def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
@@ -169,12 +172,22 @@ def _whole(prompt: Any) -> Any:
     return whole_text(prompt, "negative_prompt") if isinstance(prompt, str) else prompt
 
 
-def length(body: Body, *names: str, default: int | None = None) -> int | None:
+def prompt_logprobs(body: Body, stream: bool) -> int | None:
+    """vLLM's field. Raises Refusal for a value out of its range, or in a stream, which has no place for it."""
+    value = body.whole("prompt_logprobs", 0, 64)
+    if value is not None and stream:
+        raise Refusal(f"prompt_logprobs is {value} with stream: it is legal only where stream is false (a stream of "
+                      "/v1/completions has those of echo with logprobs)", param="prompt_logprobs")
+    return value
+
+
+def length(body: Body, *names: str, default: int | None = None, least: int = 1) -> int | None:
     """max_tokens by any of its names. Raises Refusal where two of them differ."""
     given = {name: value for name in names if (value := body.take(name)) is not None}
     for name, value in given.items():
-        if type(value) is not int or value < 1:
-            raise Refusal(f"{name} is {shown(value)}: it must be a whole number of at least 1", param=name)
+        if type(value) is not int or value < least:
+            raise Refusal(f"{name} is {shown(value)}: it must be a whole number of at least {least}"
+                          + (" (0 only with echo)" if value == 0 and type(value) is int else ""), param=name)
     if len(set(given.values())) > 1:
         raise Refusal(f"{' and '.join(given)} are both given and differ: give one of them", param=next(iter(given)))
     return next(iter(given.values()), default)

@@ -2,24 +2,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polydec.api import LM, Choice, Completion, Piece
-from polydec.core.request import TokenLogprob
+from polydec.core.request import PromptLogprob, TokenLogprob
+from polydec.core.scheduler import Pass
 from polydec.serve.body import Wanted
 from polydec.serve.errors import Refusal
-from polydec.serve.shapes import Shape
+from polydec.serve.shapes import Shape, by_id
+from polydec.serve.steps import Step, passes, steps
 from polydec.serve.tools import Call, Reader, read_calls
 
 
 @dataclass(frozen=True)
 class News:
-    """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for."""
+    """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for;
+    prompt: notes of the prompt's tokens where they are, with the first news of an answer. steps, passes: where they are asked
+    for; opened: when the request began to run."""
     index: int
     pieces: tuple[Piece, ...]
     notes: tuple[TokenLogprob, ...]
     finish_reason: str | None
+    prompt: tuple[PromptLogprob, ...] = ()
+    steps: tuple[Step, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    opened: float = 0.0
 
 
 class Reply:
@@ -28,9 +36,13 @@ class Reply:
 
     def __init__(self, shape: Shape, wanted: Wanted, model: LM, served: str, name: str, created: int) -> None:
         self.shape, self.wanted, self.model, self.served = shape, wanted, model, served
-        self.name, self.created, self.echoes = name, created, wanted.echoes
+        self.name, self.created = name, created
+        self.echoes = wanted.echoes or ("",) * sum(ask.n for ask in wanted.asks)
+        self._asked = [ask for ask in wanted.asks for _ in range(ask.n)]
         self._pieces: dict[int, list[Piece]] = {}
         self._offsets = [len(echo) for echo in self.echoes]
+        self._opened = set[int]()
+        self._rounds: dict[int, dict[str, list[dict[str, Any]]]] = {}
         self._readers = [Reader(wanted.tools) for _ in self.echoes] if wanted.tools else []
         self._called = [0 for _ in self.echoes]
 
@@ -38,13 +50,19 @@ class Reply:
 
     def opening(self) -> Iterator[dict[str, Any]]:
         """What comes before anything is written."""
-        for index, echo in enumerate(self.echoes):
-            choice = self.shape.opening(index, echo)
+        for index in range(len(self.echoes)):
+            choice = self.shape.opening(index)
             if choice is not None:
                 yield self._chunk([choice])
 
     def chunks(self, news: News) -> Iterator[dict[str, Any]]:
         """One tick's text of one choice, and its end."""
+        if self.wanted.echoes is not None and news.index not in self._opened:
+            self._opened.add(news.index)
+            logprobs = self._prompt(news.index, news.prompt)
+            yield self._chunk([self.shape.delta(news.index, self.echoes[news.index], logprobs, None)])
+        if self.wanted.silent:
+            news = replace(news, pieces=(), notes=(), finish_reason=news.finish_reason and "length")
         text, calls = "".join(p.text for p in news.pieces), list[Call]()
         logprobs = self._logprobs(news.notes, self._offsets[news.index]) if news.notes else None
         self._offsets[news.index] += len(text)
@@ -54,7 +72,8 @@ class Reply:
                 rest, more = self._readers[news.index].end()
                 text, calls = text + rest, calls + more
         if text or logprobs is not None or self.wanted.details:
-            yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], {"pieces": pieces(news.pieces)})
+            about = {"pieces": pieces(news.pieces), **(self._steps(news) if self.wanted.steps else {})}
+            yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], about)
         if calls:
             first = self._called[news.index]
             self._called[news.index] += len(calls)
@@ -67,7 +86,7 @@ class Reply:
         """What comes after everything is written."""
         if self.wanted.usage or self.wanted.details:
             out = self._chunk([], {"requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]})
-            yield {**out, "usage": _usage(done)} if self.wanted.usage else out
+            yield {**out, "usage": self._usage(done)} if self.wanted.usage else out
 
     def failed(self, refusal: Refusal) -> dict[str, Any]:
         """What ends a stream that cannot go on."""
@@ -85,45 +104,70 @@ class Reply:
 
     def take(self, news: News) -> None:
         """Keep what the response will need beside the completions."""
-        if self.wanted.details:
+        if self.wanted.steps:
+            known = self._rounds.setdefault(news.index, {"steps": [], "passes": []})
+            for name, some in self._steps(news).items():
+                known[name] += some
+        if self.wanted.details and not self.wanted.silent:
             self._pieces.setdefault(news.index, []).extend(news.pieces)
 
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
         """The response."""
-        choices = [c for completion in done for c in completion.choices]
-        out = {**self._head(self.shape.whole), "choices": [self._choice(i, c) for i, c in enumerate(choices)],
-               "usage": _usage(done)}
+        choices = [(completion, c) for completion in done for c in completion.choices]
+        out = {**self._head(self.shape.whole), "choices": [self._choice(i, *c) for i, c in enumerate(choices)],
+               "usage": self._usage(done)}
+        if self.wanted.prompt_logprobs is not None:
+            listed = [by_id(self.model.checkpoint.text, c.prompt_logprobs or (), self.wanted.prompt_logprobs) for c in done]
+            out = self.shape.beside(out, [listed[i] for i, c in enumerate(done) for _ in c.choices])
         if self.wanted.details:
             out["polydec"] = {"pieces": [pieces(self._pieces.get(i, [])) for i in range(len(choices))],
                               "requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]}
+        if self.wanted.steps:
+            empty: dict[str, Any] = {"steps": [], "passes": []}
+            out["polydec"] |= {"choices": [self._rounds.get(i, empty) for i in range(len(choices))]}
         return out
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _steps(self, news: News) -> dict[str, list[dict[str, Any]]]:
+        """What the rounds of some news did."""
+        return {"steps": steps(self.model.checkpoint.text, news.steps, news.opened),
+                "passes": passes(news.passes, news.opened, self.model.names)}
+
+    def _choice(self, index: int, done: Completion, choice: Choice) -> dict[str, Any]:
+        if self.wanted.silent:
+            choice = replace(choice, text="", logprobs=choice.logprobs and (), finish_reason="length")
         echo = self.echoes[index]
         text, calls = read_calls(choice.text, self.wanted.tools) if self.wanted.tools else (choice.text, [])
         logprobs = None if choice.logprobs is None else self._logprobs(choice.logprobs, len(echo))
+        if logprobs is not None and (prompt := self._prompt(index, done.prompt_logprobs or ())) is not None:
+            logprobs = {name: prompt[name] + logprobs[name] for name in logprobs}
         return self.shape.choice(index, echo + text, logprobs, _reason(choice.finish_reason, len(calls)),
                                  self._calls(index, calls, 0))
+
+    def _prompt(self, index: int, notes: Sequence[PromptLogprob]) -> dict[str, Any] | None:
+        """Log-probabilities of what an answer echoes; None where they are not asked for."""
+        k = self._asked[index].logprobs
+        if self.wanted.echoes is None or k is None:
+            return None
+        return self._logprobs([replace(n, top=n.top[:k]) for n in notes], 0)
 
     def _calls(self, index: int, calls: Sequence[Call], first: int) -> list[dict[str, Any]]:
         """Calls of an answer, with ids; first: the number of the first of them."""
         return [call.to_json(f"call_{self.name.partition('-')[2]}_{index}_{at}") for at, call in enumerate(calls, first)]
 
+    def _usage(self, done: Sequence[Completion]) -> dict[str, int]:
+        prompt = sum(c.usage["prompt_tokens"] for c in done)
+        written = 0 if self.wanted.silent else sum(c.usage["completion_tokens"] for c in done)
+        return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.name, "object": kind, "created": self.created, "model": self.served}
 
-    def _logprobs(self, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    def _logprobs(self, notes: Sequence[TokenLogprob | PromptLogprob], offset: int) -> dict[str, Any]:
         return self.shape.logprobs(self.model.checkpoint.text, notes, offset)
 
 
 def _reason(finish_reason: str, calls: int) -> str:
     return "tool_calls" if calls and finish_reason == "stop" else finish_reason
-
-
-def _usage(done: Sequence[Completion]) -> dict[str, int]:
-    prompt = sum(c.usage["prompt_tokens"] for c in done)
-    written = sum(c.usage["completion_tokens"] for c in done)
-    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
 def pieces(written: Sequence[Piece]) -> list[dict[str, Any]]:

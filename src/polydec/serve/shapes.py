@@ -1,14 +1,15 @@
 """The two forms of OpenAI's API: how a request of each is read, and how answers are written in it."""
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from polydec.api import LM, Ask
-from polydec.core.request import TokenLogprob
+from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.models.text import Text
 from polydec.options import shown
-from polydec.serve.body import Body, Wanted, asking, length, streaming
+from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.tools import names, past_calls, read_tools
@@ -18,6 +19,10 @@ LOWEST = -9999.0
 
 MOST_PROMPTS = 1024
 """Prompts of one request to /v1/completions."""
+
+
+Note = TokenLogprob | PromptLogprob
+"""A token with its log-probability under the model, and the likeliest ones."""
 
 
 class Shape(Protocol):
@@ -30,7 +35,7 @@ class Shape(Protocol):
         """Raises Refusal or ValueError for what cannot be honoured."""
         ...
 
-    def opening(self, index: int, echo: str) -> dict[str, Any] | None:
+    def opening(self, index: int) -> dict[str, Any] | None:
         """The first chunk of a choice; None where there is none."""
         ...
 
@@ -44,8 +49,12 @@ class Shape(Protocol):
         """A choice of a response; calls: of tools."""
         ...
 
-    def logprobs(self, text: Text, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    def logprobs(self, text: Text, notes: Sequence[Any], offset: int) -> dict[str, Any]:
         """Log-probabilities of the model; offset: characters before them."""
+        ...
+
+    def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+        """A response with vLLM's prompt_logprobs; prompts: those of each choice."""
         ...
 
 
@@ -62,11 +71,13 @@ class Chat:
         given["logprobs"] = (top or 0) if logprobs else None
         with_tools, tools = "tools" in body.fields, read_tools(body)
         messages = read_messages(body.take("messages"), tools=with_tools)
-        stream, usage, details = streaming(body)
+        stream, usage, details, steps = streaming(body)
+        prompted = given["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
-        return Wanted((Ask(messages, tools=tools, **given),), stream, usage, details, tools=names(tools))
+        return Wanted((Ask(messages, tools=tools, **given),), stream, usage, details, steps=steps,
+                      prompt_logprobs=prompted, tools=names(tools))
 
-    def opening(self, index: int, echo: str) -> dict[str, Any]:
+    def opening(self, index: int) -> dict[str, Any]:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
     def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
@@ -84,12 +95,15 @@ class Chat:
 
     def logprobs(self, text: Text, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
         def entry(token: int, logp: float) -> dict[str, Any]:
-            spelled = text.pieces[token] if token < len(text.pieces) else None
+            known = spelled(text, token)
             return {"token": token_text(text, token), "logprob": max(logp, LOWEST),
-                    "bytes": None if spelled is None else list(spelled)}
+                    "bytes": None if known is None else list(known)}
 
         return {"content": [{**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]} for n in notes],
                 "refusal": None}
+
+    def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+        return {**response, "prompt_logprobs": prompts[0]}       # a chat has one prompt
 
 
 class Completions:
@@ -98,19 +112,21 @@ class Completions:
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
         given: dict[str, Any] = {**asking(body, model, method, seed), "constraint": constraint(body, model)}
-        given["max_tokens"] = length(body, "max_tokens", default=16)
-        given["logprobs"] = body.whole("logprobs", 0, 64)
         prompts, echo = read_prompts(body.take("prompt")), body.flag("echo")
-        if echo and given["logprobs"] is not None:
-            raise Refusal("echo is true with logprobs: log-probabilities of a prompt are not computed here", param="echo")
-        if echo and not all(isinstance(p, str) for p in prompts):
-            raise Refusal("echo is true with a prompt of token ids: it is legal with texts only", param="echo")
-        stream, usage, details = streaming(body)
+        most = length(body, "max_tokens", default=16, least=0 if echo else 1)
+        silent = most == 0                        # a token is written all the same, and not shown
+        given["max_tokens"], given["logprobs"] = 1 if silent else most, body.whole("logprobs", 0, 64)
+        stream, usage, details, steps = streaming(body)
+        prompted = prompt_logprobs(body, stream)
+        told = [k for k in (prompted, given["logprobs"] if echo else None) if k is not None]
+        given["prompt_logprobs"] = max(told, default=None)
         body.end()
-        return Wanted(tuple(Ask(p, raw=True, **given) for p in prompts), stream, usage, details, echo)
+        asks = tuple(Ask(p, raw=True, **given) for p in prompts)
+        echoes = tuple(_echo(model, ask.prompt) for ask in asks for _ in range(ask.n)) if echo else None
+        return Wanted(asks, stream, usage, details, echoes, silent, steps, prompted)
 
-    def opening(self, index: int, echo: str) -> dict[str, Any] | None:
-        return self.choice(index, echo, None, None) if echo else None
+    def opening(self, index: int) -> dict[str, Any] | None:
+        return None
 
     def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
               calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
@@ -120,20 +136,64 @@ class Completions:
                calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def logprobs(self, text: Text, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-        tokens, offsets = [token_text(text, n.token) for n in notes], list[int]()
-        for token in tokens:
-            offsets.append(offset)
-            offset += len(token)
-        top = [{token_text(text, t): max(logp, LOWEST) for t, logp in n.top} for n in notes]
-        return {"tokens": tokens, "token_logprobs": [max(n.model_logp, LOWEST) for n in notes],
-                "top_logprobs": top if any(top) else None, "text_offset": offsets}
+    def logprobs(self, text: Text, notes: Sequence[Note], offset: int) -> dict[str, Any]:
+        tokens = [n.token for n in notes]
+        return {"tokens": [token_text(text, t) for t in tokens],
+                "token_logprobs": [None if n.model_logp is None else max(n.model_logp, LOWEST) for n in notes],
+                "top_logprobs": [None if n.model_logp is None else _by_text(text, [*n.top, (n.token, n.model_logp)])
+                                 for n in notes],
+                "text_offset": _offsets(text, tokens, offset)}
+
+    def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+        choices = [{**c, "prompt_logprobs": p} for c, p in zip(response["choices"], prompts, strict=True)]
+        return {**response, "choices": choices}
+
+
+def _offsets(text: Text, tokens: Sequence[int], offset: int) -> list[int]:
+    """Where each token begins, in characters; a special one takes no room in the text."""
+    reader, out = getincrementaldecoder("utf-8")("replace"), list[int]()
+    for token in tokens:
+        out.append(offset)
+        offset += len(reader.decode(spelled(text, token) or b""))
+    return out
+
+
+def _by_text(text: Text, entries: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """Log-probabilities by text. Of tokens that read the same (parts of characters) the first one stays."""
+    out = dict[str, float]()
+    for token, logp in entries:
+        out.setdefault(token_text(text, token), max(logp, LOWEST))
+    return out
+
+
+def _echo(model: LM, prompt: Any) -> str:
+    """A prompt as text. Token ids are checked like those of a prompt."""
+    return prompt if isinstance(prompt, str) else model.checkpoint.text.decode(model.ids(prompt))
+
+
+def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> list[dict[str, Any] | None]:
+    """vLLM's form of a prompt's log-probabilities: of each token its own and the k likeliest, by their ids."""
+    out = list[dict[str, Any] | None]()
+    for note in notes:
+        if note.model_logp is None:
+            out.append(None)
+            continue
+        likeliest = {t: (logp, rank) for rank, (t, logp) in enumerate(note.top[:k], 1)}
+        known = {note.token: (note.model_logp, note.rank), **likeliest}
+        out.append({str(t): {"logprob": max(logp, LOWEST), "rank": rank, "decoded_token": token_text(text, t)}
+                    for t, (logp, rank) in known.items()})
+    return out
+
+
+def spelled(text: Text, token: int) -> bytes | None:
+    """The bytes of a token; None for a special one."""
+    return text.pieces[token] if token < len(text.pieces) else None
 
 
 def token_text(text: Text, token: int) -> str:
     """A token alone. One that is part of a character has U+FFFD; a special token its name."""
-    spelled = text.pieces[token] if token < len(text.pieces) else None
-    return (text.tokenizer.id_to_token(token) or "") if spelled is None else spelled.decode("utf-8", "replace")
+    known = spelled(text, token)
+    return (text.tokenizer.id_to_token(token) or "") if known is None else known.decode("utf-8", "replace")
 
 
 def read_prompts(prompt: Any) -> list[Any]:

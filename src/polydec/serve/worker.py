@@ -12,15 +12,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 from polydec.api import LM, Ask, Completion, Engine, Piece, Ticket
+from polydec.core.scheduler import Pass
+from polydec.core.trace import ignore
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits, fitted
 from polydec.serve.metrics import Metrics
 from polydec.serve.reply import News
+from polydec.serve.steps import Steps
 
 log = logging.getLogger("polydec.serve")
 
@@ -45,6 +48,7 @@ class Job:
     at: int
     first: int                                    # the number of its first answer in the response
     ask: Ask
+    steps: Steps | None                           # where they are asked for
     told: Callable[[News | End], None]            # called in the loop's thread
     arrived: float
     deadline: float
@@ -53,17 +57,18 @@ class Job:
     written: dict[int, int] = field(default_factory=dict[int, int])       # tokens told, by choice
     finished: set[int] = field(default_factory=set[int])
     last: float | None = None                     # when something was told
+    passes: list[Pass] = field(default_factory=list[Pass])                # since then, where they are asked for
 
 
 class Answers:
     """What becomes of the prompts of one response, in the order in which it happens."""
-    def __init__(self, worker: Worker, asks: Sequence[Ask]) -> None:
+    def __init__(self, worker: Worker, asks: Sequence[Ask], steps: bool) -> None:
         self._worker, self._news = worker, asyncio.Queue[News | End]()
         self.ends: list[End | None] = [None] * len(asks)
         now, first = time.perf_counter(), 0
         self.jobs = list[Job]()
         for at, ask in enumerate(asks):
-            self.jobs.append(Job(at, first, ask, self.tell, now, now + worker.limits.seconds))
+            self.jobs.append(Job(at, first, ask, Steps() if steps else None, self.tell, now, now + worker.limits.seconds))
             first += ask.n
 
     def tell(self, news: News | End) -> None:
@@ -121,12 +126,12 @@ class Worker:
         self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
 
-    async def start(self, asks: Sequence[Ask]) -> Answers:
-        """Check requests and let them run. max_tokens None: as much as there is room for. Raises Refusal where there is no
-        room for them in the queue, ValueError where one cannot be honoured."""
+    async def start(self, asks: Sequence[Ask], *, steps: bool = False) -> Answers:
+        """Check requests and let them run. max_tokens None: as much as there is room for; steps: tell what each round did.
+        Raises Refusal where there is no room for them in the queue, ValueError where one cannot be honoured."""
         count = sum(ask.n for ask in asks)
         self._admit(count)
-        answers = Answers(self, asks)
+        answers = Answers(self, asks, steps)
         self.answers += count
         self.live.update(answers.jobs)
         planned = asyncio.ensure_future(self._loop.run_in_executor(self._planner, self._plan, answers.jobs))
@@ -152,7 +157,8 @@ class Worker:
         try:
             for job in jobs:
                 if not job.cut:
-                    job.ticket = self.engine.submit(fitted(self.model, job.ask, self.limits))
+                    job.ticket = self.engine.submit(fitted(self.model, job.ask, self.limits), on=job.steps or ignore,
+                                                    passes=None if job.steps is None else job.passes)
         except BaseException:
             for job in jobs:
                 if job.ticket is not None:
@@ -290,8 +296,13 @@ class Worker:
             start = job.written.get(choice, 0)
             stop = job.written[choice] = start + len(pieces)
             reason = text.finish_reason if stop == len(text.tokens) else None
-            out.append(News(job.first + choice, tuple(pieces), tuple(text.notes[start:stop]), reason))
-        return out
+            prompt = ticket.transcript.prompt if start == 0 else ()
+            news = News(job.first + choice, tuple(pieces), tuple(text.notes[start:stop]), reason, prompt)
+            out.append(news if job.steps is None else replace(news, steps=job.steps.take(choice)))
+        if out and job.passes:                    # those of all answers, with the first that has news
+            out[0] = replace(out[0], passes=tuple(job.passes))
+            job.passes.clear()
+        return [n if job.steps is None else replace(n, opened=ticket.watch.opened) for n in out]
 
     def _end(self, job: Job, ticket: Ticket, now: float) -> End:
         watch = ticket.watch

@@ -1,0 +1,61 @@
+"""How likely a prompt is, token by token, beside the answer to it."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polydec.core.decoder import Decoder, Streams
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import PromptLogprob, Request, Result
+from polydec.core.transcript import Transcript
+from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
+
+PART = 128
+"""Tokens whose laws are looked at together: of so many rows the memory is taken, whatever the prompt's length."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A decoder that first notes the log-probabilities of the prompt's tokens under `target`, in parts of `part` tokens (at
+    least 1), with the `top` (0 or more) likeliest ones beside each. They go into `Transcript.prompt`; the answers are those of
+    `decoder`, and share the prompt's cache entries.
+
+    Exact: a token's law is the one that the target has at this place when the text is fed a token at a time.
+    Reduces to: `decoder`, where nobody reads `Transcript.prompt`.
+    """
+    decoder: Decoder
+    target: Target
+    top: int
+    part: int = PART
+
+    @property
+    def exactness(self) -> Exactness:
+        return self.decoder.exactness
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.decoder.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        prompt, notes = request.prompt, [PromptLogprob(request.prompt[0])]
+        session = self.target.open(prompt[:1])
+        try:
+            for start in range(0, len(prompt) - 1, self.part):
+                fed, next_ = prompt[start:start + self.part][:len(prompt) - 1 - start], prompt[start + 1:start + self.part + 1]
+                scores = await session.score(Draft.chain(fed[0], fed[1:]), Want(Reads.NOTHING, base=Reads.ROW))
+                notes += _notes(scores.base, next_, self.top)
+                session.commit(fed)
+            into.prompt = tuple(notes)
+            return await self.decoder.run(request, rng, into)      # the session lives on: what it holds is not fed again
+        finally:
+            session.close()
+
+
+def _notes(scores: Scores, tokens: Sequence[int], k: int) -> list[PromptLogprob]:
+    """Of the tokens that follow the nodes of a chain."""
+    out = list[PromptLogprob]()
+    for node, token in enumerate(tokens):
+        row_V = scores.row(node)
+        top = zip(*scores.topk(node, k), strict=True) if k else ()
+        out.append(PromptLogprob(token, float(row_V[token]), int((row_V > row_V[token]).sum()) + 1, tuple(top)))
+    return out

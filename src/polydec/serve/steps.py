@@ -1,0 +1,77 @@
+"""What each round of an answer did, for whoever looks at it: the draft tree, what was accepted of it, and when."""
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.core.scheduler import Pass
+from polydec.core.trace import Edited, Event
+from polydec.families.ar.events import Proposed, Verified
+from polydec.models.text import Text
+from polydec.serve.shapes import token_text
+
+
+@dataclass(frozen=True)
+class Step:
+    """What made some tokens final. at: when, by `time.perf_counter`; wrote: how many tokens. Of draft and verify also the tree
+    that was fed, whose node 0 is the last token before, with each node's parent; path: the nodes that were accepted; bonus: the
+    target's own token behind them, which the end of an answer may cut off."""
+    at: float
+    wrote: int
+    token: tuple[int, ...] = ()
+    parent: tuple[int, ...] = ()
+    path: tuple[int, ...] = ()
+    bonus: int | None = None
+
+
+class Steps:
+    """An observer of one request that keeps its steps until they are taken."""
+    kinds = (Edited, Proposed, Verified)
+
+    def __init__(self) -> None:
+        self._draft: dict[int, Proposed] = {}
+        self._verdict: dict[int, Verified] = {}
+        self._done: dict[int, list[Step]] = {}
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Proposed():
+                self._draft[event.choice] = event
+            case Verified():
+                self._verdict[event.choice] = event
+            case Edited() if event.tokens:
+                self._done.setdefault(event.choice, []).append(self._step(event))
+            case _:
+                pass
+
+    def _step(self, event: Edited) -> Step:
+        now, wrote = time.perf_counter(), len(event.tokens)
+        draft, verdict = self._draft.pop(event.choice, None), self._verdict.pop(event.choice, None)
+        if draft is None or verdict is None:
+            return Step(now, wrote)
+        return Step(now, wrote, draft.token, draft.parent, verdict.path, verdict.bonus)
+
+    def take(self, choice: int) -> tuple[Step, ...]:
+        """The steps of an answer since this was last asked."""
+        return tuple(self._done.pop(choice, ()))
+
+
+def steps(text: Text, done: Sequence[Step], begin: float) -> list[dict[str, Any]]:
+    """Steps as JSON. begin: the time from which seconds are counted."""
+    out = list[dict[str, Any]]()
+    for step in done:
+        one: dict[str, Any] = {"seconds": step.at - begin, "wrote": step.wrote}
+        if step.token:
+            bonus = None if step.bonus is None else {"token": step.bonus, "text": token_text(text, step.bonus)}
+            one |= {"token": step.token, "text": [token_text(text, t) for t in step.token], "parent": step.parent,
+                    "accepted": step.path, "bonus": bonus}
+        out.append(one)
+    return out
+
+
+def passes(done: Sequence[Pass], begin: float, names: Mapping[Any, str]) -> list[dict[str, Any]]:
+    """Passes as JSON; names: of models."""
+    return [{"model": names.get(p.model, "?"), "start": p.start - begin, "seconds": p.seconds, "positions": p.positions,
+             "of": p.of, "queries": p.queries} for p in done]
