@@ -296,10 +296,10 @@ def nested(out: Annotated[Path, typer.Option(help="directory to write")],
 @app.command()
 def reasoner(out: Resumed,
              kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-             steps: Steps = 4000,
-             rows: Annotated[int, typer.Option(help="rows of problems a step")] = 8,
-             width: Annotated[int, typer.Option(help="of the network")] = 128,
-             layers: Annotated[int, typer.Option(help="of the network")] = 4,
+             steps: Steps = 1500,
+             rows: Annotated[int, typer.Option(help="rows of 96 tokens a step")] = 16,
+             width: Annotated[int, typer.Option(help="of the network")] = 256,
+             layers: Annotated[int, typer.Option(help="of the network")] = 6,
              seed: Seed = 0,
              json_: Json = False) -> None:
     """Train a small model on problems in several steps that are generated and checked; says how long it will take."""

@@ -18,7 +18,7 @@ from polydec import files
 from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
-from polydec.train.loop import Schedule, fit
+from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, Trunk, save_directory
 from polydec.train.problems import KINDS, LARGEST, Problem
 from polydec.train.progress import shown
@@ -46,13 +46,13 @@ class ReasonerSpec:
     """
     out: str
     kinds: tuple[str, ...] = tuple(KINDS)
-    steps: int = 4000
-    rows: int = 8
-    length: int = 128
-    width: int = 128
-    layers: int = 4
-    flawed: float = 0.3
-    judging: float = 0.2
+    steps: int = 1500
+    rows: int = 16
+    length: int = 96
+    width: int = 256
+    layers: int = 6
+    flawed: float = 0.5
+    judging: float = 1.0
     seed: int = 0
     rate: float = 3e-3
     muon: float = 0.02
@@ -110,8 +110,11 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     learner, rows = Reasoner(shape, spec.seed), Rows(tokenizer, spec)
     apart = rows.batch(-1, 4 * spec.rows)
 
+    bf16 = bf16_is_faster()
+
     def loss(step: int) -> tuple[Tensor, int]:
-        return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
+        with precision(bf16):
+            return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200)
     identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds)}
@@ -120,7 +123,7 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
         curve = fit(learner, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
                     aside=lambda: learner.loss(*apart, 0.0))
     config = shape.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
-    save_directory(out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT))
+    save_directory(out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT), dtype=torch.int8)
     result = {"parameters": sum(p.numel() for p in learner.network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
               "seconds": round(time.perf_counter() - began, 1), "curve": curve}
     files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
