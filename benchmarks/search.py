@@ -49,6 +49,8 @@ WAYS = [
     *(Way(f"best of {n} by reward", "best of n by reward", "best-of-n", {"tries": n}, n, True) for n in (2, 4, 8, 16)),
     *(Way(f"A*, {k} steps, {b} tokens", f"A*, {k} steps", "a-star-decoding", {"width": k, "budget": b}, 0, True)
       for k, b in ((2, 64), (2, 256), (3, 96), (3, 256), (4, 128), (4, 512))),
+    *(Way(f"HyPER from {n}, {b} tokens", "HyPER", "hyper", {"tries": n, "interval": 8, "budget": b}) for n, b in
+      ((4, 128), (8, 256))),
     *(Way(f"first of {n}", "first finish", "first-finish-search", {"tries": n}, n) for n in (4, 8)),
     *(Way(f"beam of {n}", "beam", "beam", {"width": n}, n, greedy=True) for n in (2, 4, 8)),
     Way("CNTP", "CNTP", "cntp"),
