@@ -18,6 +18,8 @@ from polydec import files
 from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
+from polydec.train.grow import grown
+from polydec.train.lm import load_directory
 from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, Trunk, save_directory
 from polydec.train.problems import KINDS, LARGEST, Problem
@@ -41,8 +43,9 @@ class ReasonerSpec:
 
     out: the directory to write; kinds: of problems, which take turns at random; steps: optimiser steps; rows: of `length`
     tokens a step, each filled with problems; width, layers: of the network; flawed: the share of problems that are shown with a
-    wrong step, which is judged and not learned; judging: weight of the loss of that judgement; seed; rate: the highest
-    learning rate.
+    wrong step, which is judged and not learned; judging: weight of the loss of that judgement; seed; rate, muon: the
+    highest learning rates of AdamW and, for the layers, of Muon; start: a directory that this wrote, of a network at most as
+    large, whose law the network begins with (see grow.py), None: random weights.
     """
     out: str
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -56,6 +59,7 @@ class ReasonerSpec:
     seed: int = 0
     rate: float = 3e-3
     muon: float = 0.02
+    start: str | None = None
 
     def __post_init__(self) -> None:
         at_least_one(self, "steps", "rows", "layers")
@@ -73,12 +77,12 @@ class ReasonerSpec:
 
 class Reasoner(nn.Module):
     """A network, and what judges the steps that it has read while it learns."""
-    def __init__(self, shape: Shape, seed: int) -> None:
+    def __init__(self, network: Llama, seed: int) -> None:
         super().__init__()
-        self.network = Llama(shape, seed=seed)
+        self.network = network
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.judge = nn.Sequential(nn.Linear(shape.width, 64), nn.SiLU(), nn.Linear(64, 1))
+            self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), nn.Linear(64, 1))
 
     def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
         """Nats a learned token, and `judging` times nats a judged step."""
@@ -107,7 +111,8 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     out, began = Path(spec.out), time.perf_counter()
     tokenizer = number_tokenizer()
     shape = Shape(VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT)
-    learner, rows = Reasoner(shape, spec.seed), Rows(tokenizer, spec)
+    network = Llama(shape, seed=spec.seed) if spec.start is None else grown(load_directory(spec.start), shape, spec.seed)
+    learner, rows = Reasoner(network, spec.seed), Rows(tokenizer, spec)
     apart = rows.batch(-1, 4 * spec.rows)
 
     bf16 = bf16_is_faster()
@@ -122,7 +127,7 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     with shown("reasoner", spec.steps) as watch:
         curve = fit(learner, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
                     aside=lambda: learner.loss(*apart, 0.0))
-    config = shape.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
+    config = network.s.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
     save_directory(out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT), dtype=torch.int8)
     result = {"parameters": sum(p.numel() for p in learner.network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
               "seconds": round(time.perf_counter() - began, 1), "curve": curve}
