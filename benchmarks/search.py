@@ -1,6 +1,6 @@
 """Accuracy on held-out problems in steps against what is written for it: greedy, votes, best of n, A*, beams and others.
 
-    python benchmarks/search.py [--model zoo:reasoner] [--reward zoo:reasoner-prm] [--problems 100] [--csv FILE] [--svg FILE]
+    python benchmarks/search.py [--model zoo:reasoner] [--reward zoo:reasoner-prm] [--problems 70] [--csv FILE] [--svg FILE]
 
 Problems are of seeds and of questions that nothing was trained on (train/problems.py: SHA-1 of the question), as many of each
 kind. An answer counts where the checker accepts all of it, every step: the reward is learned and never the checker. Every
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-import random
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from polydec import api
 from polydec.train.problems import KINDS, Problem, make, solved
@@ -42,17 +43,15 @@ class Way:
 GREEDY, BEST = "greedy", "best of 8 by reward"
 WAYS = [
     Way(GREEDY, "greedy", "plain", greedy=True),
+    *(Way(f"best of {n} by reward", "best of n by reward", "best-of-n", {"tries": n}, n, True) for n in (8, 4, 2)),
+    *(Way(f"A*, {k} steps", "A*", "a-star-decoding", {"width": k, "budget": 256}, 0, True) for k in (2, 3, 4)),
     Way("one sample", "one sample", "plain"),
-    *(Way(f"majority of {n}", "majority", "self-consistency", {"tries": n}, n) for n in (4, 8, 16)),
+    *(Way(f"majority of {n}", "majority", "self-consistency", {"tries": n}, n) for n in (4, 8)),
     Way("complexity voting, 5 of 8", "complexity voting", "complexity-voting", {"tries": 8, "keep": 5}, 8),
-    *(Way(f"likeliest of {n}", "likeliest of n", "best-of-n", {"tries": n}, n) for n in (2, 4, 8, 16)),
-    *(Way(f"best of {n} by reward", "best of n by reward", "best-of-n", {"tries": n}, n, True) for n in (2, 4, 8, 16)),
-    *(Way(f"A*, {k} steps, {b} tokens", f"A*, {k} steps", "a-star-decoding", {"width": k, "budget": b}, 0, True)
-      for k, b in ((2, 64), (2, 256), (3, 96), (3, 256), (4, 128), (4, 512))),
-    *(Way(f"HyPER from {n}, {b} tokens", "HyPER", "hyper", {"tries": n, "interval": 8, "budget": b}) for n, b in
-      ((4, 128), (8, 256))),
-    *(Way(f"first of {n}", "first finish", "first-finish-search", {"tries": n}, n) for n in (4, 8)),
-    *(Way(f"beam of {n}", "beam", "beam", {"width": n}, n, greedy=True) for n in (2, 4, 8)),
+    Way("likeliest of 8", "likeliest of n", "best-of-n", {"tries": 8}, 8),
+    Way("HyPER from 4", "HyPER", "hyper", {"tries": 4, "interval": 8, "budget": 256}),
+    Way("first of 8", "first finish", "first-finish-search", {"tries": 8}, 8),
+    Way("beam of 4", "beam", "beam", {"width": 4}, 4, greedy=True),
     Way("CNTP", "CNTP", "cntp"),
 ]
 
@@ -93,11 +92,12 @@ def measure(lm: api.LM, way: Way, asked: Sequence[Problem], temperature: float) 
                (max(1, way.texts) * prompts + sum(tokens)) / n, total("texts_judged") / n, seconds / n)
 
 
-def interval(paired: Sequence[float], scale: float = 100.0) -> str:
-    """The mean of differences, problem by problem, and its 95 % interval by a bootstrap."""
-    r, n = random.Random(0), len(paired)
-    means = sorted(scale * sum(r.choices(paired, k=n)) / n for _ in range(2000))
-    return f"{scale * sum(paired) / n:+.1f} [{means[50]:+.1f}, {means[1949]:+.1f}]"
+def interval(paired: Sequence[float]) -> str:
+    """The mean of differences, problem by problem, in points, and its 95 % interval by a bootstrap."""
+    values = 100 * np.asarray(paired, float)
+    means = values[np.random.default_rng(0).integers(len(values), size=(2000, len(values)))].mean(1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return f"{values.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def table(rows: Sequence[Row], asked: Sequence[Problem]) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--model", default="zoo:reasoner")
     p.add_argument("--reward", default="zoo:reasoner-prm", help="a process reward model for it: a directory or zoo:NAME")
-    p.add_argument("--problems", type=int, default=100, help="of each kind")
+    p.add_argument("--problems", type=int, default=70, help="of each kind")
     p.add_argument("--temperature", type=float, default=0.8)
     p.add_argument("--seed", type=int, default=77, help="of the problems: another one than training's")
     p.add_argument("--only", default="", help="rows whose name holds this, beside greedy and best of 8")
@@ -181,16 +181,19 @@ def main() -> None:
     for way in WAYS:
         if a.only in way.name or way.name in (GREEDY, BEST):
             rows.append(measure(lm if way.judged else bare, way, asked, a.temperature))
-            line = table([rows[0], rows[-1]], asked)[-1]
-            print("  ".join(f"{k} {v}" for k, v in line.items() if v), file=sys.stderr, flush=True)
-    lines = table(rows, asked)
-    if a.csv:
-        with open(a.csv, "w", newline="", encoding="utf-8") as f:
-            out = csv.DictWriter(f, list(lines[0]), lineterminator="\n")
-            out.writeheader()
-            out.writerows(lines)
-    if a.svg:
-        a.svg.write_text(svg(rows), "utf-8")
+            lines = table(rows, asked)
+            print("  ".join(f"{k} {v}" for k, v in lines[-1].items() if v), file=sys.stderr, flush=True)
+            if a.csv:
+                write(a.csv, lines)
+            if a.svg:
+                a.svg.write_text(svg(rows), "utf-8")
+
+
+def write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        out = csv.DictWriter(f, list(lines[0]), lineterminator="\n")
+        out.writeheader()
+        out.writerows(lines)
 
 
 if __name__ == "__main__":
