@@ -150,8 +150,8 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     """A model by Hub id, directory, GGUF file or `zoo:NAME`.
 
     draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
-    likewise: a table that `polydec train ngrams` made of the model's text. trained: directories of whatever else was
-    trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
+    likewise: a table that `polydec train ngrams` made of the model's text. trained: directories (or zoo:NAME) of whatever else
+    was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
     here. Raises ValueError with one sentence where something cannot be had or was made for another model.
     """
     edge.check_threads(threads)

@@ -8,6 +8,7 @@ import torch
 from polydec import api
 from polydec.train import problems
 from polydec.train.data import held_out
+from polydec.train.lm import load_directory
 from polydec.train.prm import PrmSpec, train_prm
 from polydec.train.problems import KINDS, flawed, labels, make, solved
 from polydec.train.reasoner import NOT_LEARNED, ReasonerSpec, Rows, number_tokenizer, train_reasoner
@@ -77,6 +78,12 @@ def test_both_are_trained_and_used(tmp_path):
     made = train_reasoner(ReasonerSpec(str(tmp_path / "r"), steps=4, rows=2, width=32, layers=1))
     assert made["steps"] == 4 and made["parameters"] < 40_000
     assert train_reasoner(ReasonerSpec(str(tmp_path / "r"), steps=4, rows=2, width=32, layers=1))["curve"] == made["curve"]
+    larger = ReasonerSpec(str(tmp_path / "g"), steps=1, rows=2, width=64, layers=2, rate=1e-9, muon=0.0,
+                          start=str(tmp_path / "r"))
+    assert train_reasoner(larger)["parameters"] > 3 * made["parameters"]
+    ids = torch.tensor([[5, 60, 7]])
+    small, grew = (load_directory(str(tmp_path / name)) for name in "rg")
+    assert torch.allclose(small(ids), grew(ids), atol=0.1)         # both are stored as bytes
     spec = PrmSpec(str(tmp_path / "p"), str(tmp_path / "r"), ("chain",), each=12, steps=6, inner=8)
     (tmp_path / "p").mkdir()
     lm = api.load(str(tmp_path / "r"))

@@ -36,7 +36,7 @@ class Flags:
     ngrams: Annotated[str, Option(help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
                                   rich_help_panel=MODEL)] = "default"
     with_: Annotated[list[str] | None, Option(
-        "--with", help="directory of something else that was trained for the model, such as a stop head (repeatable)",
+        "--with", help="what else was trained for the model, such as a stop head: a directory or zoo:NAME (repeatable)",
         rich_help_panel=MODEL)] = None
     method: Annotated[str, Option(help="decoding method: see `polydec methods`", rich_help_panel=MODEL)] = "auto"
     set_: Annotated[list[str] | None, Option("--set", help="option of the method, k=v (repeatable)",

@@ -296,15 +296,20 @@ def nested(out: Annotated[Path, typer.Option(help="directory to write")],
 @app.command()
 def reasoner(out: Resumed,
              kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-             steps: Steps = 4000,
-             rows: Annotated[int, typer.Option(help="rows of problems a step")] = 8,
-             width: Annotated[int, typer.Option(help="of the network")] = 128,
-             layers: Annotated[int, typer.Option(help="of the network")] = 4,
+             steps: Steps = 1500,
+             rows: Annotated[int, typer.Option(help="rows of 96 tokens a step")] = 16,
+             width: Annotated[int, typer.Option(help="of the network")] = 256,
+             layers: Annotated[int, typer.Option(help="of the network")] = 6,
+             flawed: Annotated[float, typer.Option(help="share of problems that are shown with a wrong step")] = 0.5,
+             rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 3e-3,
+             muon: Annotated[float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")] = 0.02,
+             start: Annotated[str | None, typer.Option(help="directory of a smaller one, to begin with its law")] = None,
              seed: Seed = 0,
              json_: Json = False) -> None:
     """Train a small model on problems in several steps that are generated and checked; says how long it will take."""
     from polydec.train.reasoner import ReasonerSpec, train_reasoner
-    result = train_reasoner(ReasonerSpec(str(out), _names(kinds), steps, rows, width=width, layers=layers, seed=seed))
+    result = train_reasoner(ReasonerSpec(str(out), _names(kinds), steps, rows, width=width, layers=layers, flawed=flawed,
+                                         rate=rate, muon=muon, start=start, seed=seed))
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.models import artefact, cpu, denoiser, edge, fields, zoo
+from polydec.models import artefact, cpu, denoiser, edge, fields, rows8, zoo
 from polydec.models.cpu.library import COMPUTES
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.denoiser import Masked
@@ -271,7 +271,7 @@ def open_weights(path: Path) -> Mapping[str, Tensor]:
         if (lost := next((f for f in files if not f.is_file()), None)) is not None:
             raise ValueError(f"{path} is incomplete: {lost.name}, which its index names, is missing")
         if single.endswith(".safetensors"):
-            return SafeTensors(files)
+            return rows8.unpacked(SafeTensors(files))
         return ChainMap(*map(_unpickled, files))
     raise ValueError(f"{path} is a directory without weights: model.safetensors (or its index) is missing")
 

@@ -58,6 +58,10 @@ _ENTRIES = (
     Entry("tiny", "about 3 million parameters, for tests and first steps: prose, code and dialogue",
           "trained here", "Apache-2.0", "about 6 MB"),
     Entry("tiny-draft", "a draft model for zoo:tiny", "trained here", "Apache-2.0", "about 1 MB"),
+    Entry("reasoner", "5 million parameters that solve small problems in steps: arithmetic, the game of 24, orders from clues",
+          "trained here, on problems that are generated", "Apache-2.0", "about 5 MB"),
+    Entry("reasoner-prm", "a process reward model for zoo:reasoner: --with zoo:reasoner-prm",
+          "trained here, on solutions that zoo:reasoner wrote itself", "Apache-2.0", "about 0.1 MB"),
 )
 
 

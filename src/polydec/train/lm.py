@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec import edge, files
-from polydec.models import checkpoint
+from polydec.models import checkpoint, rows8
 from polydec.train import network as net
 from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, data_root, pack, split
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
@@ -255,6 +255,7 @@ def load_directory(name: str) -> Llama:
     """A network as `train_lm` saved it, by its directory or as zoo:NAME, in fp32, without gradients."""
     path = directory(name)
     try:
-        return net.from_weights(edge.read_json(path / "config.json"), load_file(str(path / "model.safetensors")))
+        return net.from_weights(edge.read_json(path / "config.json"),
+                                rows8.unpacked(load_file(str(path / "model.safetensors"))))
     except WRONG as e:
         raise ValueError(edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")) from None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.files import replace
+from polydec.models import rows8
 
 
 @dataclass(frozen=True)
@@ -207,10 +208,12 @@ def rotate(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 
 def save_directory(path: str | Path, network: Llama, config: Mapping[str, Any], *, files: Mapping[str, Any],
                    dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write config.json, model.safetensors and `files` (name: JSON value, or text). Each file appears whole or not at all."""
+    """Write config.json, model.safetensors and `files` (name: JSON value, or text). Each file appears whole or not at all.
+    dtype: of all weights; int8: of matrices, with a scale for each row (models/rows8.py), which only Polydec reads."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    weights = {k: v.detach().to(dtype).contiguous() for k, v in network.state_dict().items()}
+    held = network.state_dict()
+    weights = rows8.packed(held) if dtype == torch.int8 else {k: v.detach().to(dtype).contiguous() for k, v in held.items()}
     if network.tokens is not None:
         weights["lm_head.tokens"] = network.tokens.to(torch.int32)
     replace(path / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"}))

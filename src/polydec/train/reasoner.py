@@ -18,7 +18,9 @@ from polydec import files
 from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
-from polydec.train.loop import Schedule, fit
+from polydec.train.grow import grown
+from polydec.train.lm import load_directory
+from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, Trunk, save_directory
 from polydec.train.problems import KINDS, LARGEST, Problem
 from polydec.train.progress import shown
@@ -41,21 +43,23 @@ class ReasonerSpec:
 
     out: the directory to write; kinds: of problems, which take turns at random; steps: optimiser steps; rows: of `length`
     tokens a step, each filled with problems; width, layers: of the network; flawed: the share of problems that are shown with a
-    wrong step, which is judged and not learned; judging: weight of the loss of that judgement; seed; rate: the highest
-    learning rate.
+    wrong step, which is judged and not learned; judging: weight of the loss of that judgement; seed; rate, muon: the
+    highest learning rates of AdamW and, for the layers, of Muon; start: a directory that this wrote, of a network at most as
+    large, whose law the network begins with (see grow.py), None: random weights.
     """
     out: str
     kinds: tuple[str, ...] = tuple(KINDS)
-    steps: int = 4000
-    rows: int = 8
-    length: int = 128
-    width: int = 128
-    layers: int = 4
-    flawed: float = 0.3
-    judging: float = 0.2
+    steps: int = 1500
+    rows: int = 16
+    length: int = 96
+    width: int = 256
+    layers: int = 6
+    flawed: float = 0.5
+    judging: float = 1.0
     seed: int = 0
     rate: float = 3e-3
     muon: float = 0.02
+    start: str | None = None
 
     def __post_init__(self) -> None:
         at_least_one(self, "steps", "rows", "layers")
@@ -73,12 +77,12 @@ class ReasonerSpec:
 
 class Reasoner(nn.Module):
     """A network, and what judges the steps that it has read while it learns."""
-    def __init__(self, shape: Shape, seed: int) -> None:
+    def __init__(self, network: Llama, seed: int) -> None:
         super().__init__()
-        self.network = Llama(shape, seed=seed)
+        self.network = network
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.judge = nn.Sequential(nn.Linear(shape.width, 64), nn.SiLU(), nn.Linear(64, 1))
+            self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), nn.Linear(64, 1))
 
     def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
         """Nats a learned token, and `judging` times nats a judged step."""
@@ -107,11 +111,15 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     out, began = Path(spec.out), time.perf_counter()
     tokenizer = number_tokenizer()
     shape = Shape(VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT)
-    learner, rows = Reasoner(shape, spec.seed), Rows(tokenizer, spec)
+    network = Llama(shape, seed=spec.seed) if spec.start is None else grown(load_directory(spec.start), shape, spec.seed)
+    learner, rows = Reasoner(network, spec.seed), Rows(tokenizer, spec)
     apart = rows.batch(-1, 4 * spec.rows)
 
+    bf16 = bf16_is_faster()
+
     def loss(step: int) -> tuple[Tensor, int]:
-        return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
+        with precision(bf16):
+            return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200)
     identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds)}
@@ -119,8 +127,8 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     with shown("reasoner", spec.steps) as watch:
         curve = fit(learner, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
                     aside=lambda: learner.loss(*apart, 0.0))
-    config = shape.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
-    save_directory(out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT))
+    config = network.s.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
+    save_directory(out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT), dtype=torch.int8)
     result = {"parameters": sum(p.numel() for p in learner.network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
               "seconds": round(time.perf_counter() - began, 1), "curve": curve}
     files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))

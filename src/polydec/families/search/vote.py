@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polydec.families.search.best_of import score
@@ -29,16 +29,28 @@ class Vote:
             raise ValueError(f"keep is {self.keep}: it must be at least 0")
 
     def pick(self, tries: Sequence[Tried]) -> int:
-        said = {i: said for i, t in enumerate(tries) if (said := answer_of(t.said, self.mark))}
+        said = said_of(tries, self.mark)
         voters = sorted(said, key=lambda i: -steps(tries[i].said))[:self.keep or None]
-        votes, complexity = defaultdict[str, int](int), defaultdict[str, int](int)
-        for i in voters:
-            votes[said[i]] += 1
-            complexity[said[i]] += steps(tries[i].said)
-        if not voters:
-            return max(range(len(tries)), key=lambda i: score(tries[i]))
-        most = max(sorted(voters), key=lambda i: (votes[said[i]], complexity[said[i]]))
-        return max((i for i in sorted(voters) if said[i] == said[most]), key=lambda i: score(tries[i]))
+        return elect(tries, {i: said[i] for i in voters}, dict.fromkeys(voters, 1.0))
+
+
+def said_of(tries: Sequence[Tried], mark: str) -> dict[int, str]:
+    """The answer of every text that has one, by its place among them."""
+    return {i: said for i, t in enumerate(tries) if (said := answer_of(t.said, mark))}
+
+
+def elect(tries: Sequence[Tried], said: Mapping[int, str], weight: Mapping[int, float]) -> int:
+    """Of the answers that some texts gave the one whose texts weigh most together, then the one whose texts have more steps
+    together, then the one that was given first; of the texts that give it the one of the highest score. Where none gave an
+    answer: of all texts."""
+    if not said:
+        return max(range(len(tries)), key=lambda i: score(tries[i]))
+    votes, complexity, voters = defaultdict[str, float](float), defaultdict[str, int](int), sorted(said)
+    for i in voters:
+        votes[said[i]] += weight[i]
+        complexity[said[i]] += steps(tries[i].said)
+    most = max(voters, key=lambda i: (votes[said[i]], complexity[said[i]]))
+    return max((i for i in voters if said[i] == said[most]), key=lambda i: score(tries[i]))
 
 
 def steps(said: str) -> int:

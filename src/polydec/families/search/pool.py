@@ -1,0 +1,287 @@
+"""A pool of texts that grows while the model is unsure and shrinks as the budget goes, and a vote that weighs them."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean, median
+
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.law import probs
+from polydec.core.protocols import Scores, Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript, common
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.families.ar.walk import Method, Round
+from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.search.rollouts import streams_of
+from polydec.families.search.vote import elect, said_of
+from polydec.options import at_least_one
+
+GRAM = 4
+"""Tokens of the pieces by which the ends of two texts are compared."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a text wrote since the last look at the pool. tokens: at least one; sure: their mean log-probability; unsure: the
+    mean entropy of their laws, nats; lowest: the least `sure` of all its windows so far."""
+    tokens: tuple[int, ...]
+    sure: float
+    unsure: float
+    lowest: float
+
+    @property
+    def grams(self) -> frozenset[tuple[int, ...]]:
+        return frozenset(self.tokens[i:i + GRAM] for i in range(max(1, len(self.tokens) - GRAM + 1)))
+
+
+def likeness(a: Window, b: Window) -> float:
+    """Of their pieces the share that both have (Jaccard), 0 to 1."""
+    return len(a.grams & b.grams) / len(a.grams | b.grams)
+
+
+@dataclass(frozen=True)
+class Control:
+    """What becomes of a pool after every `interval` passes: it grows by one, loses its weakest, or stays.
+
+    With the phase p (the share of the budget that is spent), the uncertainty u (mean entropy of the windows, at most 1 nat),
+    the diversity d (one less the mean likeness of two windows) and the redundancy r (the share of pairs whose likeness is
+    above `alike`) growing is worth (1 - p) u (1 - d), shrinking p (1 - u) + r, staying `idle`; the most is done, staying where
+    nothing is worth more.
+
+    interval: passes, at least 1; least, most: texts that are being written, 1 to 64; alike: 0 to 1; idle: 0 or more.
+    """
+    interval: int = 64
+    least: int = 2
+    most: int = 16
+    alike: float = 0.8
+    idle: float = 0.1
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "interval")
+        if not 1 <= self.least <= self.most <= 64:
+            raise ValueError(f"least is {self.least} and most is {self.most}: they must lie in 1 to 64, least first")
+        if not 0.0 <= self.alike <= 1.0:
+            raise ValueError(f"alike is {self.alike}: it must lie in 0 to 1")
+        if not self.idle >= 0.0:
+            raise ValueError(f"idle is {self.idle}: it must be at least 0")
+
+    def grows(self, phase: float, windows: Sequence[Window]) -> int | None:
+        """Which of these texts is forked: the most unsure one, where growing is worth most."""
+        grow, shrink = self._worth(phase, windows)
+        if len(windows) >= self.most or grow <= max(shrink, self.idle):
+            return None
+        return max(range(len(windows)), key=lambda i: windows[i].unsure)
+
+    def drops(self, phase: float, windows: Sequence[Window]) -> tuple[int, ...]:
+        """Which of these texts are given up, where shrinking is worth most: of two that are alike the less sure, and those
+        whose lowest window lies below the median by more than the median distance from it. `least` of them stay."""
+        grow, shrink = self._worth(phase, windows)
+        if shrink <= max(grow, self.idle):
+            return ()
+        lowest = [w.lowest for w in windows]
+        middle = median(lowest)
+        floor = middle - median(abs(x - middle) for x in lowest)
+        weak = {i for i, x in enumerate(lowest) if x < floor}
+        for i, j in combinations(range(len(windows)), 2):
+            if likeness(windows[i], windows[j]) > self.alike and not {i, j} & weak:
+                weak.add(i if windows[i].sure < windows[j].sure else j)
+        weakest = sorted(weak, key=lambda i: (lowest[i], -i))
+        return tuple(weakest[:max(0, len(windows) - self.least)])
+
+    def _worth(self, phase: float, windows: Sequence[Window]) -> tuple[float, float]:
+        """Of growing and of shrinking."""
+        like = [likeness(a, b) for a, b in combinations(windows, 2)]
+        unsure = min(1.0, fmean(w.unsure for w in windows))
+        alike = fmean(like) if like else 1.0
+        redundant = fmean(x > self.alike for x in like) if like else 0.0
+        return (1.0 - phase) * unsure * alike, phase * (1.0 - unsure) + redundant
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the vote of a text weighs: exp(sureness * c) * exp(-((n - m) / (spread * m)) ** 2), where c is the mean
+    log-probability of the last quarter of its tokens, n their number and m the median of all these numbers.
+
+    sureness: 0 or more, 0: it does not count; spread: 0 or more, 0: lengths do not count.
+    """
+    sureness: float = 4.0
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("sureness", self.sureness), ("spread", self.spread)):
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}: it must be at least 0 and finite")
+
+    def of(self, logps: Sequence[Sequence[float]]) -> list[float]:
+        """logps: of the tokens of each text, at least one of each."""
+        middle, out = median(len(x) for x in logps), list[float]()
+        for x in logps:
+            last = fmean(x[-math.ceil(len(x) / 4):])
+            off = (len(x) - middle) / (self.spread * middle) if self.spread else 0.0
+            out.append(math.exp(self.sureness * last - off * off))
+        return out
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Draws `tries` texts side by side, which share the prompt's cache entries. A controller looks at them now and then
+    (Control): while little is spent and the model is unsure the most unsure text is forked where it stands; later the
+    weakest are given up. Those that came to an end of their own vote with their weights (Weights).
+
+    mark: what stands before an answer, "" for the last line; tries: 1 to 64; budget: tokens of all texts; no pass is begun that
+    would go beyond it. Where no text has ended then, the likeliest is drawn to its end alone.
+
+    The paper's statistics, thresholds and formulas are not known to us: these are ours. Its refinement of single tokens needs
+    the routing of a mixture of experts, and is left out: our models are dense.
+
+    Exact: approximate: a vote among draws.
+    Reduces to: self-consistency of `tries` texts where nothing grows or shrinks and all votes weigh the same, draw for draw.
+    Source: Qiu et al., "HyPER: bridging exploration and exploitation for scalable LLM reasoning with hypothesis path expansion
+    and reduction" (2026).
+    """
+    method: Method
+    control: Control = Control()
+    weights: Weights = Weights()
+    mark: str = ""
+    tries: int = 4
+    budget: int = 1024
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tries <= 64:
+            raise ValueError(f"tries is {self.tries}: it must lie in 1 to 64")
+        at_least_one(self, "budget")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """A pool for each choice."""
+        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+            return await _Paths(self, answer, held).run(root, rng(answer.choice or 0))
+
+        return await for_each(self.method, request, into, write)
+
+
+class _Path:
+    """A text of the pool. rng: what is drawn behind it; since: tokens at the last look at the pool."""
+    def __init__(self, attempt: Attempt, rng: Rng) -> None:
+        self.attempt, self.rng = attempt, rng
+        self.logps, self.entropies = list[float](), list[float]()
+        self.since, self.lowest = 0, math.inf
+
+    def take(self, r: Round) -> None:
+        had = len(self.attempt.text.tokens)
+        self.attempt.take(r)
+        taken = len(self.attempt.text.tokens) - had
+        for node, x in zip(r.nodes[:taken], r.tokens[:taken], strict=True):
+            self.logps.append(r.scores.logp(node, (x,))[0])
+            self.entropies.append(_entropy(r.scores, node))
+
+    def window(self) -> Window:
+        """What it wrote since the last look, which is now."""
+        sure, unsure = fmean(self.logps[self.since:]), fmean(self.entropies[self.since:])
+        tokens = tuple(self.attempt.text.tokens[self.since:])
+        self.since, self.lowest = len(self.logps), min(self.lowest, sure)
+        return Window(tokens, sure, unsure, self.lowest)
+
+    def fork(self, attempt: Attempt, rng: Rng) -> _Path:
+        twin = _Path(attempt, rng)
+        twin.logps, twin.entropies = list(self.logps), list(self.entropies)
+        twin.since, twin.lowest = self.since, self.lowest
+        return twin
+
+
+def _entropy(scores: Scores, node: int) -> float:
+    """Of the law at a node, nats."""
+    if scores.certain(node) is not None:
+        return 0.0
+    p_V = probs(scores.row(node))
+    return float(-(p_V * p_V.clamp_min(1e-300).log()).sum())
+
+
+class _Paths:
+    """For one answer. held: whatever is open, for whoever closes it."""
+    def __init__(self, plan: Pool, answer: Text, held: list[Attempt]) -> None:
+        self._plan, self._answer, self._held = plan, answer, held
+        self._begun, self._passes, self._first = list[_Path](), 0, -1
+
+    async def run(self, root: Attempt, rng: Rng) -> Result:
+        plan = self._plan
+        self._begun = [_Path(self._fork(root), s) for s in streams_of(rng, plan.tries)]
+        root.close()
+        pool = list(self._begun)
+        while (live := [p for p in pool if not p.attempt.ended]) and self._written + len(live) <= plan.budget:
+            await self._pass(live)
+            self._settle(pool)
+            live = [p for p in live if not p.attempt.ended]
+            if live and self._passes % plan.control.interval == 0:
+                pool = self._changed(pool, live, rng)
+        ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
+        best = self._elected(ended) if ended else await self._likeliest(pool)
+        self._answer.follow(best.attempt.text)
+        spent = replace(side_by_side([p.attempt.spent for p in self._begun]), passes=self._passes, first=max(self._first, 0))
+        return self._answer.result(spent)
+
+    @property
+    def _written(self) -> int:
+        return sum(p.attempt.spent.written for p in self._begun)
+
+    async def _pass(self, live: Sequence[_Path]) -> None:
+        for p, r in zip(live, await gather(*(p.attempt.look(p.rng) for p in live)), strict=True):
+            p.take(r)
+            if p.attempt.ended:
+                p.attempt.close()                 # at once: what it holds is free for those that go on
+        self._passes += 1
+
+    def _changed(self, pool: Sequence[_Path], live: Sequence[_Path], rng: Rng) -> list[_Path]:
+        """The pool after a look at it."""
+        control, phase, windows = self._plan.control, self._written / self._plan.budget, [p.window() for p in live]
+        gone = [live[i] for i in control.drops(phase, windows)]
+        for p in gone:
+            p.attempt.close()
+        new = list[_Path]()
+        if (at := control.grows(phase, windows)) is not None:
+            new = [live[at].fork(self._fork(live[at].attempt), rng.at("branch", len(self._begun)))]
+            self._begun += new
+        return [*(p for p in pool if p not in gone), *new]
+
+    def _fork(self, attempt: Attempt) -> Attempt:
+        twin = attempt.fork(self._answer.choice or 0)
+        self._held.append(twin)
+        return twin
+
+    def _elected(self, ended: Sequence[_Path]) -> _Path:
+        tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
+        weight = self._plan.weights.of([p.logps for p in ended])
+        which = elect(tries, said_of(tries, self._plan.mark), dict(enumerate(weight)))
+        ended[which].attempt.text.score = weight[which]
+        return ended[which]
+
+    async def _likeliest(self, pool: Sequence[_Path]) -> _Path:
+        """Where no text has ended, the likeliest, drawn to its end."""
+        best = max(pool, key=lambda p: p.attempt.mean)
+        while not best.attempt.ended:
+            await self._pass([best])
+            self._settle([best])
+        best.attempt.text.score = best.attempt.mean
+        return best
+
+    def _settle(self, pool: Sequence[_Path]) -> None:
+        """What all that may still win begin with is certain."""
+        texts = [p.attempt.text for p in pool]
+        sure = len(common(texts))
+        if self._first < 0:
+            self._first = sure
+            self._answer.edit(Edit())             # the clock of decoding starts, whether anything is certain or not
+        self._answer.follow(texts[0], sure)
