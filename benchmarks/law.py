@@ -22,6 +22,7 @@ from torch import Tensor
 from polydec.bench.others import LlamaCpp, Missing
 from polydec.core.types import Want
 from polydec.models.checkpoint import open_source
+from polydec.models.cpu.library import CACHES
 from polydec.models.cpu.network import CpuStep
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.linear import cpu_name
@@ -79,6 +80,7 @@ def main() -> None:
         return lambda ids: logits(built, ids)
     sides: dict[str, Callable[[], Law]] = {
         "int16": lambda: net(compute="int16"), "int8": lambda: net(compute="int8"),
+        **{f"{k} cache": lambda k=k: net(cache_dtype=k) for k in CACHES if k != "float32"},
         **{f"quantize {k}": lambda k=k: net(quantize=k) for k in o.quantize}}
     try:
         llama = LlamaCpp(source.path, CONTEXT + 64, CONTEXT, torch.get_num_threads())

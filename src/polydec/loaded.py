@@ -145,7 +145,7 @@ def _message(at: int, message: Any) -> dict[str, str]:
 
 
 def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
-         threads: int | None = None, quantize: str | None = None, compute: str | None = None,
+         threads: int | None = None, quantize: str | None = None, compute: str | None = None, cache_dtype: str | None = None,
          ngrams: str | None = "default", trained: Sequence[str] = ()) -> LM:
     """A model by Hub id, directory, GGUF file or `zoo:NAME`.
 
@@ -155,7 +155,8 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     here. Raises ValueError with one sentence where something cannot be had or was made for another model.
     """
     edge.check_threads(threads)
-    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize, compute=compute)
+    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize, compute=compute,
+                            cache_dtype=cache_dtype)
     if draft == "default":
         draft = zoo.default_draft(name)
     draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it

@@ -43,7 +43,8 @@ class Price:
     def by_size(network: Any, context: int = 0, row: float = 0.0) -> Price:
         """Of a network of the Llama skeleton, by the numbers that a pass reads: parameters, and the cache's of `context`
         tokens."""
-        c, D = network.config, network.new_cache().kv.shape[-1]
+        c = network.config
+        D = c.head
         attention = 2 * (c.heads + c.kv_heads) * D * c.width + 2 * c.kv_heads * D * context
         mlp, head = 3 * c.width * c.inner, c.vocab * c.width
         whole = c.layers * (attention + mlp) + head

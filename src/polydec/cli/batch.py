@@ -18,7 +18,8 @@ from polydec.edge import whole
 EVERY = 2.0
 """Seconds between two lines of progress."""
 
-ELSEWHERE = ("model", "draft", "ngrams", "with_", "method", "seed", "dtype", "quantize", "compute", "device", "threads")
+ELSEWHERE = ("model", "draft", "ngrams", "with_", "method", "seed", "dtype", "quantize", "compute", "cache_dtype",
+             "device", "threads")
 """Flags that do not say how a prompt is answered, or say so of requests with a body as well."""
 
 

@@ -47,6 +47,8 @@ class Flags:
                                            rich_help_panel=MODEL)] = None
     compute: Annotated[str | None, Option(help="float32, int16 or int8 (approximate): what the compiled step multiplies "
                                                "quantised weights in", rich_help_panel=MODEL)] = None
+    cache_dtype: Annotated[str | None, Option(help="float32, float16 or int8 (approximate): how the compiled step keeps keys "
+                                                   "and values", rich_help_panel=MODEL)] = None
     device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu"
     threads: Annotated[int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)] = None
     raw: Annotated[bool, Option("--raw", help="no chat template", rich_help_panel=MODEL)] = False
@@ -100,7 +102,8 @@ class Flags:
     def load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
         return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads,
-                        quantize=self.quantize, compute=self.compute, ngrams=None if self.ngrams == "none" else self.ngrams,
+                        quantize=self.quantize, compute=self.compute, cache_dtype=self.cache_dtype,
+                        ngrams=None if self.ngrams == "none" else self.ngrams,
                         trained=tuple(self.with_ or ()))
 
     def options(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from polydec.core.types import Vocab
 from polydec.models import artefact, cpu, denoiser, edge, fields, rows8, zoo
-from polydec.models.cpu.library import COMPUTES
+from polydec.models.cpu.library import CACHES, COMPUTES
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.denoiser import Masked
 from polydec.models.families import FAMILIES
@@ -59,11 +59,13 @@ class Source:
 
 
 def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
-         quantize: str | None = None, compute: str | None = None) -> Checkpoint:
+         quantize: str | None = None, compute: str | None = None, cache_dtype: str | None = None) -> Checkpoint:
     """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `dtypes()`; device: "cpu" or "cuda"; threads: on
     the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
     native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
-    in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set).
+    in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set);
+    cache_dtype: how the native step keeps keys and values, "float32", "float16" or "int8" (approximate; default:
+    POLYDEC_CACHE_DTYPE, else float32).
     Raises ValueError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:
@@ -73,6 +75,8 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
         raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes())}")
     if compute is not None and compute not in COMPUTES:
         raise ValueError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}, or not be given")
+    if cache_dtype is not None and cache_dtype not in CACHES:
+        raise ValueError(f"cache_dtype is {cache_dtype!r}: it must be one of {', '.join(CACHES)}, or not be given")
     if quantize is not None and quantize not in QUANTISED:
         raise ValueError(f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given")
     source = open_source(name)
@@ -80,7 +84,7 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
         masked = denoiser.is_masked(source.config)
         if masked:
             source = replace(source, **dict(zip(("config", "weights"), denoiser.read(source.config, source.weights))))
-        network, why = _network(source, dtype, device, threads, quantize, compute)
+        network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
     source.text.rows = network.size
     if bad := [x for x in source.text.eos if not 0 <= x < network.size]:
         raise ValueError(edge.sentence(f"{name}: eos_token_id is {bad[0]}, but ids lie in 0 to {network.size - 1}"))
@@ -104,7 +108,7 @@ def dtypes() -> dict[str, str]:
 
 
 def _network(source: Source, dtype: str, device: str, threads: int | None, quantize: str | None,
-             compute: str | None) -> tuple[Any, str]:
+             compute: str | None, cache_dtype: str | None) -> tuple[Any, str]:
     """The network that serves these files, and why the native step does not."""
     llama, native, why = source.config["model_type"] in FAMILIES, None, ""
     if dtype in ("auto", "native"):
@@ -113,9 +117,10 @@ def _network(source: Source, dtype: str, device: str, threads: int | None, quant
         elif not llama:
             why = f"model_type {source.config['model_type']!r} is of none of the families that it knows"
         else:
-            native, why = cpu.attempt(source.config, source.weights, threads, quantize, compute)
-        if native is None and (dtype == "native" or quantize or compute):
-            asked = f"quantize is {quantize!r}" if quantize else f"compute is {compute!r}" if compute else "dtype is 'native'"
+            native, why = cpu.attempt(source.config, source.weights, threads, quantize, compute, cache_dtype)
+        if native is None and (dtype == "native" or quantize or compute or cache_dtype):
+            given = {"quantize": quantize, "compute": compute, "cache_dtype": cache_dtype}
+            asked = next((f"{name} is {x!r}" for name, x in given.items() if x), "dtype is 'native'")
             raise ValueError(f"{asked}: the native step cannot serve it ({why}); 'auto' runs it by torch")
     else:
         why = f"dtype is {dtype!r}"
@@ -123,6 +128,9 @@ def _network(source: Source, dtype: str, device: str, threads: int | None, quant
         raise ValueError(f"quantize is {quantize!r} and dtype is {dtype!r}: only the native step quantises (dtype 'auto')")
     if compute and native is None:
         raise ValueError(f"compute is {compute!r} and dtype is {dtype!r}: only the native step has a choice (dtype 'auto')")
+    if cache_dtype and native is None:
+        raise ValueError(f"cache_dtype is {cache_dtype!r} and dtype is {dtype!r}: only the native step has a choice (dtype "
+                         "'auto')")
     if native is not None:
         return native, ""
     kind = "auto" if dtype == "torch" else dtype

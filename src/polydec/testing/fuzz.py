@@ -206,7 +206,8 @@ FLAGS: Mapping[str, Sequence[object]] = {
     "--stop-token-id": (0, 1, -1, 4096, 10 ** 9), "--seed": NUMBERS, "--logprobs": (0, 1, 64, 65, -1, "x"), "--raw": (None,),
     "--ignore-eos": (None,), "--json": (None,), "--threads": (1, 2, 0, -1, 10 ** 5, 10 ** 30, "x"),
     "--draft": ("none", *TEXTS[:9]), "--ngrams": ("none", *TEXTS[:9]), "--dtype": ("auto", "torch", "float7"),
-    "--quantize": ("q8_0", "q4_1", "q9"), "--compute": ("float32", "int16", "int8", "int9"), "--device": ("cpu", "tpu"),
+    "--quantize": ("q8_0", "q4_1", "q9"), "--compute": ("float32", "int16", "int8", "int9"),
+    "--cache-dtype": ("float32", "float16", "int8", "int9"), "--device": ("cpu", "tpu"),
 }
 
 

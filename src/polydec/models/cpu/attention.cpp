@@ -6,7 +6,7 @@ namespace polydec {
 // What row i sees from position p0 on, for one block: a block lies in one storage.
 View Model::view(const StepBatch& b, int l, int which, int h, int i, int p0) const {
   const StepCache& s = b.cache[b.sequence[i]];
-  const float* kv = s.kv;
+  const u8* kv = s.kv;
   int64_t capacity = s.capacity, first = s.start;
   if (p0 < s.start) {
     const StepShared* part = s.part;
@@ -14,9 +14,44 @@ View Model::view(const StepBatch& b, int l, int which, int h, int i, int p0) con
     kv = part->kv; capacity = part->capacity; first = part->first;
   }
   const int64_t plane = (int64_t(l) * 2 + which) * c.kv_heads + h;
-  const float* base = reinterpret_cast<const float*>(   // where position 0 would be
-      reinterpret_cast<uintptr_t>(kv) + uintptr_t((plane * capacity - first) * c.head * int64_t(sizeof(float))));
-  return {base, b.tail + b.tail_start[i], b.prefix[i], from(b, l, i), b.seen[i], c.head, c.cap};
+  const size_t entry = kept_bytes(kept, c.head);
+  const u8* base = reinterpret_cast<const u8*>(   // where position 0 would be
+      reinterpret_cast<uintptr_t>(kv) + uintptr_t((plane * capacity - first) * int64_t(entry)));
+  return {base, entry, b.tail + b.tail_start[i], b.prefix[i], from(b, l, i), b.seen[i], c.head, c.cap};
+}
+
+// The end of the rows behind row i (below `end`) that see of the block at p0 what row i sees: all of it, in place.
+int Model::alike(const StepBatch& b, int l, int i, int end, int p0) const {
+  auto whole = [&](int r) { return from(b, l, r) <= p0 && p0 + SPAN <= std::min(b.seen[r], b.prefix[r]); };
+  int e = i + 1;
+  if (whole(i)) while (e < end && b.sequence[e] == b.sequence[i] && whole(e)) ++e;
+  return e;
+}
+
+// A head's key or value goes to the cache.
+void Model::keep(const float* x, u8* to) {
+  const int D = c.head;
+  if (kept == KEPT_F32) { memcpy(to, x, size_t(D) * 4); return; }
+  float most = 0;
+  bool fits = true;
+  for (int d = 0; d < D; ++d) {
+    const float size = std::fabs(x[d]);
+    fits &= size < (kept == KEPT_F16 ? 65520.0f : INFINITY);   // the least that rounds to infinity
+    most = std::max(most, size);
+  }
+  if (!fits) endless = true;
+  if (kept == KEPT_F16) {
+    for (int d = 0; d < D; ++d) { const uint16_t h = float_to_half(x[d]); memcpy(to + 2 * d, &h, 2); }
+    return;
+  }
+  const float scale = most / 127, inverse = most > 0x1p-100f ? 127 / most : 0;
+  for (int d = 0; d < D; ++d) {   // nearest, ties to even: its last bits are those of the sum
+    const float near = x[d] * inverse + 0x1.8p23f;
+    uint32_t u;
+    memcpy(&u, &near, 4);
+    to[d] = u8(u);
+  }
+  memcpy(to + D, &scale, 4);
 }
 
 // Heads [u0, u1) of queries, keys, values of every step-th row: norms and turns queries (scaled as well) and keys; keys and values
@@ -36,24 +71,25 @@ void Model::settle(const Job& j, int l, int u0, int u1, int first, int step) {
       wide[1] = factor(row + H * D, KV * D);
     }
     for (int h = u0; h < u1; ++h) {
-      float* from = qkv.p + (size_t(i) * size_t(all) + size_t(h)) * size_t(D);
-      float* to = from;
+      float* x = qkv.p + (size_t(i) * size_t(all) + size_t(h)) * size_t(D);
+      u8* to = nullptr;
       if (h >= H) {
         const StepCache& s = b.cache[b.sequence[i]];
         const size_t plane = (size_t(l) * 2 + (h >= H + KV)) * size_t(KV) + size_t((h - H) % KV);
-        to = s.kv + (plane * size_t(s.capacity) + size_t(b.slot[i] - s.start)) * size_t(D);
+        to = s.kv + (plane * size_t(s.capacity) + size_t(b.slot[i] - s.start)) * kept_bytes(kept, D);
       }
-      if (h >= H + KV) { memcpy(to, from, size_t(D) * 4); continue; }
+      if (h >= H + KV) { keep(x, to); continue; }
       if (const float* w = h < H ? y.qnorm : y.knorm) {
-        const float f = c.wide_norms ? wide[h >= H] : factor(from, D);
+        const float f = c.wide_norms ? wide[h >= H] : factor(x, D);
         if (c.wide_norms) w += size_t(h < H ? h : h - H) * size_t(D);
-        for (int d = 0; d < D; ++d) from[d] = from[d] * f * w[d];
+        for (int d = 0; d < D; ++d) x[d] = x[d] * f * w[d];
       }
       if (turn) {
         const size_t at = size_t(b.position[i]) * size_t(half);
-        k->turn(from, &turn->cosine[at], &turn->sine[at], half, h < H ? scale : 1.0f, to);
+        k->turn(x, &turn->cosine[at], &turn->sine[at], half, h < H ? scale : 1.0f, x);
       }
-      for (int d = turn ? c.turned : 0; d < D; ++d) to[d] = h < H ? from[d] * scale : from[d];
+      if (h < H) for (int d = turn ? c.turned : 0; d < D; ++d) x[d] *= scale;
+      else keep(x, to);
     }
   }
 }
@@ -73,6 +109,14 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
   const size_t ld = size_t(D + LANES);
   float* s = own_scores[size_t(t)].p;
   auto query = [&](int i, int h) { return qkv.p + (size_t(i) * size_t(H + 2 * c.kv_heads) + size_t(h)) * size_t(D); };
+  Asked& asked = own_asked[size_t(t)];
+  // The block at p0 of rows [i, end), which see the same of it, and of n heads of queries from h on.
+  auto ask = [&](int i, int end, int h, int n, int p0, bool fetch, auto&& part) {
+    size_t count = 0;
+    for (int r = i; r < end; ++r)
+      for (int g = 0; g < n; ++g, ++count) { asked.query[count] = query(r, h + g); asked.part[count] = part(r, g); }
+    k->block[kept](asked.query.data(), int(count), view(b, l, 0, h / G, i, p0), view(b, l, 1, h / G, i, p0), p0, fetch, s, asked.part.data());
+  };
   Share* mine = &share[size_t(turn++) * size_t(threads)];
   int u, end;
   if (!j.tile) {   // few rows: blocks and heads are shared out
@@ -80,11 +124,11 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
     for (int v = 0; v < threads; ++v)
       while (mine[(t + v) % threads].take(1, !v, u, end)) {
         const int h = u / blocks * j.heads, p = u % blocks;
-        bool fetch = true;
-        for (int i = 0; i < m; ++i) {
+        for (int i = 0, next; i < m; i = next) {
+          next = alike(b, l, i, m, p * SPAN);
           if (p * SPAN >= b.seen[i] || (p + 1) * SPAN <= from(b, l, i)) continue;
-          k->block(query(i, h), j.heads, view(b, l, 0, h / G, i, p * SPAN), view(b, l, 1, h / G, i, p * SPAN), p * SPAN, fetch, s, part(i, h, p), ld);
-          fetch = i + 1 < m && b.sequence[i + 1] != b.sequence[i];
+          const bool fetch = !i || b.sequence[i] != b.sequence[i - 1];
+          ask(i, next, h, j.heads, p * SPAN, fetch, [&](int r, int g) { return part(r, h + g, p); });
         }
       }
     j.pool.barrier();
@@ -103,19 +147,21 @@ const float* Model::attend(const Job& j, int t, int& turn, int l) {
   }
   // Tiles of rows of one key head, the last first.
   const int rows = j.tile, tiles = (m + rows - 1) / rows, KV = c.kv_heads;
-  float *next = s + G * SPAN, *state = next + size_t(G) * ld;
+  float *state = s + SHARING * SPAN, *news = state + size_t(rows * G) * ld;   // of the blocks so far, of the next one
   for (int v = 0; v < threads; ++v)
     while (mine[(t + v) % threads].take(1, !v, u, end)) {
       const int h = u % KV, r0 = (tiles - 1 - u / KV) * rows, r1 = std::min(m, r0 + rows);
       int n = 0;
       for (int i = r0; i < r1; ++i) n = std::max(n, b.seen[i]);
       for (int p = 0; p < n; p += SPAN)
-        for (int i = r0; i < r1; ++i) {
-          const int first = from(b, l, i) / SPAN * SPAN;
-          if (p >= b.seen[i] || p < first) continue;
-          float* at = state + size_t((i - r0) * G) * ld;
-          k->block(query(i, h * G), G, view(b, l, 0, h, i, p), view(b, l, 1, h, i, p), p, i == r0, s, p > first ? next : at, ld);
-          if (p > first) for (int g = 0; g < G; ++g) k->join(at + size_t(g) * ld, next + size_t(g) * ld, D);
+        for (int i = r0, next; i < r1; i = next) {
+          next = alike(b, l, i, r1, p);
+          if (p >= b.seen[i] || p + SPAN <= from(b, l, i)) continue;
+          auto first = [&](int r) { return p <= from(b, l, r); };
+          auto at = [&](float* parts, int r, int g) { return parts + size_t((r - r0) * G + g) * ld; };
+          ask(i, next, h * G, G, p, i == r0 || b.sequence[i] != b.sequence[i - 1], [&](int r, int g) { return at(first(r) ? state : news, r, g); });
+          for (int r = i; r < next; ++r)
+            for (int g = 0; g < G && !first(r); ++g) k->join(at(state, r, g), at(news, r, g), D);
         }
       for (int i = r0; i < r1; ++i)
         for (int g = 0; g < G; ++g) {

@@ -1,5 +1,6 @@
 // Everything but linear layers, and the table of kernels. Included once per instruction set, after its 16 lanes and
-// ROWS (rows of the largest tile), WIDE (panels side by side by rows) and HEADS (queries that share a load of keys).
+// ROWS (rows of the largest tile), WIDE (panels side by side by rows), HEADS (queries that share a load of keys) and SUMS_AT_ONCE
+// (sums of scores that are added up together).
 #pragma once
 #include "tile.h"
 
@@ -65,27 +66,42 @@ void spread(const float* x, const float* weight, float factor, int n, int M, flo
   }
 }
 
-// Scores of G queries in a block of n positions, four at a time; meanwhile the block's values are fetched.
-template <int G> void dots(const float* q, const View& v, int p0, int n, const float* soon, float* out) {
+// How keys and values are kept, see Kept.
+struct AsF32 { static constexpr int size = 4; static V get(const u8* x, int d) { return load(reinterpret_cast<const float*>(x) + d); } };
+struct AsF16 { static constexpr int size = 2; static V get(const u8* x, int d) { return halves(x + 2 * d); } };
+struct AsInt8 { static constexpr int size = 1; static V get(const u8* x, int d) { return signed_bytes(x + d); } };
+
+// Of integers: a block's numbers [n] times the scales of its entries.
+void rescale(const View& v, int p0, int n, int queries, float* out) {
+  alignas(64) float scale[SPAN] = {};
+  for (int p = 0; p < n; ++p) __builtin_memcpy(scale + p, v.at(p0 + p) + v.head, 4);
+  for (int g = 0; g < queries; ++g)
+    for (int p = 0; p < n; p += LANES) store(out + g * SPAN + p, mul(load(out + g * SPAN + p), load(scale + p)));
+}
+
+// Scores of G queries in a block of n positions, P at a time; meanwhile the block's values are fetched.
+template <class E, int G> void dots(const float* const* q, const View& v, int p0, int n, const u8* soon, float* out) {
+  constexpr int P = SUMS_AT_ONCE / G < 4 ? 4 : G == 3 ? 4 : SUMS_AT_ONCE / G;
   const int head = v.head, last = p0 + n - 1;
-  for (int p = p0; p <= last; p += 4) {
-    const float* k[4];
-    if (p + 3 < v.prefix && p + 3 <= last) for (int j = 0; j < 4; ++j) k[j] = v.base + size_t(p + j) * head;
-    else for (int j = 0; j < 4; ++j) k[j] = v.at(p + j < last ? p + j : last);
-    if (soon) for (int d = 0; d < 4 * head; d += LANES) __builtin_prefetch(soon + size_t(p) * head + d, 0, 3);
-    V s[G][4];
-    UNROLL(4) for (int g = 0; g < G; ++g)
-      UNROLL(4) for (int j = 0; j < 4; ++j) s[g][j] = zero();
+  for (int p = p0; p <= last; p += P) {
+    const u8* k[P];
+    if (p + P - 1 < v.prefix && p + P - 1 <= last) for (int j = 0; j < P; ++j) k[j] = v.base + size_t(p + j) * v.entry;
+    else for (int j = 0; j < P; ++j) k[j] = v.at(p + j < last ? p + j : last);
+    if (soon) for (size_t e = 0; e < P * v.entry; e += 64) __builtin_prefetch(soon + size_t(p) * v.entry + e, 0, 3);
+    V s[G * P];
+    UNROLL(16) for (int i = 0; i < G * P; ++i) s[i] = zero();
     for (int d = 0; d < head; d += LANES) {
       V a[G];
-      UNROLL(4) for (int g = 0; g < G; ++g) a[g] = load(q + g * head + d);
-      UNROLL(4) for (int j = 0; j < 4; ++j) {
-        V b = load(k[j] + d);
+      UNROLL(4) for (int g = 0; g < G; ++g) a[g] = load(q[g] + d);
+      UNROLL(16) for (int j = 0; j < P; ++j) {
+        V b = E::get(k[j], d);
         PIN(b);
-        UNROLL(4) for (int g = 0; g < G; ++g) s[g][j] = fma(a[g], b, s[g][j]);
+        UNROLL(4) for (int g = 0; g < G; ++g) s[g * P + j] = fma(a[g], b, s[g * P + j]);
       }
     }
-    UNROLL(4) for (int g = 0; g < G; ++g) total4(s[g][0], s[g][1], s[g][2], s[g][3], out + g * SPAN + (p - p0));
+    alignas(64) float t[G * P];
+    totals<G * P>(s, t);
+    UNROLL(4) for (int g = 0; g < G; ++g) __builtin_memcpy(out + g * SPAN + (p - p0), t + g * P, P * sizeof(float));
   }
 }
 
@@ -107,43 +123,46 @@ void soften(float* s, int first, int n, float* part) {
   part[1] = total(a);
 }
 
-// out[g][d ... d + 16 N) = sum over a block's positions of weight * value; meanwhile the next block's keys are fetched.
-template <int G, int N> void blend(const float* w, const View& v, int p0, int n, int d, const float* soon, float* out, size_t ld) {
+// part[g][16 + d ... + 16 N) = sum over a block's positions of weight * value; meanwhile the next block's keys are fetched.
+template <class E, int G, int N> void blend(const float* w, const View& v, int p0, int n, int d, const u8* soon, float* const* part) {
   V s[G][N];
   UNROLL(4) for (int g = 0; g < G; ++g)
     UNROLL(4) for (int e = 0; e < N; ++e) s[g][e] = zero();
   for (int p = 0; p < n; ++p) {
-    const float* x = v.at(p0 + p) + d;
+    const u8* x = v.at(p0 + p);
     V a[G];
     UNROLL(4) for (int g = 0; g < G; ++g) a[g] = all(w[g * SPAN + p]);
     UNROLL(4) for (int e = 0; e < N; ++e) {
-      if (soon) __builtin_prefetch(soon + size_t(p0 + p) * v.head + d + e * LANES, 0, 3);
-      V y = load(x + e * LANES);
+      if (soon && e % (4 / E::size) == 0) __builtin_prefetch(soon + size_t(p0 + p) * v.entry + (d + e * LANES) * E::size, 0, 3);
+      V y = E::get(x, d + e * LANES);
       PIN(y);
       UNROLL(4) for (int g = 0; g < G; ++g) s[g][e] = fma(a[g], y, s[g][e]);
     }
   }
   UNROLL(4) for (int g = 0; g < G; ++g)
-    UNROLL(4) for (int e = 0; e < N; ++e) store(out + g * ld + d + e * LANES, s[g][e]);
+    UNROLL(4) for (int e = 0; e < N; ++e) store(part[g] + LANES + d + e * LANES, s[g][e]);
 }
 
-template <int G> void block_of(const float* q, const View& k, const View& v, int p0, bool fetch, float* s, float* part, size_t ld) {
+template <class E, int G> void block_of(const float* const* q, const View& k, const View& v, int p0, bool fetch, float* s, float* const* part) {
   const int n = k.seen - p0 < SPAN ? k.seen - p0 : SPAN, head = k.head;
-  dots<G>(q, k, p0, n, fetch ? v.base : nullptr, s);
+  dots<E, G>(q, k, p0, n, fetch ? v.base : nullptr, s);
+  if (E::size == 1) rescale(k, p0, n, G, s);
   if (k.cap > 0)
     for (int g = 0; g < G; ++g)
       for (int p = 0; p < n; p += LANES) store(s + g * SPAN + p, bounded(load(s + g * SPAN + p), all(k.cap)));
-  for (int g = 0; g < G; ++g) soften(s + g * SPAN, k.from - p0, n, part + g * ld);
-  const float* soon = fetch ? k.base + size_t(SPAN) * head : nullptr;
+  for (int g = 0; g < G; ++g) soften(s + g * SPAN, k.from - p0, n, part[g]);
+  if (E::size == 1) rescale(v, p0, n, G, s);
+  const u8* soon = fetch ? k.base + size_t(SPAN) * k.entry : nullptr;
   int d = 0;
-  if constexpr (ROWS == 8) for (; d + 4 * LANES <= head; d += 4 * LANES) blend<G, 4>(s, v, p0, n, d, soon, part + LANES, ld);
-  for (; d + 2 * LANES <= head; d += 2 * LANES) blend<G, 2>(s, v, p0, n, d, soon, part + LANES, ld);
-  for (; d < head; d += LANES) blend<G, 1>(s, v, p0, n, d, soon, part + LANES, ld);
+  if constexpr (ROWS == 8) for (; d + 4 * LANES <= head; d += 4 * LANES) blend<E, G, 4>(s, v, p0, n, d, soon, part);
+  for (; d + 2 * LANES <= head; d += 2 * LANES) blend<E, G, 2>(s, v, p0, n, d, soon, part);
+  for (; d < head; d += LANES) blend<E, G, 1>(s, v, p0, n, d, soon, part);
 }
-void block(const float* q, int heads, const View& k, const View& v, int p0, bool fetch, float* s, float* part, size_t ld) {
-  for (int g = 0; g < heads; g += HEADS) {
-    const int n = heads - g < HEADS ? heads - g : HEADS;
-    (n == 1 ? block_of<1> : n == 2 ? block_of<2> : n == 3 ? block_of<3> : block_of<HEADS>)(q + g * k.head, k, v, p0, fetch, s, part + g * ld, ld);
+template <class E> void block(const float* const* q, int n, const View& k, const View& v, int p0, bool fetch, float* s, float* const* part) {
+  static_assert(HEADS <= SHARING, "s has room for SHARING queries");
+  for (int g = 0; g < n; g += HEADS) {
+    const int some = n - g < HEADS ? n - g : HEADS;
+    (some == 1 ? block_of<E, 1> : some == 2 ? block_of<E, 2> : some == 3 ? block_of<E, 3> : block_of<E, HEADS>)(q + g, k, v, p0, fetch && !g, s, part + g);
   }
 }
 
@@ -232,7 +251,8 @@ constexpr Kernels make(const char* name) {
   for (int m = 1; m <= ROWS; ++m) k.wide[m] = WIDE[m];
   fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K, FmtQ6_K, FmtQ2_K, FmtQ3_K,
            FmtIQ4_NL, FmtIQ4_XS, FmtMXFP4>(k);
-  k.squares = squares; k.spread = spread; k.block = block; k.join = join; k.finish = finish; k.turn = turn; k.gate = gate; k.gelu = gelu; k.bound = bound;
+  k.squares = squares; k.spread = spread; k.join = join; k.finish = finish; k.turn = turn; k.gate = gate; k.gelu = gelu; k.bound = bound;
+  k.block[KEPT_F32] = block<AsF32>; k.block[KEPT_F16] = block<AsF16>; k.block[KEPT_INT8] = block<AsInt8>;
   k.reaches = reaches; k.largest = largest; k.peak = peak;
   return k;
 }

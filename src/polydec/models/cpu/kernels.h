@@ -3,9 +3,9 @@
 //   linear    lanes are outputs; s = FMA chain over the inputs of a block in order, over its integers (or floats);
 //             y = fma(scale, s, y) block after block; with an offset y += fma(scale, s, offset * sum of inputs).
 //   norms     sum of squares in 16 lanes (k mod 16), then `total`: lanes i and i + 8, + 4, + 2, + 1.
-//   scores    q.k in 16 lanes (d mod 16), then `total`.
+//   scores    q.k in 16 lanes (d mod 16), then `total`; times the key's scale where keys are integers.
 //   softmax   in blocks of 128 positions of the path: maximum, exp, sum in 16 lanes (position mod 16), then `total`.
-//   values    FMA chain inside a block (lanes are dimensions). Blocks are joined in order: of the sum so far and the next block
+//   values    FMA chain inside a block (lanes are dimensions), weights times the value's scale where values are integers. Blocks are joined in order: of the sum so far and the next block
 //             the one with the smaller maximum is scaled down.
 #pragma once
 #include <stddef.h>
@@ -22,6 +22,7 @@ constexpr int BLOCK = 32;    // inputs of one packed block
 constexpr int SUMS = 3;      // sums of inputs per block: first half, second half, all
 constexpr int MAXM = 8;      // rows of one tile at most
 constexpr int SPAN = 128;    // positions of one block of attention
+constexpr int SHARING = 4;   // queries that share a load of keys or values at most
 constexpr float DUST = 0x1p-64f;   // smaller inputs of nibbles count as 0 (and from 2^37 on they may overflow), see tile.h
 
 // Those from Q8_INT on are in no file: Q8_0 as integer kernels want it.
@@ -58,11 +59,18 @@ constexpr Layout LAYOUT[TYPES] = {
 alignas(16) constexpr int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 alignas(16) constexpr int8_t FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-// What one row sees in one head's keys or values: positions [from, seen), those below `prefix` in place, the others through
-// `tail`; cap: what its scores near by tanh, 0: nothing.
+// How a head's key or value of one position is kept: as floats of 32 or of 16 bits, or as integers from -127 to 127 and behind them
+// the float that they are multiplied by.
+enum Kept : int { KEPT_F32, KEPT_F16, KEPT_INT8, KEPTS };
+constexpr size_t kept_bytes(int kept, int head) {
+  return kept == KEPT_F32 ? size_t(head) * 4 : kept == KEPT_F16 ? size_t(head) * 2 : size_t(head) + 4;
+}
+
+// What one row sees in one head's keys or values, `entry` bytes each: positions [from, seen), those below `prefix` in place, the
+// others through `tail`; cap: what its scores near by tanh, 0: nothing.
 struct View {
-  const float* base; const int32_t* tail; int prefix, from, seen, head; float cap;
-  const float* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * head; }
+  const u8* base; size_t entry; const int32_t* tail; int prefix, from, seen, head; float cap;
+  const u8* at(int p) const { return base + size_t(p < prefix ? p : tail[p - prefix]) * entry; }
 };
 
 // Rows of a tile lie block by block: input k of block b of row j at x[(b * M + j) * BLOCK + k], its sum c at
@@ -76,9 +84,9 @@ struct Kernels {
   Tile tile[TYPES][MAXM + 1][3];  // [type][rows][0: one panel, 1: `wide` panels, 2: half as many]
   float (*squares)(const float* x, int n);
   void (*spread)(const float* x, const float* weight, float factor, int n, int M, float* plain, float* scaled, float* sums);
-  // One block of attention for queries of one key head: a part for each, `ld` apart: what the weights are relative to, their
-  // sum, and from place 16 on the values. s: room for SPAN scores of each query. fetch: what comes next in memory is wanted.
-  void (*block)(const float* q, int heads, const View& k, const View& v, int p0, bool fetch, float* s, float* part, size_t ld);
+  // One block of attention for n queries of one key head that see the same of it: a part for each: what the weights are relative
+  // to, their sum, and from place 16 on the values. s: room for SHARING * SPAN scores. fetch: what comes next in memory is wanted.
+  void (*block[KEPTS])(const float* const* q, int n, const View& k, const View& v, int p0, bool fetch, float* s, float* const* part);
   void (*join)(float* part, const float* next, int head);               // the next block's part added
   void (*finish)(const float* part, int head, float* out);
   void (*turn)(const float* x, const float* cosine, const float* sine, int half, float scale, float* out);   // rotary

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes as C
 import os
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ PARTS = {name: i for i, name in enumerate(("embed", "head", "norm", "q", "k", "v
                                            "router", "sinks"))}
 ACTS = {"silu": 0, "gelu": 1, "clamped": 2}
 COMPUTES = {"float32": 0, "int16": 1, "int8": 2}  # what quantised matrices are multiplied in
+CACHES = {"float32": 0, "float16": 1, "int8": 2}   # how keys and values are kept
 ENDLESS = 9                                       # what step_run answers where integers meet NaN or infinity
 _I, _P = C.c_int32, C.c_void_p
 
@@ -45,7 +47,7 @@ class Batch(C.Structure):
 _SIGNATURES = {
     "step_error": (C.c_char_p, [C.c_int]), "step_sets": (C.c_char_p, []),
     "step_new": (_P, [C.POINTER(Config), C.c_int, C.c_char_p]), "step_free": (None, [_P]), "step_set": (C.c_char_p, [_P]),
-    "step_compute": (C.c_int, [_P, C.c_int]),
+    "step_compute": (C.c_int, [_P, C.c_int]), "step_keep": (C.c_int, [_P, C.c_int]),
     "step_weight": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int, C.c_int]),
     "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int]),
     "step_rotary": (C.c_int, [_P, C.c_int, _P, _P, C.c_uint64, C.c_int]),
@@ -96,8 +98,20 @@ _DEFAULT = {"portable": "float32"}
 def compute_of(asked: str | None, isa: str) -> str:
     """The arithmetic of quantised matrices: what is asked for, else what POLYDEC_COMPUTE names, else an instruction set's
     default. Raises ValueError where the name is none of COMPUTES."""
-    named = os.environ.get("POLYDEC_COMPUTE")
-    for who, name in (("compute", asked), ("POLYDEC_COMPUTE", named)):
-        if name and name not in COMPUTES:
-            raise ValueError(f"{who} is {name!r}: it must be one of {', '.join(COMPUTES)}")
-    return asked or named or _DEFAULT.get(isa, "int16")
+    return _chosen("compute", asked, COMPUTES) or _DEFAULT.get(isa, "int16")
+
+
+def cache_dtype_of(asked: str | None) -> str:
+    """How keys and values are kept: what is asked for, else what POLYDEC_CACHE_DTYPE names, else float32. Raises ValueError
+    where the name is none of CACHES."""
+    return _chosen("cache_dtype", asked, CACHES) or "float32"
+
+
+def _chosen(field: str, asked: str | None, names: Iterable[str]) -> str | None:
+    """What an argument says, else the environment's variable of that name."""
+    variable = f"POLYDEC_{field.upper()}"
+    named = os.environ.get(variable)
+    for who, name in ((field, asked), (variable, named)):
+        if name and name not in names:
+            raise ValueError(f"{who} is {name!r}: it must be one of {', '.join(names)}")
+    return asked or named

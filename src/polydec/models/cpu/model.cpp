@@ -14,6 +14,7 @@ Model::Model(const StepConfig& config, int threads, const Set& kernels)
       best(size_t(threads)), share((size_t(config.layers) * (5 + 2 * size_t(config.experts)) + 1) * size_t(threads)) {
   for (Layer& y : layer) y.expert.resize(size_t(config.experts));
   for (auto* list : {&own_row, &own_sink}) list->resize(size_t(threads));
+  own_asked.resize(size_t(threads));
   picked.resize(size_t(config.experts));
   weighed.resize(size_t(config.experts));
 }
@@ -486,6 +487,8 @@ int Model::check(const StepBatch& b, int& longest) const {
   return 0;
 }
 
+static constexpr int ROWS_OF_HEAD = 16;   // of a unit of attention, at most
+
 int Model::run(const StepBatch& b) {
   std::lock_guard<std::mutex> one(busy);
   int longest;
@@ -494,7 +497,7 @@ int Model::run(const StepBatch& b) {
   const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads), row = wide + wide / BLOCK * std::max(size_t(BLOCK + SUMS), WHOLE_FLOATS);
   const int blocks = (longest + SPAN - 1) / SPAN, threads = pools.get().size();
   const Job j{pools.get(), b, blocks, blocks * c.kv_heads < 4 * threads ? 1 : int(G),
-              m < 4 || (m < 8 && blocks > 4) ? 0 : std::clamp(int(b.rows) * c.kv_heads / (3 * threads), 1, 16)};
+              m < 4 || (m < 8 && blocks > 4) ? 0 : std::clamp(int(b.rows) * c.kv_heads / (3 * threads), 1, ROWS_OF_HEAD)};
   try {
     x.need(m * size_t(c.width));
     if (c.norms & 10 || c.experts) added.need(m * size_t(c.width));
@@ -516,7 +519,8 @@ int Model::run(const StepBatch& b) {
     for (auto& o : own) o.need(size_t(std::min(int(b.rows), few)) * row);
     if (compute != FLOAT32) for (auto& o : own_row) o.need(size_t(c.width));
     for (auto& o : own_att) o.need(4 * H * size_t(c.head));
-    for (auto& o : own_scores) o.need(G * SPAN + 17 * G * part);
+    for (auto& o : own_scores) o.need(SHARING * SPAN + 2 * size_t(ROWS_OF_HEAD) * G * part);
+    for (auto& o : own_asked) { o.query.resize(size_t(ROWS_OF_HEAD) * G); o.part.resize(size_t(ROWS_OF_HEAD) * G); }
     for (auto& o : best) o.resize(size_t(b.outputs));
   } catch (const std::bad_alloc&) { return 4; }
   deal(j);

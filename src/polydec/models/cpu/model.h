@@ -101,6 +101,7 @@ struct Model {
   const Kernels* k;
   const Integers* ints;
   Compute compute = FLOAT32;   // what quantised matrices are multiplied in
+  Kept kept = KEPT_F32;        // how keys and values are kept
   Pools pools;
   std::mutex busy;
   Arena arena;
@@ -131,6 +132,8 @@ private:
   std::vector<std::vector<int32_t>> picked;   // of each expert: the rows that go through it
   std::vector<std::vector<float>> weighed;    // and what their results are multiplied by
   std::vector<Buffer> own, own_att, own_scores, own_row, own_sink;
+  struct Asked { std::vector<const float*> query; std::vector<float*> part; };
+  std::vector<Asked> own_asked;               // queries of one call of `block`, and where their parts go
   std::atomic<bool> endless{false};   // whether a number of this step was infinite or NaN
   std::vector<std::vector<Out>> best;
   std::vector<Share> share;
@@ -154,6 +157,8 @@ private:
     return w ? std::max(0, b.seen[i] - w) : 0;
   }
   View view(const StepBatch& b, int l, int which, int h, int i, int p0) const;
+  int alike(const StepBatch& b, int l, int i, int end, int p0) const;
+  void keep(const float* x, u8* to);
   void settle(const Job& j, int l, int u0, int u1, int first, int step);
   const float* attend(const Job& j, int t, int& turn, int l);
   void close(const Job& j, int t, const float* norm);

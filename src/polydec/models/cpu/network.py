@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polydec.core.types import Reads, Want
 from polydec.models.cache import GROWTH, Cache
-from polydec.models.cpu.library import ACTS, COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
+from polydec.models.cpu.library import ACTS, CACHES, COMPUTES, ENDLESS, Batch, CacheOf, PartOf, library
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
 from polydec.models.families import Config, read
@@ -33,13 +33,14 @@ class CpuStep:
     """A network of models/lm.py whose rows never depend on their neighbours: every row is summed in one fixed order, so its
     bits are the same for any batch, tree, number of threads and instruction set.
 
-    kernel: name of the instruction set and of the arithmetic of quantised matrices (`compute`); dtype: block types of the
+    kernel: name of the instruction set, of the arithmetic of quantised matrices (`compute`) and of how keys and values are kept
+    (`cache_dtype`), where that is not float32; dtype: block types of the
     weights, most of them first; approximate: why the law is not the checkpoint's, or "".
     """
     tree = rollback = True
     partial = True
 
-    def __init__(self, config: Config, outputs: int, threads: int, isa: str, compute: str) -> None:
+    def __init__(self, config: Config, outputs: int, threads: int, isa: str, compute: str, cache_dtype: str) -> None:
         c, self._lib = config, library()
         self.config, self.layers, self.context, self.size, self.threads = c, c.layers, c.context, c.vocab, threads
         self._head, self._outputs = c.head, outputs
@@ -61,8 +62,9 @@ class CpuStep:
         if not self._model:
             raise ValueError(f"the native step does not serve this shape: width {c.width} and inner width {c.inner} must be "
                              f"multiples of 32, head {c.head} of 16, the instruction set {isa or 'auto'!r} one that runs here")
-        self.compute = compute
+        self.compute, self.cache_dtype = compute, cache_dtype
         self._check(self._lib.step_compute(self._model, COMPUTES[compute]))
+        self._check(self._lib.step_keep(self._model, CACHES[cache_dtype]))
 
     def __del__(self) -> None:
         if getattr(self, "_model", None):
@@ -70,14 +72,16 @@ class CpuStep:
 
     @staticmethod
     def build(config: Mapping[str, Any], weights: Mapping[str, Any], *, threads: int | None = None, isa: str = "",
-              quantize: str | None = None, compute: str = "float32") -> CpuStep:
+              quantize: str | None = None, compute: str = "float32",
+              cache_dtype: str = "float32") -> CpuStep:
         """From the dict of a Hugging Face config.json and its tensors by name, or a GGUF file's, whose blocks stay as they are.
 
         threads: 1 or more, by default the cores this process may use. isa: "" (the best), "AVX-512", "AVX2", "portable".
         quantize: "q8_0" or "q4_1" stores the matrices of a float checkpoint so (the law is then approximate). compute: what
         quantised matrices are multiplied in, "float32", or their inputs rounded to 16 or 8 bits: "int16", "int8" (the law is
-        then approximate). Raises ValueError where the library does not serve this network (a block type or an odd shape that
-        it lacks), OSError where there is none.
+        then approximate). cache_dtype: how keys and values are kept, "float32", "float16", or "int8" with one scale for a
+        head's vector (the law is then approximate). Raises ValueError where the library does not serve this network (a block
+        type or an odd shape that it lacks), OSError where there is none.
         """
         c, weights = read(config, weights)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
@@ -85,12 +89,14 @@ class CpuStep:
             raise ValueError(f"threads is {threads}: it must lie in 1 to 1024")
         if compute not in COMPUTES:
             raise ValueError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}")
+        if cache_dtype not in CACHES:
+            raise ValueError(f"cache_dtype is {cache_dtype!r}: it must be one of {', '.join(CACHES)}")
         load = Loader(weights, quantize)
         if c.turned != c.head and load.paired:
             raise ValueError(f"rotary embedding turns {c.turned} of {c.head} dimensions: the native step reads such models "
                              "from safetensors only")
         tokens = weights["lm_head.tokens"].long() if "lm_head.tokens" in weights else None
-        net = CpuStep(c, c.vocab if tokens is None else len(tokens), threads, isa, compute)
+        net = CpuStep(c, c.vocab if tokens is None else len(tokens), threads, isa, compute, cache_dtype)
         net._tokens = tokens
         if any(c.windows):
             widths = array("i", [w or 0 for w in c.windows])
@@ -105,8 +111,11 @@ class CpuStep:
         if not load.quantised:                    # whatever was asked for, floats are multiplied as floats
             net.compute = "float32"
         net.kernel = f"native {net._lib.step_set(net._model).decode()} {net.compute}"
+        if cache_dtype != "float32":
+            net.kernel += f", {cache_dtype} cache"
         rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
-        net.dtype, net.approximate = load.summary, ", ".join(filter(None, (load.approximate, rounded)))
+        kept = "keys and values rounded to 8 bits" if cache_dtype == "int8" else ""
+        net.dtype, net.approximate = load.summary, ", ".join(filter(None, (load.approximate, rounded, kept)))
         attention = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width
         experts = 0 if c.experts is None else c.experts.used * c.experts.inner
         inner = sum(experts if c.sparse(i) else c.inner for i in range(c.layers))
@@ -123,8 +132,11 @@ class CpuStep:
         return self._lib.step_weight(self._model, layer, part, item.kind, data, item.data.nbytes, n, k, item.swap)
 
     def new_cache(self) -> Cache:
-        """An empty cache [layers, 2, kv heads, slots, head], float32."""
-        return Cache(torch.empty(self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), self._head))
+        """An empty cache [layers, 2, kv heads, slots, head] of `cache_dtype`; behind a head's 8-bit integers stand the four
+        bytes of the float that they are multiplied by."""
+        size = self._head + 4 * (self.cache_dtype == "int8")
+        return Cache(torch.empty(self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), size,
+                                 dtype=getattr(torch, self.cache_dtype)))
 
     def _turn(self, positions: int) -> None:
         """Tables for that many positions at least. Angles are rounded to fp32, as transformers has them: beyond a few

@@ -25,6 +25,18 @@ inline float half_to_float(uint16_t h) {
   memcpy(&r, &u, 4);
   return r;
 }
+inline uint16_t float_to_half(float x) {   // nearest, ties to even; infinity from 65520 on
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  const uint32_t sign = u >> 16 & 0x8000, size = u & 0x7fffffffu;
+  if (size >= 0x477ff000u) return uint16_t(sign | 0x7c00);
+  if (size >= 0x38800000u) return uint16_t(sign | (size + 0xfff + (size >> 13 & 1) - (112u << 23)) >> 13);
+  float small;   // multiples of 2^-24: as the last bits of 1.5 * 2^-1 + x
+  memcpy(&small, &size, 4);
+  small += 0x1.8p-1f;
+  memcpy(&u, &small, 4);
+  return uint16_t(sign | (u & 0x7ff));
+}
 inline float brain_to_float(uint16_t h) { const uint32_t u = uint32_t(h) << 16; float r; memcpy(&r, &u, 4); return r; }
 
 inline bool shape(Mat& a, int type, int n, int k) {

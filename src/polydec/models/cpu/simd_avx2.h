@@ -58,6 +58,10 @@ inline void total4(V a, V b, V c, V d, float* out) {
   const __m128 ac = _mm_add_ps(lo, _mm_movehl_ps(lo, lo)), bd = _mm_add_ps(hi, _mm_movehl_ps(hi, hi));
   _mm_storeu_ps(out, _mm_unpacklo_ps(ac, bd));
 }
+// out[i] = total(s[i]).
+template <int N> inline void totals(const V* s, float* out) {
+  for (int i = 0; i < N; i += 4) total4(s[i], s[i + 1], s[i + 2], s[i + 3], out + i);
+}
 
 inline __m256 halves8(const u8* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 inline V halves(const u8* p) { return {halves8(p), halves8(p + 16)}; }

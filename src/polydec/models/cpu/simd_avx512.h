@@ -41,6 +41,22 @@ inline void total4(V a, V b, V c, V d, float* out) {
   s = add(s, _mm512_permute_ps(s, 0xB1));
   _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, s)));
 }
+// out[i] = total(s[i]).
+template <int N> inline void totals(const V* s, float* out) {
+  if constexpr (N < 16) {
+    for (int i = 0; i < N; i += 4) total4(s[i], s[i + 1], s[i + 2], s[i + 3], out + i);
+    return;
+  }
+  V c[4];
+  for (int i = 0; i < 4; ++i) {   // sums of i, i + 4, i + 8, i + 12, four lanes each
+    auto pair = [&](int a, int b) { return add(_mm512_mask_blend_ps(0xFF00, s[a], s[b]), _mm512_shuffle_f32x4(s[a], s[b], 0x4E)); };
+    const V ab = pair(i, i + 4), cd = pair(i + 8, i + 12);
+    c[i] = add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+  }
+  const V x = add(_mm512_mask_blend_ps(0xCCCC, c[0], c[1]), _mm512_shuffle_ps(c[0], c[1], 0x4E));
+  const V y = add(_mm512_mask_blend_ps(0xCCCC, c[2], c[3]), _mm512_shuffle_ps(c[2], c[3], 0x4E));
+  store(out, add(_mm512_shuffle_ps(x, y, 0x88), _mm512_shuffle_ps(x, y, 0xDD)));
+}
 
 inline V halves(const u8* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 inline V brains(const u8* p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16)); }

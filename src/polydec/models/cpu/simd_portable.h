@@ -30,6 +30,10 @@ inline bool any_from(V a, V low) { bool r = false; EACH r |= a.v[i] >= low.v[i];
 inline float top(V a) { for (int n = 8; n; n /= 2) for (int i = 0; i < n; ++i) a.v[i] = a.v[i] > a.v[i + n] ? a.v[i] : a.v[i + n]; return a.v[0]; }
 inline float total(V a) { for (int n = 8; n; n /= 2) for (int i = 0; i < n; ++i) a.v[i] += a.v[i + n]; return a.v[0]; }
 inline void total4(V a, V b, V c, V d, float* out) { out[0] = total(a); out[1] = total(b); out[2] = total(c); out[3] = total(d); }
+// out[i] = total(s[i]).
+template <int N> inline void totals(const V* s, float* out) {
+  for (int i = 0; i < N; i += 4) total4(s[i], s[i + 1], s[i + 2], s[i + 3], out + i);
+}
 
 inline float from_half(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000) << 16, e = h >> 10 & 31, f = h & 1023;

@@ -81,6 +81,13 @@ int step_compute(void* model, int compute) {
   m.compute = Compute(compute);
   return 0;
 }
+int step_keep(void* model, int kept) {
+  Model& m = *static_cast<Model*>(model);
+  if (kept < 0 || kept >= KEPTS) return 2;
+  std::lock_guard<std::mutex> l(m.busy);
+  m.kept = Kept(kept);
+  return 0;
+}
 
 int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap) {
   Model& m = *static_cast<Model*>(model);

@@ -23,12 +23,13 @@ struct StepConfig {
 };
 
 // Entries of a sequence that are read only: those before `stop` and behind the part before. kv: [layers][2][kv_heads][capacity]
-// [head], whose first slot holds entry `first`. Parts end at multiples of the 128 positions of a block of attention.
-struct StepShared { const float* kv; int64_t capacity, first, stop; };
+// of vectors as step_keep says, whose first slot holds entry `first`. Parts end at multiples of the 128 positions of a block of
+// attention.
+struct StepShared { const uint8_t* kv; int64_t capacity, first, stop; };
 
-// Keys and values of one sequence: entries [start, start + capacity) in kv: [layers][2][kv_heads][capacity][head], and those
+// Keys and values of one sequence: entries [start, start + capacity) in kv: [layers][2][kv_heads][capacity] of vectors, and those
 // before `start`, where there are any, in parts.
-struct StepCache { float* kv; int64_t capacity, start, parts; const StepShared* part; };
+struct StepCache { uint8_t* kv; int64_t capacity, start, parts; const StepShared* part; };
 
 // Row i stands at position[i] of cache[sequence[i]], is written to slot[i] and sees `seen[i]` entries in order of position:
 // the first prefix[i] lie in slots 0, 1, ..., the others in the slots tail[tail_start[i]], ... . Slots before the cache's `start`
@@ -64,6 +65,9 @@ void step_free(void* model);
 const char* step_set(void* model);
 // What quantised matrices are multiplied in, before any is given: 0 fp32, 1 and 2 inputs rounded to 16 and 8 bits (integers.h).
 int step_compute(void* model, int compute);
+// How a head's key or value is kept in every cache: 0: `head` floats; 1: as many of 16 bits; 2: as many integers of 8 bits, then the
+// float that they are multiplied by.
+int step_keep(void* model, int kept);
 // One matrix [n, k] as it stands in the file. Where `swap` is a head's width, output 2i + h of a head becomes i + h * swap/2.
 int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap);
 // A norm, or a bias of a matrix: n floats, which `count` must be as well.
