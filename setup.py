@@ -21,7 +21,7 @@ def fresh(made: Path) -> bool:
 
 
 class SideBySide(build_ext):
-    """Compiles as many files at once as there are cores, and only those that changed: all, one after the other, take minutes."""
+    """Compiles as many files at once as there are cores, only those that changed: all, one after the other, take minutes."""
     def build_extension(self, ext):
         one_by_one = self.compiler.compile
 

@@ -75,10 +75,12 @@ def main() -> None:
     if o.json:
         print(json.dumps(found))
         return
-    print(f"{o.model}, {found['kernel']}, context {o.context}; {found['cpu']}, {found['cores']} cores, load {found['load']:.1f}")
+    print(f"{o.model}, {found['kernel']}, context {o.context}; {found['cpu']}, {found['cores']} cores, "
+          f"load {found['load']:.1f}")
     print(f"{'rows':>5}{'threads':>9}{'ms':>9}{'CPU ms':>9}{'ms / ms(' + str(o.threads[0]) + ')':>12}")
     for x in found["passes"]:
-        print(f"{x['rows']:>5}{x['threads']:>9}{x['ms']:>9.2f}{x['cpu_ms']:>9.2f}{x['ms'] / median(o.threads[0], x['rows'], 0):>12.2f}")
+        ratio = x["ms"] / median(o.threads[0], x["rows"], 0)
+        print(f"{x['rows']:>5}{x['threads']:>9}{x['ms']:>9.2f}{x['cpu_ms']:>9.2f}{ratio:>12.2f}")
 
 
 if __name__ == "__main__":

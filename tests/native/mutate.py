@@ -2,9 +2,9 @@
 
     python tests/native/mutate.py --count 10000 [--seed 0] [--keep DIR]
 
-Files of every block type and family (GGUF) and of every family (safetensors with config.json) are damaged by chance, loaded and
-run in float32 and, where that goes well, in int16 and int8. All this happens in another process, so that a crash or a hang names
-its file: case I of seed S is the same wherever it runs, and --keep saves what went wrong.
+Files of every block type and family (GGUF) and of every family (safetensors with config.json) are damaged by chance, loaded
+and run in float32 and, where that goes well, in int16 and int8. All this happens in another process, so that a crash or a hang
+names its file: case I of seed S is the same wherever it runs, and --keep saves what went wrong.
 """
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ LONGEST = 300                                     # characters of an error
 COMPUTES = ("float32", "int16", "int8")
 ABSURD = (0, 1, 2, 3, 7, 31, 33, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 63,
           (1 << 64) - 1)
-VALUES = (None, True, False, 0, 1, -1, 2, 3, 5, 7, 17, 4096, 1 << 31, 1 << 63, -(1 << 63), 10 ** 30, 0.0, 0.5, -1.0, 1e-30, 1e30,
-          float("nan"), float("inf"), "", "x", "3", "silu", "gelu_pytorch_tanh", [], [1], [1, 2, 3], [None], ["x"], {}, {"a": 1},
-          {"rope_type": "yarn"}, {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}, [[]] * 3)
+VALUES = (None, True, False, 0, 1, -1, 2, 3, 5, 7, 17, 4096, 1 << 31, 1 << 63, -(1 << 63), 10 ** 30, 0.0, 0.5, -1.0, 1e-30,
+          1e30, float("nan"), float("inf"), "", "x", "3", "silu", "gelu_pytorch_tanh", [], [1], [1, 2, 3], [None], ["x"], {},
+          {"a": 1}, {"rope_type": "yarn"}, {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}, [[]] * 3)
 # What an error says that comes from Python and not from us.
 INTERNAL = ("object has no attribute", "NoneType", "not subscriptable", "unsupported operand", "not iterable", "KeyError",
             "IndexError", "not callable", "positional argument")
@@ -244,7 +244,8 @@ def watched(count: int, command: Callable[[int], list[str]], told: Callable[[int
     took `hang` seconds. told: called after each case with how many are done."""
     tally, first = Tally(), 0
     while first < count:
-        child = subprocess.Popen(command(first), stdout=subprocess.PIPE, text=True, env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"})
+        child = subprocess.Popen(command(first), stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"})
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_pass_on, args=[child.stdout, lines], daemon=True).start()
         case: dict[str, Any] = {"case": first, "name": "the start", "kind": "", "end": "begun", "said": ""}

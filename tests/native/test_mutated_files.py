@@ -27,8 +27,9 @@ def test_ten_thousand_mutations(tmp_path):
     clean(10_000, 2, tmp_path)
 
 
-@pytest.mark.parametrize("fault, said", [("os.abort()", "the process ended with -6"), ("time.sleep(60)", "it takes more than 3 s"),
-                                         ("case['end'] = 'wrong'; case['said'] = 'a traceback'", "a traceback")])
+@pytest.mark.parametrize("fault, said", [
+    ("os.abort()", "the process ended with -6"), ("time.sleep(60)", "it takes more than 3 s"),
+    ("case['end'] = 'wrong'; case['said'] = 'a traceback'", "a traceback")])
 def test_the_watcher_names_the_case_that_went_wrong_and_goes_on(fault, said):
     code = f"""
 import json, os, sys, time
