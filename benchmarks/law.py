@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def main() -> None:
     p.add_argument("--text", type=Path, required=True, help="a text, plain or gzip")
     p.add_argument("--tokens", type=int, default=2000)
     p.add_argument("--quantize", nargs="*", choices=[*QUANTISED], default=[], help="of a float checkpoint, in float32")
+    p.add_argument("--only", nargs="+", help="names of the sides that are compared, as the table has them")
     p.add_argument("--json", action="store_true")
     o = p.parse_args()
     if o.tokens < 2:
@@ -94,7 +96,11 @@ def main() -> None:
             return torch.tensor(np.array([np.ctypeslib.as_array(row(llama._ctx, i), (llama.size,)) for i in range(len(ids))]))
         sides["llama.cpp"] = lambda: cpp
     except Missing as e:
-        print(f"no llama.cpp: {e}")
+        print(f"no llama.cpp: {e}", file=sys.stderr)
+    if o.only:
+        if missing := [name for name in o.only if name not in sides]:
+            p.error(f"--only names {missing[0]!r}: here are {', '.join(sides)}")
+        sides = {name: sides[name] for name in o.only}
     truth, found = net(), dict[str, Any]()
     known = {tuple(ids): truth(ids) for ids in parts}
     for name, side in sides.items():

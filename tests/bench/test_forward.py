@@ -33,7 +33,8 @@ def test_a_pass_of_each_side(tmp_path, monkeypatch, capsys):
 
 
 def test_a_pass_with_more_threads(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["threads.py", *["--model", "zoo:tiny", "--threads", "1", "3", "--rows", "1", "4", "--rounds", "1", "--calls", "1", "--context", "8", "--json"]])
+    options = "--model zoo:tiny --threads 1 3 --rows 1 4 --rounds 1 --calls 1 --context 8 --json"
+    monkeypatch.setattr(sys, "argv", ["threads.py", *options.split()])
     threads.main()
     found = json.loads(capsys.readouterr().out)
     assert [(x["rows"], x["threads"]) for x in found["passes"]] == [(1, 1), (1, 3), (4, 1), (4, 3)]
