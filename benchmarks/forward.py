@@ -1,15 +1,19 @@
 """What one forward pass costs: t(m), the time to verify m tokens of each sequence, next to other engines on the same weights.
 
-step_ms: one pass of the compiled step (what `auto` takes where it runs) over m staged tokens behind `context` cached ones,
-logits of all of them; null where it does not run. ours_ms: the same by torch. transformers_ms: the same in transformers,
-eager, in the faster of float32 and bfloat16 here. llama_cpp_ms: the same GGUF file in llama.cpp where its binding is
-installed (null for random shapes, which have no file). linears_ms: torch's linear layers and head alone. floor_ms: the bytes
-of torch's weights and of the cached keys and values over the measured read bandwidth. step: what the compiled step reads for
-a pass, how fast it reads that without computing, and the fp32 operations its threads manage.
+    python benchmarks/forward.py --shape FILE.gguf --sides step llama_cpp --compute int16 int8 --rows 1 2 4 8 16 512 \\
+        --context 64 4096
 
-Medians over several rounds in which the sides take turns, 50 ms apart, so that the threads of the one before are asleep;
-the first call of each turn is dropped, and every call feeds fresh tokens. Several values of an option give one table, or
-with --json one line, each.
+Sides: the compiled step in each arithmetic of --compute (by default the one that `auto` takes), torch, its linear layers alone,
+transformers (eager, in the faster of float32 and bfloat16 here), llama.cpp where its binding is installed and the weights are a
+file. A pass is m fresh staged tokens behind `context` cached ones with logits of all of them. POLYDEC_ISA names another
+instruction set of the step.
+
+Medians over several rounds in which the sides take turns, 50 ms apart, so that the threads of the one before are asleep; the
+first call of each turn is dropped. Passes of more than 64 rows run once a turn. Several values of an option give one table, or
+with --json one line, each; --markdown writes tables for docs/native.md. Progress goes to standard error.
+
+floor: the bytes of torch's weights and of the cached keys and values over the measured read bandwidth. step: what the compiled
+step reads for a pass, how fast it reads that without computing, and the fp32 operations its threads manage.
 """
 from __future__ import annotations
 
@@ -30,6 +34,7 @@ from torch import Tensor
 from polydec.bench.others import LlamaCpp, Missing, hf_model, hf_passes
 from polydec.core.types import Want
 from polydec.models.cpu import attempt
+from polydec.models.cpu.library import COMPUTES
 from polydec.models.cpu.network import CpuStep
 from polydec.models.gguf import GGUF
 from polydec.models.linear import cpu_name
@@ -42,6 +47,8 @@ SHAPES = {                                        # layers, width, heads, kv hea
     "90m": (12, 768, 12, 12, 2048, 8192),
     "200m": (16, 1024, 16, 8, 2816, 16384),
 }
+SIDES = ("step", "torch", "linears", "transformers", "llama_cpp")
+MANY = 64                                         # rows beyond which a turn has one pass
 Call = Callable[[int], object]                    # one pass over m fresh tokens of each sequence
 
 
@@ -100,11 +107,11 @@ def ours(net: Transformer | CpuStep, context: int, batch: int) -> Call:
     return call
 
 
-def linears(net: Transformer, batch: int) -> Call:
+def linears(net: Transformer, context: int, batch: int) -> Call:
     """The linear layers alone, on inputs made beforehand."""
     calls = [x for layer in net._layers for x in (layer.qkv, layer.out, layer.gate_up, layer.down)] + [net._head]
     c = net.config
-    widths = [c.width, c.heads * net._head_dim, c.width, c.inner] * c.layers + [c.width]
+    widths = [c.width, c.heads * net.config.head, c.width, c.inner] * c.layers + [c.width]
 
     @torch.inference_mode()
     def call(m: int) -> object:
@@ -127,87 +134,114 @@ def bandwidth() -> float:
     return x.nbytes / best
 
 
-def turns(sides: Mapping[str, Call], rows: Sequence[int], rounds: int, calls: int) -> dict[str, dict[int, float]]:
+def turns(sides: Mapping[str, Call], rows: Sequence[int], rounds: int, calls: int, quiet: bool = True,
+          ) -> dict[str, dict[int, float]]:
     """Median milliseconds of each side at each m; a side says its own time where its call returns a float."""
     took: dict[str, dict[int, list[float]]] = {k: {m: [] for m in rows} for k in sides}
-    for _ in range(rounds):
+    for turn in range(rounds):
         for m in rows:
+            if not quiet:
+                print(f"round {turn + 1} of {rounds}, {m} rows", file=sys.stderr, flush=True)
             for name, call in sides.items():
                 time.sleep(0.05)                  # threads that wait for more work would take a core from the next side
-                for n in range(calls + 1):
+                for n in range(calls + 1 if m <= MANY else 1):
                     start = time.perf_counter()
                     own = call(m)
                     seconds = own if isinstance(own, float) else time.perf_counter() - start
-                    if n:                         # the first call after another side finds cold caches
+                    if n or m > MANY:             # the first call after another side finds cold caches
                         took[name][m].append(1e3 * seconds)
     return {k: {m: statistics.median(x) for m, x in by.items()} for k, by in took.items()}
 
 
-def bench(shape: str, dtype: str, context: int, batch: int, rows: Sequence[int], rounds: int = 5, calls: int = 3,
-          load: float = 0.0) -> dict[str, Any]:
-    """One object of the report."""
+def open_shape(shape: str) -> tuple[Path | None, dict[str, Any], Mapping[str, Tensor]]:
+    """The file of a shape, where it has one, its config and weights."""
     path = smollm2() if shape == "smollm2" else None if shape in SHAPES else Path(shape)
-    if path is not None:
-        file = GGUF(path)
-        config: dict[str, Any] = dict(file.config)
-        weights: Mapping[str, Tensor] = {k: file[k] for k in file}
-    else:
-        config, weights = random_model(shape)
-    net = Transformer.build(config, weights, dtype=dtype)
-    sides: dict[str, Call] = {"ours": ours(net, context, batch), "linears": linears(net, batch)}
-    step, why = attempt(config, file if path is not None else weights, torch.get_num_threads())
-    if step is not None:
-        sides["step"] = ours(step, context, batch)
-    else:
-        print(f"no step_ms: {why}", file=sys.stderr)
-    state = {d: {k: weights[k].to(getattr(torch, d)) for k in weights} for d in ("float32", "bfloat16")}
-    both: dict[str, Call] = {d: hf_passes(hf_model(config, state.pop(d)), context, batch) for d in list(state)}
-    few = turns(both, (1, 16), 1, 3)
-    best = min(few, key=lambda d: sum(few[d].values()))
-    sides["transformers"] = both.pop(best)
-    both.clear()
-    most, threads = max(rows), torch.get_num_threads()
-    try:
-        sides["llama_cpp"] = LlamaCpp(str(path), batch * (context + most + 64), max(512, batch * context, batch * most),
-                                      threads, batch).passes(context, batch)
-    except Missing as why:
-        print(f"no llama_cpp_ms: {why}", file=sys.stderr)
-    took = turns(sides, rows, rounds, calls)
-    speed, c = bandwidth(), net.config
-    held = net.cost * {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[net.dtype]
-    cached = {m: 4 * 2 * c.layers * c.kv_heads * net._head_dim * batch * (context + m) for m in rows}
-
-    def column(name: str) -> dict[str, float] | None:
-        return {str(m): round(x, 3) for m, x in took[name].items()} if name in took else None
-    return {"machine": {"cpu": cpu_name(), "capability": torch.backends.cpu.get_cpu_capability(),
-                        "threads": torch.get_num_threads(), "torch": torch.__version__, "load_before": round(load, 2),
-                        "read_gb_per_s": round(speed / 1e9, 1)},
-            "shape": shape, "dtype": net.dtype, "kernel": net.kernel, "context": context, "batch": batch,
-            "step": None if step is None else {
-                "kernel": step.kernel, "dtype": step.dtype, "weight_mb": round(step.nbytes / 1e6, 1),
-                "read_gb_per_s": round(step.bandwidth() / 1e9, 1), "fp32_gflops": round(step.peak() / 1e9)},
-            "step_ms": column("step"), "ours_ms": column("ours"), "transformers_ms": column("transformers"),
-            "llama_cpp_ms": column("llama_cpp"),
-            "linears_ms": column("linears"), "floor_ms": {str(m): round(1e3 * (held + cached[m]) / speed, 3) for m in rows},
-            "transformers_dtype": best}
+    if path is None:
+        return None, *random_model(shape)
+    file = GGUF(path)
+    return path, dict(file.config), file
 
 
-def table(r: Mapping[str, Any]) -> str:
-    """For people: one line for each m."""
+def bench(shape: str, o: argparse.Namespace, context: int, batch: int, load: float) -> dict[str, Any]:
+    """One object of the report."""
+    (path, config, weights), rows, threads = open_shape(shape), o.rows, torch.get_num_threads()
+    sides, steps, net = dict[str, Call](), dict[str, CpuStep](), None
+    for compute in (o.compute or [None]) if "step" in o.sides else ():
+        step, why = attempt(config, weights, threads, compute=compute)
+        if step is None:
+            print(f"no step: {why}", file=sys.stderr)
+        else:
+            steps[step.compute] = step
+            sides[f"step {step.compute}"] = ours(step, context, batch)
+    if "llama_cpp" in o.sides:
+        try:
+            sides["llama.cpp"] = LlamaCpp(str(path), batch * (context + max(rows) + 64),
+                                          max(512, batch * context, batch * max(rows)), threads, batch).passes(context, batch)
+        except Missing as why:
+            print(f"no llama.cpp: {why}", file=sys.stderr)
+    if {"torch", "linears"} & {*o.sides}:
+        net = Transformer.build(config, weights, dtype=o.dtype)
+        sides |= {k: f(net, context, batch) for k, f in (("torch", ours), ("linears", linears)) if k in o.sides}
+    if "transformers" in o.sides:
+        state = {d: {k: weights[k].to(getattr(torch, d)) for k in weights} for d in ("float32", "bfloat16")}
+        both: dict[str, Call] = {d: hf_passes(hf_model(config, state.pop(d)), context, batch) for d in list(state)}
+        few = turns(both, (1, 16), 1, 3)
+        best = min(few, key=lambda d: sum(few[d].values()))
+        sides[f"transformers {best}"] = both.pop(best)
+        both.clear()
+    if not sides:
+        raise SystemExit("none of the sides runs here")
+    took, speed = turns(sides, rows, o.rounds, o.calls, quiet=False), bandwidth()
+    found: dict[str, Any] = {
+        "machine": {"cpu": cpu_name(), "capability": torch.backends.cpu.get_cpu_capability(), "threads": threads,
+                    "torch": torch.__version__, "load_before": round(load, 2), "load_after": round(os.getloadavg()[0], 2),
+                    "read_gb_per_s": round(speed / 1e9, 1)},
+        "shape": shape, "context": context, "batch": batch, "rounds": o.rounds, "calls": o.calls,
+        "step": [{"kernel": s.kernel, "dtype": s.dtype, "weight_mb": round(s.nbytes / 1e6, 1), "read_gb_per_s":
+                  round(s.bandwidth() / 1e9, 1), "fp32_gflops": round(s.peak() / 1e9)} for s in steps.values()],
+        "ms": {k: {str(m): round(x, 3) for m, x in by.items()} for k, by in took.items()},
+        "ratio": {k: {str(m): round(x / took["llama.cpp"][m], 3) for m, x in by.items()}
+                  for k, by in took.items() if "llama.cpp" in took and k != "llama.cpp"},
+        "t8_over_t1": {k: round(by[8] / by[1], 2) for k, by in took.items() if 1 in by and 8 in by}}
+    if net is not None:
+        c, size = net.config, {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[net.dtype]
+        cached = {m: 4 * 2 * c.layers * c.kv_heads * net.config.head * batch * (context + m) for m in rows}
+        found |= {"torch": {"dtype": net.dtype, "kernel": net.kernel},
+                  "floor_ms": {str(m): round(1e3 * (net.cost * size + cached[m]) / speed, 3) for m in rows}}
+    return found
+
+
+def title(r: Mapping[str, Any]) -> list[str]:
+    """What was measured, and where."""
     m = r["machine"]
-    lines = [f"{r['shape']}, {r['dtype']} by {r['kernel']}, context {r['context']}, batch {r['batch']}; {m['cpu']}, "
-             f"{m['threads']} threads, load before {m['load_before']}, reads {m['read_gb_per_s']} GB/s"]
-    if (s := r["step"]) is not None:
-        lines.append(f"step: {s['dtype']} by {s['kernel']}, {s['weight_mb']} MB of weights, read alone at "
-                     f"{s['read_gb_per_s']} GB/s, {s['fp32_gflops']} fp32 GFLOP/s")
-    lines.append(f"{'m':>4}{'step':>9}{'torch':>9}{'linears':>9}{'floor':>9}{'llama.cpp':>11}"
-                 f"{'transformers ' + r['transformers_dtype']:>23}{'step / llama.cpp':>18}{'step / transf.':>16}")
-    none = dict.fromkeys(r["ours_ms"], float("nan"))
-    for k, x in r["ours_ms"].items():
-        step, cpp, hf = (r["step_ms"] or none)[k], (r["llama_cpp_ms"] or none)[k], r["transformers_ms"][k]
-        lines.append(f"{k:>4}{step:>9.2f}{x:>9.2f}{r['linears_ms'][k]:>9.2f}{r['floor_ms'][k]:>9.2f}{cpp:>11.2f}{hf:>23.2f}"
-                     f"{step / cpp:>18.2f}{step / hf:>16.2f}")
-    return "\n".join(lines).replace("nan", "  -")
+    lines = [f"{Path(r['shape']).name}, context {r['context']}, batch {r['batch']}; {m['cpu']}, {m['threads']} threads, load "
+             f"{m['load_before']} before and {m['load_after']} after, reads {m['read_gb_per_s']} GB/s"]
+    lines += [f"{s['kernel']}: {s['dtype']}, {s['weight_mb']} MB of weights, read alone at {s['read_gb_per_s']} GB/s, "
+              f"{s['fp32_gflops']} fp32 GFLOP/s" for s in r["step"]]
+    return lines
+
+
+def grid(r: Mapping[str, Any]) -> list[list[str]]:
+    """Milliseconds of every side, and of the step in each arithmetic the ratio to the others; a row for each m, t(8) / t(1)."""
+    others = [k for k in ("llama.cpp", *(k for k in r["ms"] if k.startswith("transformers"))) if k in r["ms"]]
+    pairs = [(k, x) for x in others for k in r["ms"] if k.startswith("step ")]
+    out = [["rows", *r["ms"], *(f"{k} / {x}" for k, x in pairs)]]
+    for m in next(iter(r["ms"].values())):
+        times = {k: by[m] for k, by in r["ms"].items()}
+        out.append([m, *(f"{x:,.2f}" if x < 100 else f"{x:,.0f}" for x in times.values()),
+                    *(f"{times[k] / times[x]:.2f}" for k, x in pairs)])
+    if r["t8_over_t1"]:
+        out.append(["t(8) / t(1)", *(f"{r['t8_over_t1'][k]:.2f}" for k in r["ms"]), *[""] * len(pairs)])
+    return out
+
+
+def table(r: Mapping[str, Any], markdown: bool) -> str:
+    rows = grid(r)
+    if markdown:
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        return "\n".join([*title(r), "", lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+    wide = [max(map(len, column)) + 2 for column in zip(*rows)]
+    return "\n".join([*title(r), *("".join(x.rjust(w) for x, w in zip(row, wide)) for row in rows)])
 
 
 def main() -> None:
@@ -220,7 +254,10 @@ def main() -> None:
     p.add_argument("--rounds", type=int, default=5, help="turns of each side")
     p.add_argument("--calls", type=int, default=3, help="timed passes of a turn")
     p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="what runs beside one another")
+    p.add_argument("--compute", nargs="+", choices=COMPUTES, help="arithmetics of the step (default: what `auto` takes)")
     p.add_argument("--json", action="store_true")
+    p.add_argument("--markdown", action="store_true")
     o = p.parse_args()
     for name in ("context", "batch", "rows", "rounds", "calls", "threads"):
         if min([x for x in [getattr(o, name)] for x in (x if isinstance(x, list) else [x])]) < 1:
@@ -235,8 +272,8 @@ def main() -> None:
     for shape in o.shape:
         for context in o.context:
             for batch in o.batch:
-                r = bench(shape, o.dtype, context, batch, o.rows, o.rounds, o.calls, load)
-                print(json.dumps(r) if o.json else table(r) + "\n", flush=True)
+                r = bench(shape, o, context, batch, load)
+                print(json.dumps(r) if o.json else table(r, o.markdown) + "\n", flush=True)
 
 
 if __name__ == "__main__":

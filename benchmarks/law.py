@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from polydec.models.linear import cpu_name
 from polydec.models.query import Query
 
 CONTEXT = 500
+ROWS = 50
 Law = Callable[[list[int]], Tensor]                # logits of every token of a text
 
 
@@ -44,15 +46,18 @@ def read(path: Path) -> str:
 
 
 def distance(parts: list[list[int]], truth: Law, other: Law) -> dict[str, float]:
-    """Over all parts; the logits of one at a time."""
+    """Over all parts; the logits of one at a time, and in float64 of few rows: a large vocabulary takes gigabytes."""
     divergence, changed, cost, cost_truth = list[Tensor](), 0, 0.0, 0.0
     for ids in parts:
-        p, q = truth(ids).double().log_softmax(-1), other(ids).double().log_softmax(-1)
-        term = (p.exp() * (p - q)).nan_to_num(0.0)      # a token that a draft lacks has weight 0 in both
-        divergence.append(term.sum(-1).clamp(min=0))
-        changed += int((p.argmax(-1) != q.argmax(-1)).sum())
-        at = torch.arange(len(ids) - 1), torch.tensor(ids[1:])
-        cost, cost_truth = cost - float(q[:-1][at].sum()), cost_truth - float(p[:-1][at].sum())
+        one, two = truth(ids), other(ids)
+        for i in range(0, len(ids), ROWS):
+            p, q = (law[i:i + ROWS].double().log_softmax(-1) for law in (one, two))
+            term = (p.exp() * (p - q)).nan_to_num(0.0)  # a token that a draft lacks has weight 0 in both
+            divergence.append(term.sum(-1).clamp(min=0))
+            changed += int((p.argmax(-1) != q.argmax(-1)).sum())
+            next_ids = ids[i + 1:i + 1 + len(p)]
+            at = torch.arange(len(next_ids)), torch.tensor(next_ids, dtype=torch.long)
+            cost, cost_truth = cost - float(q[at].sum()), cost_truth - float(p[at].sum())
     kl, n = torch.cat(divergence), sum(len(ids) - 1 for ids in parts)
     return {"mean_kl": float(kl.mean()), "median_kl": float(kl.median()), "p99_kl": float(kl.quantile(0.99)),
             "argmax_changed": changed, "tokens": len(kl), "perplexity": float(np.exp(cost / n)),
@@ -65,6 +70,7 @@ def main() -> None:
     p.add_argument("--text", type=Path, required=True, help="a text, plain or gzip")
     p.add_argument("--tokens", type=int, default=2000)
     p.add_argument("--quantize", nargs="*", choices=[*QUANTISED], default=[], help="of a float checkpoint, in float32")
+    p.add_argument("--only", nargs="+", help="names of the sides that are compared, as the table has them")
     p.add_argument("--json", action="store_true")
     o = p.parse_args()
     if o.tokens < 2:
@@ -92,7 +98,11 @@ def main() -> None:
             return torch.tensor(np.array([np.ctypeslib.as_array(row(llama._ctx, i), (llama.size,)) for i in range(len(ids))]))
         sides["llama.cpp"] = lambda: cpp
     except Missing as e:
-        print(f"no llama.cpp: {e}")
+        print(f"no llama.cpp: {e}", file=sys.stderr)
+    if o.only:
+        if missing := [name for name in o.only if name not in sides]:
+            p.error(f"--only names {missing[0]!r}: here are {', '.join(sides)}")
+        sides = {name: sides[name] for name in o.only}
     truth, found = net(), dict[str, Any]()
     known = {tuple(ids): truth(ids) for ids in parts}
     for name, side in sides.items():

@@ -81,8 +81,8 @@ def laws_of(model, name: str, ids: list[int]) -> torch.Tensor:
     return torch.stack([model(torch.tensor([[x]]), past_key_values=past).logits[0, 0] for x in ids])
 
 
-def write(path, model, kind: Type = Type.F32):
-    """The model as llama.cpp's converter writes it, without a tokenizer."""
+def write(path, model, kind: Type = Type.F32, extra=lambda w: None):
+    """The model as llama.cpp's converter writes it, without a tokenizer; extra: what else is written, given the writer."""
     c = model.config
     arch = getattr(gguf.MODEL_ARCH, ARCHITECTURES[c.model_type])
     names, heads = gguf.get_tensor_name_map(arch, c.num_hidden_layers), (c.num_attention_heads, c.num_key_value_heads)
@@ -95,6 +95,7 @@ def write(path, model, kind: Type = Type.F32):
     w.add_key_length(head); w.add_value_length(head); w.add_vocab_size(c.vocab_size)
     _positions(w, c, head)
     _more(w, c)
+    extra(w)
     for name, t in model.state_dict().items():
         if name == "lm_head.weight" and c.tie_word_embeddings:
             continue

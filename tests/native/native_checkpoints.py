@@ -70,12 +70,15 @@ def blocks(kind: str, n: int, k: int, rng: np.random.Generator) -> np.ndarray:
     return raw.reshape(n, -1)
 
 
-def write_gguf(path, kind: str, seed: int = 0, width: int = 256, inner: int = 512, vocab: int = 83, tied: bool = False) -> None:
+def write_gguf(path, kind: str, seed: int = 0, width: int = 256, inner: int = 512, vocab: int = 83, tied: bool = False,
+               extra=lambda w: None) -> None:
+    """extra: what else is written, given the writer."""
     rng, D, H, KV, layers = np.random.default_rng(seed), 64, 4, 2, 2
     w = gguf.GGUFWriter(str(path), "llama")
     w.add_block_count(layers); w.add_context_length(512); w.add_embedding_length(width); w.add_feed_forward_length(inner)
     w.add_head_count(H); w.add_head_count_kv(KV); w.add_layer_norm_rms_eps(1e-5); w.add_rope_freq_base(10000.0)
     w.add_rope_dimension_count(D); w.add_key_length(D); w.add_vocab_size(vocab)
+    extra(w)
     t = gguf.GGMLQuantizationType[kind]
 
     def put(name, n, k):

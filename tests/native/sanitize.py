@@ -1,4 +1,8 @@
-"""The native tests under the address and undefined-behaviour sanitizers: python tests/native/sanitize.py [pytest arguments]"""
+"""The library's tests under the address and undefined-behaviour sanitizers: python tests/native/sanitize.py [pytest arguments]
+
+All block types in every arithmetic and on every instruction set that runs here, all families, experts, shared caches, threads,
+and damaged files (which other processes load: they inherit the library).
+"""
 from __future__ import annotations
 
 import os
@@ -11,6 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FLAGS = ("-std=c++17 -O1 -g -ffp-contract=off -fPIC -pthread -fno-omit-frame-pointer -fsanitize=address,undefined "
          "-fno-sanitize-recover=undefined")
+
+
+TESTS = ["tests/native", *(f"tests/models/test_{name}.py" for name in ("families", "gguf", "parts", "sharing"))]
 
 
 def main() -> int:
@@ -28,7 +35,7 @@ def main() -> int:
         asan = subprocess.run(find, check=True, capture_output=True, text=True).stdout.strip()
         env = {**os.environ, "LD_PRELOAD": asan, "POLYDEC_STEP": library, "ASAN_OPTIONS": "detect_leaks=0",
                "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1", "PYTHONMALLOC": "malloc"}
-        arguments = sys.argv[1:] or ["-x", "-q", "tests/native"]
+        arguments = sys.argv[1:] or ["-x", "-q", *TESTS]
         return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=env).returncode
 
 

@@ -161,8 +161,13 @@ def _sentencepiece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> T
 
 
 def _merges(score: Mapping[str, float], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two pieces, best piece first."""
-    ways = [(-score[piece], vocab[piece], vocab[piece[:i]], vocab[piece[i:]], piece[:i], piece[i:])
-            for piece in score if len(piece) <= LONGEST for i in range(1, len(piece))
-            if piece[:i] in score and piece[i:] in score]
-    return [(left, right) for *_, left, right in sorted(ways)]
+    """Every way to put a piece together from two pieces, best piece first, of one piece's ways the earliest ids first."""
+    merges = list[tuple[str, str]]()
+    for piece in sorted(score, key=lambda piece: (-score[piece], vocab[piece])):
+        if len(piece) > LONGEST:
+            continue
+        ways = [(left, right) for i in range(1, len(piece)) if (left := piece[:i]) in score and (right := piece[i:]) in score]
+        if len(ways) > 1:
+            ways.sort(key=lambda way: (vocab[way[0]], vocab[way[1]]))
+        merges += ways
+    return merges

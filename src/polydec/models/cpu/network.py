@@ -158,7 +158,7 @@ class CpuStep:
 
     def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """Answers in order. Queries over the same layers run in one step, a limited number of rows at a time."""
-        if all(q.layers is None for q in queries) and sum(map(len, queries)) <= LIMIT:
+        if all(q.layers is None and not q.without for q in queries) and sum(map(len, queries)) <= LIMIT:
             return self._step(queries, self._every)
         return bounded(self._steps, queries, LIMIT) if self.config.causal else self._steps(queries)
 

@@ -1,10 +1,11 @@
-// A pool of threads whose caller is thread 0. Whoever waits spins for a moment, so that the next piece of
-// work finds it awake, then sleeps.
+// A pool of threads whose caller is thread 0. Whoever waits spins for a moment, so that the next piece of work finds it awake,
+// then sleeps. Where there are more threads than cores it sleeps at once: it holds the core that others need.
 #pragma once
 #include <stdint.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #endif
 #include <atomic>
@@ -25,9 +26,17 @@ inline void breathe() {
 #endif
 }
 
+inline int cores() {   // that this process may use
+#if defined(__linux__)
+  cpu_set_t set;
+  if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
+#endif
+  return int(std::thread::hardware_concurrency());
+}
+
 class Pool {
 public:
-  explicit Pool(int n) : n_(n) {
+  explicit Pool(int n) : n_(n), spins_(n <= cores() ? 4000 : 50) {
     for (int t = 1; t < n; ++t) threads_.emplace_back([this, t] { serve(t); });
   }
   ~Pool() {
@@ -57,7 +66,7 @@ public:
       return;
     }
     for (int spins = 0; phase_.load(std::memory_order_acquire) == phase;) {
-      if (++spins < 4000) { breathe(); continue; }
+      if (++spins < spins_) { breathe(); continue; }
       ++sleepers_;          // somebody else needs the core, perhaps the one that all wait for
       wait(phase_, phase);
       --sleepers_;
@@ -84,7 +93,7 @@ private:
     unsigned seen = 0;
     for (;;) {
       for (int spins = 0; ticket_.load(std::memory_order_acquire) == seen; ++spins) {
-        if (spins < 4000) { breathe(); continue; }
+        if (spins < spins_) { breathe(); continue; }
         std::unique_lock<std::mutex> l(mutex_);
         ++asleep_;
         awake_.wait(l, [&] { return ticket_.load() != seen; });
@@ -96,7 +105,7 @@ private:
       barrier();
     }
   }
-  int n_;
+  const int n_, spins_;
   std::mutex mutex_;
   std::condition_variable awake_;
   bool stop_ = false;
