@@ -165,7 +165,7 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
         raise ValueError(f"draft is {shown(draft)}: it is a masked-diffusion model, which cannot draft for {shown(name)}")
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
-    found = tuple(artefacts.read(p) for p in paths)
+    found = tuple(artefacts.bound(artefacts.read(p), model.lm) for p in paths)
     for one in found:
         one.fit(model.lm, None if small is None else small.lm)
     if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way

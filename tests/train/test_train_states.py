@@ -97,7 +97,8 @@ def spec(model, out, kind):
     return StatesSpec(str(out), kind, str(model), steps=6, rows=2, length=8, save_every=2, max_tokens=6)
 
 
-@pytest.mark.parametrize("kind", [k if k in ("hydra", "eagle-3") else pytest.param(k, marks=pytest.mark.slow)
+@pytest.mark.parametrize("kind", [k if k in ("hydra", "eagle-3", "eagle-3-published")
+                                  else pytest.param(k, marks=pytest.mark.slow)
                                   for k in KINDS])
 def test_killed_once_and_resumed_to_the_same_weights(kind, model, tmp_path, monkeypatch):
     whole = train_states(spec(model, tmp_path / "a", kind))

@@ -16,6 +16,7 @@ from polydec.cli import (
     detect,
     doctor,
     explain,
+    export,
     generate,
     methods,
     serve,
@@ -46,6 +47,7 @@ app.command()(demo.demo)
 app.command()(tune.tune)
 app.command()(detect.detect)
 app.command()(doctor.doctor)
+app.command()(export.export)
 app.add_typer(train.app, name="train")
 app.add_typer(zoo.app, name="zoo")
 app.add_typer(trace.app, name="trace")

@@ -219,7 +219,7 @@ def heads(out: Kept,
 
 @app.command()
 def eagle(out: Kept,
-          kind: Annotated[str, typer.Option(help="eagle, eagle-3 or chimera")] = "eagle",
+          kind: Annotated[str, typer.Option(help="eagle, eagle-3, eagle-3-published (for vLLM, SGLang), chimera")] = "eagle",
           target: Target = "zoo:tiny",
           data: Prompts = None,
           text: Samples = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from polydec.core.protocols import Target
 from polydec.models import (
     artefact,
     chimera,
@@ -16,6 +17,7 @@ from polydec.models import (
     judge,
     ngrams,
     probes,
+    published,
     step_reward,
     stop_head,
     zoo,
@@ -32,8 +34,19 @@ def read(name: str) -> Any:
     where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
     if not (where / artefact.CONFIG).is_file():
         raise ValueError(edge.sentence(f"{name!r} holds no {artefact.CONFIG}: give a directory that `polydec train` made"))
-    said = edge.read_json(where / artefact.CONFIG).get("polydec")
+    config = edge.read_json(where / artefact.CONFIG)
+    said = config.get("polydec")
     for kind, module in MODULES.items():
         if said == kind or (said is None and (where / module.KIND.weights).is_file()):
             return module.load(str(where))
+    with edge.reading(f"{name!r} cannot be read"):
+        if said is None and published.known(config):
+            return published.load(where)
     raise ValueError(edge.sentence(f"{name!r} is of the kind {said!r}: it must be one of {', '.join(MODULES)}"))
+
+
+def bound(one: Any, target: Target) -> Any:
+    """An artefact for this target: what its own `bound` gives, else itself. A published drafter has one, which finds out what
+    its files leave unsaid. Raises ValueError where it does not fit."""
+    make = getattr(one, "bound", None)
+    return one if make is None else make(target)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -16,16 +16,28 @@ from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import Eagle3Fields
 from polydec.models.state_layer import StateLayer, Vocabulary, even
-from polydec.models.transformer import Transformer
 
 KIND = artefact.Kind("eagle-3", "eagle", "eagle3.safetensors", "eagle --kind eagle-3")
+
+
+class Layer(Protocol):
+    """A layer that reads 2 H numbers a position, a token and a state."""
+    @property
+    def width(self) -> int:
+        """H."""
+        ...
+
+    @property
+    def cost(self) -> float: ...
+    def network(self, vocab: int, own: Vocabulary, /) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Eagle3:
     """depths: after which layers of the target its states are read, ascending; fuse_HD: weight [H, depths x H] that joins them;
-    layer: reads a token's embedding beside the state, each divided by its root mean square; own: its head. vocab, rates and
-    share: see Eagle. Drafted tokens are those of the head's vocabulary; what is accepted is the target's affair."""
+    layer: reads a token's embedding beside the state; own: its head. vocab, rates and share: see Eagle. Drafted tokens are
+    those of the head's vocabulary; what is accepted is the target's affair. evened: states and embeddings are divided by their
+    root mean squares before they enter (models/published.py: as they are, since its layer does that with weights)."""
     called: ClassVar[str] = "an EAGLE-3 drafter"
     kind: ClassVar[str] = "eagle-3"
     made_by: ClassVar[str] = "polydec train eagle --kind eagle-3"
@@ -33,11 +45,12 @@ class Eagle3:
 
     fuse_HD: Tensor
     depths: tuple[int, ...]
-    layer: StateLayer
+    layer: Layer
     own: Vocabulary
     vocab: Vocab
     rates: Sequence[Sequence[float]]
     share: float = 0.0
+    evened: bool = True
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise ValueError where it was trained for another vocabulary, width or number of layers."""
@@ -58,19 +71,22 @@ class Eagle3:
 
     def enter(self, embed_NWH: Tensor, state_ND: Tensor) -> Tensor:
         """What enters the layer for tokens and the states before them, of all depths one behind another."""
-        joined = torch.cat([even(s) for s in state_ND.chunk(len(self.depths), -1)], -1)
+        joined = torch.cat([self._entry(s) for s in state_ND.chunk(len(self.depths), -1)], -1)
         return self.below(embed_NWH, linear(joined, self.fuse_HD))
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """The same for drafted tokens, behind what was made at the ones before them."""
-        return torch.cat([even(embed_NWH[:, -1]), even(above_NH)], -1)
+        return torch.cat([self._entry(embed_NWH[:, -1]), self._entry(above_NH)], -1)
+
+    def _entry(self, x_NH: Tensor) -> Tensor:
+        return even(x_NH) if self.evened else x_NH.float()
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, None]:
         """Of what left the layer at nodes: what their children stand on. Its own head makes their laws."""
         return out_NS[:, -self.layer.width:], None
 
     @cached_property
-    def network(self) -> Transformer:
+    def network(self) -> Any:
         """The layer, and its head."""
         return self.layer.network(self.vocab.size, self.own)
 
@@ -85,6 +101,8 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle3, ...]:
 
 def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
     """Write eagle3.safetensors and config.json into the directory `path`; about: what else the config says."""
+    if not isinstance(eagle.layer, StateLayer):
+        raise ValueError("a published EAGLE-3 drafter is written by `polydec export`")
     artefact.save(path, KIND, {"fuse.weight": eagle.fuse_HD.float(), "head.tokens": eagle.own.token_C.int(),
                                "head.weight": eagle.own.head_CH.float(), "norm.weight": eagle.own.norm_H.float(),
                                **eagle.layer.named}, {

@@ -259,6 +259,62 @@ class Eagle3Fields(EagleFields):
     tokens: Annotated[int, Field(ge=1, le=1 << 24)]
 
 
+class AuxiliaryFields(Strict):
+    """eagle_config of a published EAGLE-3: layers whose states are read, each by the layer that gives them."""
+    eagle_aux_hidden_state_layer_ids: list[Annotated[int, Field(ge=0, le=4095)]] | None = None
+    use_aux_hidden_state: bool = True
+
+
+class TrainedFields(Strict):
+    """What `polydec train` says of weights in somebody else's layout."""
+    tokenizer: Annotated[str, Field(max_length=100)]
+    rates: list[Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]]
+    share: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+
+
+class PublishedFields(Strict):
+    """config.json of a published EAGLE-3."""
+    vocab_size: Count
+    hidden_size: Annotated[int, Field(ge=2, le=1 << 20)]
+    num_attention_heads: Annotated[int, Field(ge=1, le=4096)]
+    intermediate_size: Count
+    num_hidden_layers: Literal[1] = 1
+    num_key_value_heads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    head_dim: Annotated[int, Field(ge=2, le=4096, multiple_of=2)] | None = None
+    draft_vocab_size: Count | None = None
+    max_position_embeddings: Positions = 2048
+    rms_norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-6
+    rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
+    rope_scaling: RopeFields | None = None
+    rope_parameters: RopeFields | None = None
+    hidden_act: Literal["silu"] = "silu"
+    attention_bias: Literal[False] | None = None
+    mlp_bias: Literal[False] | None = None
+    bias: Literal[False] | None = None
+    tie_word_embeddings: Literal[False] | None = None
+    norm_before_residual: bool = False
+    eagle_aux_hidden_state_layer_ids: list[Annotated[int, Field(ge=1, le=4096)]] | None = None
+    eagle_config: AuxiliaryFields | None = None
+    polydec_trained: TrainedFields | None = None
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head(self) -> int:
+        """Width of a head of attention."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """After how many layers of the target states are read; nothing where it does not say."""
+        if self.eagle_aux_hidden_state_layer_ids:
+            return tuple(self.eagle_aux_hidden_state_layer_ids)
+        inner = self.eagle_config and self.eagle_config.eagle_aux_hidden_state_layer_ids
+        return tuple(d + 1 for d in inner or ())
+
+
 def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """Types and ranges of a config, and what must be right before lists of one entry a layer are made. Raises ValueError of one
     sentence."""

@@ -1,10 +1,14 @@
 """The trainable twin of models/state_layer.py: the same arithmetic over pieces of text, and drafted entries behind them."""
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polydec.models.fields import PublishedFields
+from polydec.models.published import PublishedLayer, layout
 from polydec.models.state_layer import EPS, StateLayer, shapes
 from polydec.train.network import Shape, rotate
 
@@ -16,17 +20,11 @@ class Block(nn.Module):
     """A layer for a target of this shape; wide: how many numbers a position it reads (None: the target's width)."""
     def __init__(self, target: Shape, seed: int, wide: int | None = None, length: int = 4096) -> None:
         super().__init__()
-        g, self._target, self._names = torch.Generator().manual_seed(seed), target, list[str]()
+        g, self._target = torch.Generator().manual_seed(seed), target
         self.wide = wide or target.width
-        made = nn.ParameterList()
-        for name, shape in shapes(target.width, target.heads, target.kv_heads, target.inner, wide).items():
-            t = torch.randn(shape, generator=g) * 0.5 * shape[-1] ** -0.5 if len(shape) == 2 else torch.ones(shape)
-            made.append(nn.Parameter(t))
-            self._names.append(name)
-        self.weights = made
-        inverse = target.theta ** (-torch.arange(0, target.head, 2).double() / target.head)
-        angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
-        self._turn = angle.cos().float(), angle.sin().float()
+        made = begun(shapes(target.width, target.heads, target.kv_heads, target.inner, wide), g)
+        self._names, self.weights = list(made), nn.ParameterList(made.values())
+        self._turn = turns(target, length)
 
     @property
     def layer(self) -> StateLayer:
@@ -38,22 +36,73 @@ class Block(nn.Module):
         """The stream [B, T, H] behind it. With an empty past: of a piece of text, which is remembered there. Then of drafted
         entries, one behind each position of `at_T`: they see the text up to that position, and those of earlier levels behind
         it."""
-        past = [] if past is None else past
-        s, w = self._target, self.layer.tensors
-        H, T, level = s.width, x_BTS.shape[1], len(past)
+        w, H = self.layer.tensors, self._target.width
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
-        made = (F.linear(n, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
-        q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
-        first_T = torch.arange(T) if at_T is None or not level else at_T
-        cos, sin = (t[first_T + level] for t in self._turn)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
-        past.append((k, v))
-        y = behind(q, past, first_T) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x_BTS + F.pad(F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"]), (x_BTS.shape[-1] - H, 0))
+        x = x_BTS + F.pad(attend(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0))
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
-        inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(n, w["mlp.up_proj.weight"])
-        return x[..., -H:] + F.linear(inner, w["mlp.down_proj.weight"])
+        return x[..., -H:] + mlp(w, n)
+
+
+class PublishedBlock(nn.Module):
+    """The same of models/published.py: norms of their own for token and state."""
+    def __init__(self, target: Shape, seed: int, length: int = 4096) -> None:
+        super().__init__()
+        self.wide, self._target, self._turn = 2 * target.width, target, turns(target, length)
+        self._about = PublishedFields(
+            vocab_size=target.vocab, hidden_size=target.width, num_attention_heads=target.heads, intermediate_size=target.inner,
+            num_key_value_heads=target.kv_heads, max_position_embeddings=length, rms_norm_eps=EPS, rope_theta=target.theta)
+        made = begun(layout(self._about), torch.Generator().manual_seed(seed))
+        self._names, self.weights = list(made), nn.ParameterList(made.values())
+
+    @property
+    def layer(self) -> PublishedLayer:
+        """What it is now."""
+        return PublishedLayer(dict(zip(self._names, self.weights, strict=True)), self._about)
+
+    def forward(self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None) -> Tensor:
+        """See `Block.forward`."""
+        w, (token, state) = self.layer.tensors, x_BTS.chunk(2, -1)
+        n = torch.cat([self._norm(token, w["input_layernorm.weight"]), self._norm(state, w["hidden_norm.weight"])], -1)
+        x = state + attend(self._target, w, self._turn, n, past, at_T)
+        return x + mlp(w, self._norm(x, w["post_attention_layernorm.weight"]))
+
+    @staticmethod
+    def _norm(x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+def begun(shape: Mapping[str, tuple[int, ...]], g: torch.Generator) -> dict[str, nn.Parameter]:
+    """Tensors to train: matrices at random, norms of 1."""
+    return {name: nn.Parameter(torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s))
+            for name, s in shape.items()}
+
+
+def turns(target: Shape, length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary embedding at `length` positions."""
+    inverse = target.theta ** (-torch.arange(0, target.head, 2).double() / target.head)
+    angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
+    return angle.cos().float(), angle.sin().float()
+
+
+def attend(s: Shape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS: Tensor, past: Past | None,
+           at_T: Tensor | None) -> Tensor:
+    """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `Block.forward`."""
+    past = [] if past is None else past
+    T, level = n_BTS.shape[1], len(past)
+    made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
+    q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
+    first_T = torch.arange(T) if at_T is None or not level else at_T
+    cos, sin = (t[first_T + level] for t in turn)
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
+    past.append((k, v))
+    y = behind(q, past, first_T) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
+
+
+def mlp(w: Mapping[str, Tensor], n: Tensor) -> Tensor:
+    inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(n, w["mlp.up_proj.weight"])
+    return F.linear(inner, w["mlp.down_proj.weight"])
 
 
 def behind(q: Tensor, past: Past, at_T: Tensor) -> Tensor:

@@ -19,10 +19,10 @@ from polydec.models.head import fresh
 from polydec.models.heads import Heads
 from polydec.models.state_layer import EPS, StateLayer, Vocabulary
 from polydec.train.network import Llama
-from polydec.train.state_layer import Block, Past
+from polydec.train.state_layer import Block, Past, PublishedBlock
 
 Rates = Sequence[Sequence[float]]
-Make = Callable[[Sequence[Tensor], StateLayer | None, Vocab, Rates, float], Any]
+Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
 """An artefact of its tensors, its layer, the target's vocabulary, rates and share."""
 
 
@@ -49,7 +49,7 @@ class Student(nn.Module):
     the tokens that its laws are over, None: all."""
     some: Tensor | None = None
 
-    def __init__(self, shown: Shown, tensors: Sequence[Tensor], block: Block | None, make: Make) -> None:
+    def __init__(self, shown: Shown, tensors: Sequence[Tensor], block: Block | PublishedBlock | None, make: Make) -> None:
         super().__init__()
         self.shown, self.block, self._make = shown, block, make
         self.tensors = nn.ParameterList([nn.Parameter(t) for t in tensors])
@@ -94,8 +94,9 @@ class LayerStudent(Student):
                 yield made, self.shown.logits(made)
 
     def speak(self, model: Any, rows_BTS: Tensor, out_BTH: Tensor) -> Tensor:
-        """Logits of a head of its own, whose norm goes over what the layer read beside the stream as well."""
-        whole = torch.cat([rows_BTS[..., :-out_BTH.shape[-1]], out_BTH], -1)
+        """Logits of a head of its own, whose norm goes over what the layer read beside the stream as well, but in the published
+        form."""
+        whole = torch.cat([rows_BTS[..., :-out_BTH.shape[-1]], out_BTH], -1) if model.evened else out_BTH
         return F.linear(F.rms_norm(whole, whole.shape[-1:], None, EPS)[..., -out_BTH.shape[-1]:] * model.own.norm_H,
                         model.own.head_CH)
 
@@ -123,18 +124,21 @@ def depths_of(layers: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, layers // 4), max(1, layers // 2), max(1, layers - 1)}))
 
 
-def make_eagle3(shown: Shown) -> Student:
-    s, depths = shown.target.s, depths_of(shown.target.s.layers)
-    table = shown.target.model.embed_tokens.weight if shown.target.lm_head is None else shown.target.lm_head.weight
+def make_eagle3(published: bool) -> Callable[[Shown], Student]:
+    """published: in the layout of models/published.py."""
+    def start(shown: Shown) -> Student:
+        s, depths = shown.target.s, depths_of(shown.target.s.layers)
+        table = shown.target.model.embed_tokens.weight if shown.target.lm_head is None else shown.target.lm_head.weight
 
-    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Eagle3:
-        assert layer is not None
-        return Eagle3(t[0], depths, layer, Vocabulary(shown.tokens, t[1], t[2]), vocab, rates, share)
-    tensors = [torch.eye(s.width).repeat(1, len(depths)) / len(depths), table[shown.tokens].clone(),
-               shown.target.model.norm.weight.detach().clone()]
-    student = LayerStudent(shown, tensors, Block(s, shown.seed, 2 * s.width), make)
-    student.some = shown.tokens
-    return student
+        def make(t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float) -> Eagle3:
+            return Eagle3(t[0], depths, layer, Vocabulary(shown.tokens, t[1], t[2]), vocab, rates, share, not published)
+        tensors = [torch.eye(s.width).repeat(1, len(depths)) / len(depths), table[shown.tokens].clone(),
+                   shown.target.model.norm.weight.detach().clone()]
+        block = PublishedBlock(s, shown.seed) if published else Block(s, shown.seed, 2 * s.width)
+        student = LayerStudent(shown, tensors, block, make)
+        student.some = shown.tokens
+        return student
+    return start
 
 
 def make_clover(shown: Shown) -> Student:

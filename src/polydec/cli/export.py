@@ -1,0 +1,27 @@
+"""polydec export: a draft model or a drafter as vLLM and SGLang load it."""
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polydec import api
+from polydec.edge import printable, whole
+from polydec.models.export import export as write
+
+
+def export(name: Annotated[str, typer.Argument(help="a draft model (any name of a model), or the directory of a drafter")],
+           out: Annotated[Path, typer.Argument(help="the directory to write, new or empty")],
+           target: Annotated[str | None, typer.Option(help="the model that a drafter reads, where its files do not say which "
+                                                           "of its layers")] = None,
+           tokens: Annotated[int, typer.Option(help="drafted a step, in the settings that are printed")] = 4) -> None:
+    """Write a draft model or a drafter as vLLM and SGLang load it, and print the settings for both."""
+    whole("tokens", tokens, 1, 64)
+    model = None if target is None else api.load(target, draft=None, ngrams=None)
+    done = write(name, out, tokens=tokens, target=None if model is None else model.checkpoint.lm)
+    print(printable(f"{out}: {done.what}"))
+    print("vLLM:   --speculative-config " + shlex.quote(json.dumps(dict(done.vllm))))
+    print("SGLang: " + shlex.join(done.sglang))
