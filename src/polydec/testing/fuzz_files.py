@@ -19,11 +19,16 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from polydec import api
-from polydec.core.types import Vocab
+from polydec import api, registry
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.kit import Artefact, Trained
 from polydec.loaded import load  # not api.load, which the fuzzer keeps: the same name holds another file each time
-from polydec.models import ngrams, stop_head
+from polydec.models import artefacts
 from polydec.models.template import Template
+from polydec.testing.kits import build
+from polydec.testing.toy import toy as random_toy
 
 STRANGE: tuple[Any, ...] = (0, 1, -1, 2, 3, 7, 33, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) + 32, 1 << 40,
                             (1 << 64) - 1, 10 ** 30, 0.0, 0.5, -1.5, 1e-38, 1e39, 1e300, float("nan"), float("inf"), True,
@@ -35,6 +40,7 @@ TEMPLATES = ("{{", "{% break %}", "{{ raise_exception('\x1b[2J') }}", "{{ messag
              "{{ 'a' * 10**10 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ messages[9].x.y }}",
              "{{ 1 // 0 }}", "\x00", "{% include 'x' %}", "{{ messages }}", "{{ bos_token + 1 }}",
              "{{" + "(" * 3000 + "1" + ")" * 3000 + "}}")
+toy = cache(random_toy)
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
 WIDTH, INNER, HEAD, HEADS, LAYERS, VOCAB = 32, 32, 16, 2, 1, 64
 
@@ -58,6 +64,8 @@ def whole(where: Path) -> None:
         _use(str(where / kind))
     _write_gguf(where / "gguf" / "m.gguf")
     _use(str(where / "gguf" / "m.gguf"))
+    for kind in _write_artefacts(where / "artefact"):
+        _draft(artefacts.read(str(where / "artefact" / kind)))
 
 
 def _directory(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
@@ -93,17 +101,15 @@ def _gguf(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
 
 
 def _artefact(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
-    loads: dict[str, Callable[[], object]] = {
-        "ngrams": lambda: ngrams.load(str(where / "ngrams")).after((1, 2, 3)),
-        "head": lambda: stop_head.load(where / "head").chance(torch.zeros(stop_head.load(where / "head").width))}
+    """What was trained for a toy, of every kind."""
     whole = _write_artefacts(where)
     while True:
-        kind = rng.choice(sorted(loads))
+        kind = rng.choice(sorted(whole))
         for f, content in whole[kind].items():
             f.write_bytes(content)
         f = rng.choice(list(whole[kind]))
         f.write_bytes(tensors(whole[kind][f], rng) if f.suffix == ".safetensors" else text(whole[kind][f], rng))
-        yield lambda kind=kind: _discard(loads[kind]())
+        yield lambda kind=kind: _draft(artefacts.read(str(where / kind)))
 
 
 def _template(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
@@ -115,6 +121,16 @@ def _template(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
 
 def _discard(_: object) -> None:
     pass
+
+
+def _draft(made: Artefact) -> None:
+    """Write a few tokens of a toy by every method of the first family that reads this."""
+    target, small = toy(1, VOCAB), toy(2, VOCAB, cost=0.1)
+    for name in registry.of_family("ar"):
+        if any(isinstance(made, n.kind) and n.which(made) for n in registry.get(name).CARD.needs if isinstance(n, Trained)):
+            decoder = build(name, target, small, artefacts=(made,))[0]
+            text = run([answer_one(decoder, Request((0, 1, 2), 3))])[0].token_ids
+            assert all(0 <= x < VOCAB for x in text), "a token that the toy does not have"
 
 
 def _use(name: str) -> None:
@@ -273,12 +289,13 @@ def _write_other(where: Path) -> dict[str, bytes]:
 
 @cache
 def _write_artefacts(where: Path) -> dict[str, dict[Path, bytes]]:
-    key = torch.arange(1, 7, dtype=torch.int64).numpy().astype(np.uint64)
-    table = ngrams.NGrams(2, Vocab(VOCAB, frozenset(), "x"), key, np.zeros((6, 2), np.uint16),
-                          np.full((6, 2), 9, np.uint8))
-    ngrams.save(where / "ngrams", table, {})
-    stop_head.save(where / "head", stop_head.fresh(8, 2, False, 0), {})
-    return {kind: {f: f.read_bytes() for f in sorted((where / kind).iterdir())} for kind in ("head", "ngrams")}
+    out = dict[str, dict[Path, bytes]]()
+    for kind, module in artefacts.MODULES.items():
+        for i, made in enumerate(module.examples(toy(1, VOCAB).vocab, 4, 4)):
+            at = where / f"{kind} {i}"
+            module.save(at, made, {})
+            out[at.name] = {f: f.read_bytes() for f in sorted(at.iterdir())}
+    return out
 
 
 @cache
