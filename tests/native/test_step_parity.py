@@ -1,13 +1,17 @@
 """The native step next to the dequantised weights: exactly in storage, closely in arithmetic."""
 from __future__ import annotations
 
+import json
+
 import gguf
 import numpy as np
 import pytest
 import torch
 from native_checkpoints import TYPES, config, weights, write_gguf
+from safetensors.torch import save_file
 
 from polydec.core.types import Reads, Want
+from polydec.models import checkpoint
 from polydec.models.cpu.library import available
 from polydec.models.cpu.network import CpuStep, rotary
 from polydec.models.gguf import GGUF
@@ -171,3 +175,23 @@ def test_a_forked_process_has_threads_of_its_own():
         os._exit(0 if logits(net, [1, 2, 3]).equal(truth) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert logits(net, [1, 2, 3]).equal(truth)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+def test_a_draft_of_floats_is_stored_in_8_bits_where_the_step_serves_it(tmp_path):
+    def written(name, **changes):
+        c = config(**changes)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(c))
+        save_file(weights(c), tmp_path / name / "model.safetensors")
+        return str(tmp_path / name)
+
+    plain, draft = (load(written(name)) for name, load in (("a", checkpoint.load), ("b", checkpoint.load_draft)))
+    assert plain.dtype == "F32" and draft.dtype == "Q8_0"
+    law, near = (logits(x.lm.network, range(40)).softmax(-1) for x in (plain, draft))
+    assert 0 < (law - near).abs().max() < 0.2
+    odd = written("c", hidden_size=48, head_dim=12)       # the step serves multiples of 32: torch runs it as it is
+    assert checkpoint.load_draft(odd).dtype == checkpoint.load(odd).dtype
+    assert checkpoint.load_draft(plain.path, dtype="float32").dtype == "float32"
+    with pytest.raises(ValueError, match="no such file"):
+        checkpoint.load_draft("./nowhere")
