@@ -15,7 +15,9 @@ DEAR = (3.6, 4.4, 5.9, 7.4)
 
 
 def weighed(costs: Costs, **options) -> CostAware:
-    return auto.build(Kit(toy(1), toy(2), measure=lambda: costs), **options).drafter
+    drafter = auto.build(Kit(toy(1), toy(2), measure=lambda: costs), **options).drafter
+    assert isinstance(drafter, CostAware)
+    return drafter
 
 
 @pytest.mark.parametrize(("rows", "draft_ms", "notes", "asks"), [
