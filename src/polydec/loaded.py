@@ -160,7 +160,7 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     if draft == "default":
         draft = zoo.default_draft(name)
     draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it
-    small = None if draft is None else checkpoint.load(draft, dtype=dtype, device=device, threads=threads)
+    small = None if draft is None else checkpoint.load_draft(draft, dtype=dtype, device=device, threads=threads)
     if small is not None and family_of(small.lm) == "diffusion":
         raise ValueError(f"draft is {shown(draft)}: it is a masked-diffusion model, which cannot draft for {shown(name)}")
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams

@@ -1,18 +1,23 @@
 """The native step next to the dequantised weights: exactly in storage, closely in arithmetic."""
 from __future__ import annotations
 
+import json
+
 import gguf
 import numpy as np
 import pytest
 import torch
 from native_checkpoints import TYPES, config, weights, write_gguf
+from safetensors.torch import save_file
 
 from polydec.core.types import Reads, Want
+from polydec.models import checkpoint, state_layer
 from polydec.models.cpu.library import available
 from polydec.models.cpu.network import CpuStep, rotary
 from polydec.models.gguf import GGUF
 from polydec.models.lm import Query
 from polydec.models.rope import Rope
+from polydec.models.state_layer import Vocabulary
 from polydec.models.transformer import Transformer
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
@@ -171,3 +176,46 @@ def test_a_forked_process_has_threads_of_its_own():
         os._exit(0 if logits(net, [1, 2, 3]).equal(truth) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert logits(net, [1, 2, 3]).equal(truth)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+def test_a_draft_of_floats_is_stored_in_8_bits_where_the_step_serves_it(tmp_path):
+    def written(name, **changes):
+        c = config(**changes)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(c))
+        save_file(weights(c), tmp_path / name / "model.safetensors")
+        return str(tmp_path / name)
+
+    plain, draft = (load(written(name)) for name, load in (("a", checkpoint.load), ("b", checkpoint.load_draft)))
+    assert plain.dtype == "F32" and draft.dtype == "Q8_0"
+    law, near = (logits(x.lm.network, range(40)).softmax(-1) for x in (plain, draft))
+    assert 0 < (law - near).abs().max() < 0.2
+    odd = written("c", hidden_size=48, head_dim=12)       # the step serves multiples of 32: torch runs it as it is
+    assert checkpoint.load_draft(odd).dtype == checkpoint.load(odd).dtype
+    assert checkpoint.load_draft(plain.path, dtype="float32").dtype == "float32"
+    with pytest.raises(ValueError, match="no such file"):
+        checkpoint.load_draft("./nowhere")
+
+
+@pytest.mark.parametrize("wide", [None, 128], ids=["a stream", "a token beside it"])
+@pytest.mark.parametrize("headed", [False, True])
+def test_a_layer_on_states_is_the_one_of_torch_within_8_bits(wide, headed, monkeypatch):
+    layer, width = state_layer.example(64, 3, wide), wide or 64
+    own = Vocabulary(torch.arange(2, 90, 3), torch.randn(30, 64), torch.ones(64)) if headed else None
+    vocab = 90 if headed else 1
+    native = layer.network(vocab, own)
+    monkeypatch.setattr(state_layer.cpu, "attempt", lambda *a, **k: (None, "not asked"))
+    torchs = layer.network(vocab, own)
+    assert isinstance(native, CpuStep) and isinstance(torchs, Transformer)
+    x = torch.randn(12, width, generator=torch.Generator().manual_seed(5))
+    answers = []
+    for net in (native, torchs):
+        cache = net.new_cache()
+        cache.stage((-1, 0, 1, 2, 2, 2, 5, 6, 6, 8, 9, 9))       # a tree
+        answers.append(net.forward([Query(cache, 0, (), range(12), Want(hidden=True), x)])[0])
+    ours, theirs = answers
+    assert (ours.hidden_RH - theirs.hidden_RH).abs().max() < 0.05 * theirs.hidden_RH.abs().max()
+    if headed:
+        assert torch.equal(ours.logits_RV.isinf(), theirs.logits_RV.isinf())
+        assert (ours.logits_RV.softmax(-1) - theirs.logits_RV.softmax(-1)).abs().max() < 0.2

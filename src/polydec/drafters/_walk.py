@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from polydec.core.types import Draft
 from polydec.families.ar.types import Budget
-from polydec.models.tree_builder import TreeBuilder
 
 S = TypeVar("S")
 
@@ -20,16 +19,21 @@ def likeliest_first(root: int, state: S, after: Callable[[S, float], Iterable[tu
     of a node whose path has that product; those that would fall below the floor may be left out. Of equals the one that was
     found first.
     """
-    tree, most, count = TreeBuilder(root), budget.depth, 0
+    token, parent, depth, chance = [root], [-1], [0], [1.0]
+    most, nodes, count = budget.depth, budget.nodes, 0
     heap = list[tuple[float, int, int, float, int, S]]()       # -product, found when, node above, chance, token, state
     node, product = 0, 1.0
     while True:
-        if tree.depth[node] < most:
+        if depth[node] < most:
             for p, x, behind in after(state, product):
                 if product * p >= floor:
                     count += 1
                     heappush(heap, (-product * p, count, node, p, x, behind))
-        if not heap or len(tree) > budget.nodes:
-            return tree.draft()
+        if not heap or node >= nodes:
+            return Draft.certain(token, parent, chance if node else None)
         product, _, above, p, x, state = heappop(heap)
-        product, node = -product, tree.add(above, x, min(p, 1.0))
+        product, node = -product, node + 1
+        token.append(x)
+        parent.append(above)
+        depth.append(depth[above] + 1)
+        chance.append(min(p, 1.0))

@@ -30,8 +30,9 @@ RATE = 0.1
 """How fast the gain of asking follows what was seen."""
 MARGIN = 1.4
 """How much more than its row a node must be worth: chances err, and all time that is not a pass is uncounted."""
-DOUBT = 0.7
-"""Paths are named and judged down to this part of the chance that is worth a row."""
+DOUBT = 1.4
+"""Paths are named and judged down to this part of the chance that is worth a row: what is stated of so unlikely ones has turned
+out to be worth about half (see Belief), and each candidate that is looked for takes time."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 

@@ -95,6 +95,17 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     return Checkpoint(name, lm, source.text, source.generation, network.dtype, kernel, source.path, why)
 
 
+def load_draft(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None) -> Checkpoint:
+    """A model whose guesses somebody checks, by the same names as `load`. Where the native step serves it and its file holds
+    floats, its matrices are stored in 8 bits: a pass then reads half as much, and what is checked need not be exact."""
+    if device == "cpu" and dtype in ("auto", "native"):
+        try:
+            return load(name, dtype=dtype, threads=threads, quantize="q8_0")
+        except ValueError:                        # blocks of a file stay as they are; torch does not quantise
+            pass
+    return load(name, dtype=dtype, device=device, threads=threads)
+
+
 def _masked(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> Masked:
     return Masked(network, vocab, config["polydec_mask"], shifted=config.get("polydec_shifted", False),
                   block=config.get("polydec_block") or 0)

@@ -15,8 +15,8 @@ from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import EagleFields
+from polydec.models.query import Network
 from polydec.models.state_layer import StateLayer, even
-from polydec.models.transformer import Transformer
 
 KIND = artefact.Kind("chimera", "chimera", "chimera.safetensors", "eagle --kind chimera")
 
@@ -72,7 +72,7 @@ class Chimera:
         return out_NS, linear(torch.cat([even(true_H).expand_as(out_NS), even(out_NS)], -1), self.heads[k])
 
     @cached_property
-    def network(self) -> Transformer:
+    def network(self) -> Network:
         """The layer, asked for states alone."""
         return self.layer.network()
 

@@ -16,8 +16,8 @@ from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import CloverFields
 from polydec.models.head import Head, Step, fresh, merged, named_head, read_head
+from polydec.models.query import Network
 from polydec.models.state_layer import StateLayer, even
-from polydec.models.transformer import Transformer
 
 KIND = artefact.Kind("clover", "clover", "clover.safetensors", "heads --kind clover")
 
@@ -61,7 +61,7 @@ class Clover:
         return float(sum(t.numel() for t in (*self.attend, *self.out[0], *self.out[1])))
 
     @cached_property
-    def network(self) -> Transformer:
+    def network(self) -> Network:
         """The augmenting block."""
         return self.layer.network()
 

@@ -33,6 +33,9 @@ class Costs:
         more = _at(self.more_ms, rows * peers) * context / 1000 if self.more_ms else 0.0
         return (_at(self.rows_ms, rows * peers) + more) / peers
 
+    def draft_pays(self, right: float) -> bool:
+        """Whether a token of the draft model, which is `right` so often (0 to 1), costs less with its row than it saves."""
+        return self.draft_ms + self.share(2) - self.share(1) < right * self.share(1)
 
     def budget(self, answers: int, keep: float = 0.95) -> int:
         """Positions of one pass, when `answers` are written at a time and prompts fill the passes up: as few as give `keep`

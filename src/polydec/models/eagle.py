@@ -15,8 +15,8 @@ from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import EagleFields
+from polydec.models.query import Network
 from polydec.models.state_layer import StateLayer, even
-from polydec.models.transformer import Transformer
 
 KIND = artefact.Kind("eagle", "eagle", "eagle.safetensors", "eagle")
 
@@ -70,7 +70,7 @@ class Eagle:
         return out_NS, out_NS
 
     @cached_property
-    def network(self) -> Transformer:
+    def network(self) -> Network:
         """The layer, asked for states alone."""
         return self.layer.network()
 

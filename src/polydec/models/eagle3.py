@@ -15,6 +15,7 @@ from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import Eagle3Fields
+from polydec.models.query import Network
 from polydec.models.state_layer import StateLayer, Vocabulary, even
 
 KIND = artefact.Kind("eagle-3", "eagle", "eagle3.safetensors", "eagle --kind eagle-3")
@@ -86,7 +87,7 @@ class Eagle3:
         return out_NS[:, -self.layer.width:], None
 
     @cached_property
-    def network(self) -> Any:
+    def network(self) -> Network:
         """The layer, and its head."""
         return self.layer.network(self.vocab.size, self.own)
 

@@ -16,8 +16,8 @@ from polydec.core.types import Vocab
 from polydec.models import artefact, edge, state_layer
 from polydec.models.fields import HeadsFields
 from polydec.models.head import Head, Step, fresh, merged, named_head, read_head
+from polydec.models.query import Network
 from polydec.models.state_layer import StateLayer, even
-from polydec.models.transformer import Transformer
 
 KIND = artefact.Kind("heads", "heads", "heads.safetensors", "heads")
 
@@ -58,7 +58,7 @@ class Heads:
         return float(sum(t.numel() for head in self.heads for t in head))
 
     @cached_property
-    def network(self) -> Transformer | None:
+    def network(self) -> Network | None:
         """The layer, as a network."""
         return None if self.layer is None else self.layer.network()
 

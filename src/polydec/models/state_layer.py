@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from polydec.models import artefact
+from polydec.models import artefact, cpu
 from polydec.models.fields import LayerFields
+from polydec.models.query import Network
 from polydec.models.transformer import Transformer
 
 EPS = 1e-5
@@ -52,8 +53,10 @@ class StateLayer:
     def cost(self) -> float:
         return float(sum(t.numel() for t in self.tensors.values()))
 
-    def network(self, vocab: int = 1, own: Vocabulary | None = None) -> Transformer:
-        """In fp32, fed by `Query.embed` (S wide). It gives states (S wide, H of them new), and laws where there is a head."""
+    def network(self, vocab: int = 1, own: Vocabulary | None = None) -> Network:
+        """What runs it, fed by `Query.embed` (S wide). It gives states (S wide, H of them new), and laws where there is a head.
+        The native step where it serves this shape, with matrices stored in 8 bits, as guesses are checked; else torch in fp32.
+        """
         t = {name: one.detach() for name, one in self.tensors.items()}
         wide = t["self_attn.q_proj.weight"].shape[1]
         beside = wide - self.width
@@ -71,8 +74,12 @@ class StateLayer:
         if own is not None:
             outside |= {"model.norm.weight": pad(own.norm_H.detach(), (beside, 0), value=1.0), "lm_head.tokens": own.token_C,
                         "lm_head.weight": pad(own.head_CH.detach(), (beside, 0))}
-        return Transformer.build(config, {**{f"model.layers.0.{name}": one for name, one in t.items()}, **outside},
-                                 dtype="float32")
+        tensors = {**{f"model.layers.0.{name}": one for name, one in t.items()}, **outside}
+        thin = {} if own is None else {           # nobody looks tokens up here, so a table of one column will do
+            "model.embed_tokens.weight": torch.zeros(1, 1).expand(vocab, 1),
+            "model.embed_tokens.proj.weight": torch.zeros(wide, 1)}
+        native, _ = cpu.attempt(config, tensors | thin, quantize="q8_0")
+        return native or Transformer.build(config, tensors, dtype="float32")
 
     @property
     def fields(self) -> dict[str, Any]:
