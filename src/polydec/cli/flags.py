@@ -47,8 +47,8 @@ class Flags:
                                            rich_help_panel=MODEL)] = None
     compute: Annotated[str | None, Option(help="float32, int16 or int8 (approximate): what the compiled step multiplies "
                                                "quantised weights in", rich_help_panel=MODEL)] = None
-    cache_dtype: Annotated[str | None, Option(help="float32, float16 or int8 (approximate): how the compiled step keeps keys "
-                                                   "and values", rich_help_panel=MODEL)] = None
+    cache_dtype: Annotated[str | None, Option(help="float32, or approximately float16 or int8: how the compiled step keeps "
+                                                   "keys and values", rich_help_panel=MODEL)] = None
     device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu"
     threads: Annotated[int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)] = None
     raw: Annotated[bool, Option("--raw", help="no chat template", rich_help_panel=MODEL)] = False

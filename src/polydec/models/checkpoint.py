@@ -64,8 +64,8 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
     native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
     in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set);
-    cache_dtype: how the native step keeps keys and values, "float32", "float16" or "int8" (approximate; default:
-    POLYDEC_CACHE_DTYPE, else float32).
+    cache_dtype: how the native step keeps keys and values, "float32", or approximately "float16" or "int8"
+    (default: POLYDEC_CACHE_DTYPE, else float32).
     Raises ValueError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:

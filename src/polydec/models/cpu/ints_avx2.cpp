@@ -13,6 +13,7 @@ namespace {
 constexpr int ROWS[COMPUTES] = {0, 5, 6};
 constexpr bool reads_words(int top) { return top == 255; }   // sums of 16 bits hold no pair of products of 8-bit codes
 constexpr bool fetches(int, Compute, int) { return true; }
+constexpr bool chains(int) { return false; }
 }  // namespace
 
 #include "tile_int.h"

@@ -14,6 +14,7 @@ constexpr int ROWS[COMPUTES] = {0, 8, 8};
 constexpr bool reads_words(int) { return false; }
 // Where reading is most of the time, Zen 4's own prefetching is faster alone.
 constexpr bool fetches(int M, Compute compute, int bytes) { return M * (compute == INT8 ? 140 : 200) >= bytes; }
+constexpr bool chains(int M) { return M > 4; }
 }  // namespace
 
 #include "tile_int.h"

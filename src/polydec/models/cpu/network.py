@@ -80,8 +80,8 @@ class CpuStep:
         quantize: "q8_0" or "q4_1" stores the matrices of a float checkpoint so (the law is then approximate). compute: what
         quantised matrices are multiplied in, "float32", or their inputs rounded to 16 or 8 bits: "int16", "int8" (the law is
         then approximate). cache_dtype: how keys and values are kept, "float32", "float16", or "int8" with one scale for a
-        head's vector (the law is then approximate). Raises ValueError where the library does not serve this network (a block
-        type or an odd shape that it lacks), OSError where there is none.
+        head's vector (both approximate). Raises ValueError where the library does not serve this network (a block type or an
+        odd shape that it lacks), OSError where there is none.
         """
         c, weights = read(config, weights)
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
@@ -114,7 +114,7 @@ class CpuStep:
         if cache_dtype != "float32":
             net.kernel += f", {cache_dtype} cache"
         rounded = "activations rounded to 8 bits" if net.compute == "int8" else ""
-        kept = "keys and values rounded to 8 bits" if cache_dtype == "int8" else ""
+        kept = "" if cache_dtype == "float32" else f"keys and values rounded to {8 if cache_dtype == 'int8' else 16} bits"
         net.dtype, net.approximate = load.summary, ", ".join(filter(None, (load.approximate, rounded, kept)))
         attention = (2 * c.heads + 2 * c.kv_heads) * c.head * c.width
         experts = 0 if c.experts is None else c.experts.used * c.experts.inner

@@ -1,6 +1,6 @@
 // The micro-kernel in integers: M rows against one panel. Included once per instruction set after its registers, which hold WIDTH
-// outputs; ROWS (rows of the largest tile by compute), reads_words (of the
-// largest code) and fetches (whether the next panel is asked for while this one is worked on).
+// outputs; ROWS (rows of the largest tile by compute), reads_words (of the largest code), fetches (whether the next panel is asked
+// for while this one is worked on) and chains (whether rows are enough that one sum of each serves both halves of INT16).
 // One AND of a vector of nibbles gives 16 outputs x inputs 8g + {0, 2, 4, 6}, shift and AND 8g + {1, 3, 5, 7}.
 #pragma once
 #include <string.h>
@@ -114,20 +114,37 @@ template <class F, Compute C, int M, int g, class S> INLINE void products(const 
   }
 }
 
+// INT16 in bytes of 16 inputs (half of the block) in one sum each: those of the high halves, times 256, then the low ones.
+template <class F, int M, int half, class S> INLINE void chained(const u8* w, const Whole& x, S (&s)[M]) {
+  const Codes q[2] = {F::template get<2 * half>(w), F::template get<2 * half + 1>(w)};
+  UNROLL(2) for (int part = 0; part < 2; ++part) {
+    UNROLL(2) for (int g = 0; g < 2; ++g) {
+      const int8_t* b = x.bytes + BLOCK * part + 16 * half + 8 * g;
+      UNROLL(8) for (int j = 0; j < M; ++j) s[j].template add<0>(q[g].even, four(b + BYTES[INT16] * j));
+      UNROLL(8) for (int j = 0; j < M; ++j) s[j].template add<0>(q[g].odd, four(b + BYTES[INT16] * j + 4));
+    }
+    if (part == 0) UNROLL(8) for (int j = 0; j < M; ++j) s[j].v = ishift<8>(s[j].v);
+  }
+}
+
 // One block of 32 inputs: outputs `part` ... of the panel, added to the rows' sums.
 template <class F, Compute C, int M> INLINE void block(const u8* at, const u8* head, const Whole& x, int part, V (&y)[M]) {
-  constexpr bool sixteen = F::unit == 16;
+  constexpr bool sixteen = F::unit == 16, one_sum = sixteen && C == INT16 && !WORDED<F, C> && chains(M);
   using S = typename Choose<WORDED<F, C>, WordSum, ByteSum<F::top, F::unit>>::type;
   V kept[M], taken[M];
   UNROLL(2) for (int half = 0; half < BLOCK / F::unit; ++half) {
     S s[M], t[M];
     const u8* q = at + 4 * part;
-    if (!sixteen || half == 0) { products<F, C, M, 0>(q, x, s, t); products<F, C, M, 1>(q, x, s, t); }
-    if (!sixteen || half == 1) { products<F, C, M, 2>(q, x, s, t); products<F, C, M, 3>(q, x, s, t); }
+    if constexpr (one_sum) {
+      if (half) chained<F, M, 1>(q, x, s); else chained<F, M, 0>(q, x, s);
+    } else {
+      if (!sixteen || half == 0) { products<F, C, M, 0>(q, x, s, t); products<F, C, M, 1>(q, x, s, t); }
+      if (!sixteen || half == 1) { products<F, C, M, 2>(q, x, s, t); products<F, C, M, 3>(q, x, s, t); }
+    }
     const V d = F::d(at, head, half, part), m = F::m(at, head, half, part);
     UNROLL(8) for (int j = 0; j < M; ++j) {
       I n = s[j].get();
-      if constexpr (C == INT16 && !WORDED<F, C>) n = iadd(ishift<8>(n), t[j].get());
+      if constexpr (C == INT16 && !WORDED<F, C> && !one_sum) n = iadd(ishift<8>(n), t[j].get());
       const int32_t* sum = x.sums + (sixteen ? half : 2) * M + j;
       if constexpr (F::centre != 0) n = isub(n, ishift<F::centre>(iall(*sum)));
       const V c = number(n);
