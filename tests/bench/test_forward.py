@@ -9,6 +9,7 @@ import pytest
 
 sys.path += [str(Path(__file__).parents[1] / "native"), str(Path(__file__).parents[2] / "benchmarks")]
 import forward
+import native_tables
 import threads
 from native_checkpoints import write_gguf
 
@@ -39,3 +40,34 @@ def test_a_pass_with_more_threads(monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [(x["rows"], x["threads"]) for x in found["passes"]] == [(1, 1), (1, 3), (4, 1), (4, 3)]
     assert all(x["ms"] > 0 and x["cpu_ms"] > 0 for x in found["passes"])
+
+
+def measured(side_ms, context=64, kernel="native AVX-512-Zen int8"):
+    return {"shape": "/somewhere/1b-q4_k_m.gguf", "context": context, "step": [{"kernel": kernel}], "ms": side_ms,
+            "machine": {"cpu": "a CPU", "threads": 2, "load_before": 0.1, "load_after": 0.2, "read_gb_per_s": 30.0},
+            "ratio": {k: {m: x / side_ms["llama.cpp"][m] for m, x in by.items()} for k, by in side_ms.items()},
+            "t8_over_t1": {"step int8": 1.7}}
+
+
+def test_the_page_gets_ratios_beside_their_aims(tmp_path, monkeypatch):
+    (tmp_path / "native.md").write_text("Before\n<!-- passes -->\nold\n<!-- /passes -->\n<!-- threads -->\n<!-- /threads -->\n")
+    first = measured({"step int8": {"1": 9.3, "8": 2.5}, "llama.cpp": {"1": 10.0, "8": 10.0}})
+    second = measured({"step int16": {"8": 7.6}, "llama.cpp": {"8": 10.0}}, kernel="native AVX2 int16")
+    pool = {"model": "m", "kernel": "k", "cores": 2, "load": 0.123, "passes": [
+        {"rows": 1, "threads": n, "ms": 3.0 * n, "cpu_ms": 4.0} for n in (1, 16)]}
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(x) + "\n" for x in (first, second, pool)))
+    monkeypatch.setattr(sys, "argv", ["native_tables.py", str(tmp_path / "r.jsonl"), "--docs", str(tmp_path)])
+    for _ in range(2):                            # the second time changes nothing
+        native_tables.main()
+        page = (tmp_path / "native.md").read_text()
+        assert "| 1b-q4_k_m | AVX-512 | 64 | int8 | **0.93** (0.92) |  |  | 0.25 (0.26) |  |  | **1.70** (1.60) |" in page
+        assert "| 1b-q4_k_m | AVX2 | 64 | int16 |  |  |  | **0.76** (0.75) |  |  |  |" in page
+        assert "| 1 | 3.0 (4.0) | 48.0 (4.0) |" in page and "old" not in page and page.startswith("Before\n")
+    assert len((tmp_path / "native-passes.csv").read_text().splitlines()) == 7
+    assert "k,2,0.12,1,16,48.0,4.0" in (tmp_path / "native-threads.csv").read_text()
+
+
+def test_the_committed_page_has_the_marks():
+    page = (native_tables.DOCS / "native.md").read_text()
+    for mark in ("passes", "threads"):
+        assert native_tables.between(page, mark, ["x"]) != page

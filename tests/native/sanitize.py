@@ -31,9 +31,10 @@ def main() -> int:
             objects = list(pool.map(compile_one, sorted((ROOT / "src/polydec/models/cpu").glob("*.cpp"))))
         library = f"{place}/_step.so"
         subprocess.run([compiler, "-shared", "-pthread", "-fsanitize=address,undefined", *objects, "-o", library], check=True)
-        find = [compiler, "-print-file-name=libasan.so"]
-        asan = subprocess.run(find, check=True, capture_output=True, text=True).stdout.strip()
-        env = {**os.environ, "LD_PRELOAD": asan, "POLYDEC_STEP": library, "ASAN_OPTIONS": "detect_leaks=0",
+        # libstdc++ too: the sanitizer looks for what throws exceptions before torch has loaded it
+        first = [subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
+                 for name in ("libasan.so", "libstdc++.so")]
+        env = {**os.environ, "LD_PRELOAD": " ".join(first), "POLYDEC_STEP": library, "ASAN_OPTIONS": "detect_leaks=0",
                "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1", "PYTHONMALLOC": "malloc"}
         arguments = sys.argv[1:] or ["-x", "-q", *TESTS]
         return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=env).returncode
