@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from polydec import api
 from polydec.models import checkpoint, zoo
 from polydec.train.data import KINDS, split
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
 from polydec.train.lm import LMSpec, encode, load_directory
 from polydec.train.ngram import NGram
+from polydec.train.problems import KINDS as PROBLEMS
+from polydec.train.problems import make, solved
 
 torch.set_num_threads(1)
 DATA = Path(os.environ.get("POLYDEC_DATA") or "../shared/data")
@@ -34,6 +37,24 @@ def test_drafts_fit_their_targets(name):
     target, draft = (checkpoint.load(n, dtype="float32").lm for n in (name, f"{name}-draft"))
     target.vocab.require_same(draft.vocab, f"{name}-draft")
     assert draft.network.cost < 0.11 * target.network.cost
+
+
+def test_reasoner_is_right_about_half_of_the_time_and_its_reward_tells_easy_kinds_from_hard_ones():
+    lm = api.load("zoo:reasoner", trained=["zoo:reasoner-prm"], threads=1)
+    assert 5e6 <= sum(p.numel() for p in load_directory("zoo:reasoner").parameters()) <= 10e6
+    asked = [make(kind, 41, i, held=True) for kind in PROBLEMS for i in range(24)]
+    engine, greedy = api.Engine(lm, max_running=24), lm.sampling(temperature=0.0)
+    tickets = [engine.submit(p.question, method="best-of-n", options={"tries": 1}, max_tokens=96, sampling=greedy)
+               for p in asked]
+    tickets += [engine.submit(p.question, method="plain", max_tokens=96, sampling=greedy) for p in asked]
+    engine.run(tickets)
+    done = [t.completion() for t in tickets]
+    right = [solved(p, d.text) for p, d in zip(asked, done[len(asked):], strict=True)]
+    assert 0.25 < sum(right) / len(right) < 0.85
+    drawn = [(d.choices[0].score, solved(p, d.text)) for p, d in zip(asked, done, strict=False)]
+    # of all kinds together: within one the reward is hardly better than chance (docs/models.md)
+    pairs = [a > b for a, good in drawn if good for b, bad in drawn if not bad]
+    assert sum(pairs) > 0.75 * len(pairs) > 0
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,10 @@ class PrmSpec:
 
 @dataclass(frozen=True, eq=False)
 class Lessons:
-    """States behind steps (N, H), and whether all was right there (N, 1 or 0)."""
+    """States behind steps (N, H), whether all was right there (N, 1 or 0), and of which kind of problem each is (N)."""
     state_NH: Tensor
     right_N: Tensor
+    kind_N: tuple[str, ...]
 
 
 class Head(nn.Module):
@@ -134,7 +135,7 @@ def gather(spec: PrmSpec, point: Checkpoint, held: bool) -> list[Drawn]:
 
 def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
     """The states behind every line of these solutions, and the checker's labels. What was cut off in a line has none."""
-    eos, state, right = point.lm.vocab.eos, list[Tensor](), list[bool]()
+    eos, state, right, kind = point.lm.vocab.eos, list[Tensor](), list[bool](), list[str]()
     line_break, = point.text.encode("\n", special=False)
     for d in drawn:
         said = point.text.decode(d.output_ids)
@@ -143,15 +144,21 @@ def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
         for i, yes in zip(ends, problems.labels(d.problem, said), strict=False):
             state.append(behind_NH[i])
             right.append(yes)
-    return Lessons(torch.stack(state), torch.tensor(right).float())
+            kind.append(d.problem.kind)
+    return Lessons(torch.stack(state), torch.tensor(right).float(), tuple(kind))
 
 
 @torch.no_grad()
-def judge(reward: StepReward, lessons: Lessons) -> Mapping[str, float]:
-    """steps: how many; right: the share that is; ranked: how often, of a right and a wrong step, the right one is valued more
-    (0.5 is chance); told: how often a value above 1/2 says what is so."""
+def judge(reward: StepReward, lessons: Lessons) -> dict[str, Any]:
+    """steps: how many; right: the share that is; told: how often a value above 1/2 says what is so; ranked: of each kind of
+    problem how often, of a right and a wrong step of it, the right one is valued more (0.5 is chance; None where all are right
+    or all are wrong). Over all kinds together it would mostly say that easy kinds are easy."""
     value_N, right_N = reward.logit(lessons.state_NH), lessons.right_N > 0.5
-    good, bad = value_N[right_N], value_N[~right_N]
-    ranked = float((good[:, None] > bad[None]).float().mean()) if len(good) and len(bad) else 0.5
-    return {"steps": len(right_N), "right": float(right_N.float().mean()), "ranked": ranked,
-            "told": float(((value_N > 0) == right_N).float().mean())}
+
+    def ranked(kind: str) -> float | None:
+        own_N = torch.tensor([k == kind for k in lessons.kind_N])
+        good, bad = value_N[own_N & right_N], value_N[own_N & ~right_N]
+        return float((good[:, None] > bad[None]).float().mean()) if len(good) and len(bad) else None
+    return {"steps": len(right_N), "right": float(right_N.float().mean()),
+            "told": float(((value_N > 0) == right_N).float().mean()),
+            "ranked": {kind: ranked(kind) for kind in sorted(set(lessons.kind_N))}}

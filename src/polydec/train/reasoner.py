@@ -82,7 +82,9 @@ class Reasoner(nn.Module):
         self.network = network
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), nn.Linear(64, 1))
+            out = nn.Linear(64, 1)
+            nn.init.zeros_(out.weight)            # what it does not know yet moves no state
+            self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), out)
 
     def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
         """Nats a learned token, and `judging` times nats a judged step."""
