@@ -158,7 +158,7 @@ def test_without_ray_it_is_said(monkeypatch, capfd):
     assert end.value.code == 2 and "polydec[ray]" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "cut"])
 def test_a_file_over_two_processes(tmp_path, model, cut):
     lines = [{"prompt": f"The {WORDS[i % len(WORDS)]} and {i}"} for i in range(24)]
     lines += [{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 3, "n": 2}},
@@ -175,7 +175,8 @@ def test_a_file_over_two_processes(tmp_path, model, cut):
     if cut:                                       # killed, and gone on with: no row is lost, none is doubled
         process = subprocess.Popen(command("ray.jsonl", "--ray", "2"), stderr=subprocess.DEVNULL, env=env)
         end = time.monotonic() + 200
-        while (time.monotonic() < end and not (tmp_path / "ray.jsonl").exists()) or not (tmp_path / "ray.jsonl").read_bytes():
+        while not ((tmp_path / "ray.jsonl").exists() and (tmp_path / "ray.jsonl").read_bytes()):
+            assert time.monotonic() < end, "no row is written"
             time.sleep(0.05)
         below = psutil.Process(process.pid).children(recursive=True)
         for p in (psutil.Process(process.pid), *below):
