@@ -3,8 +3,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 import time
+from collections.abc import Mapping
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,13 +32,17 @@ def batch(flags: Flags,
           given: Annotated[Path, typer.Argument(metavar="IN", help="OpenAI's batch form, or prompts: a JSON object or a text "
                                                                    "a line")],
           out: Annotated[Path, typer.Argument(metavar="OUT", help="a row for each line; what is there already is kept")],
-          max_running: Annotated[int, typer.Option(help="answers written at the same time")] = 64) -> None:
+          max_running: Annotated[int, typer.Option(help="answers written at the same time (by each process)")] = 64,
+          ray: Annotated[int, typer.Option(help="processes, by Ray Data on this machine (polydec[ray]); 0: this one")] = 0,
+          ) -> None:
     """Answer a file of requests. Stopped or killed, the same command goes on where it was."""
     from polydec.serve import batch as rows
 
     if flags.json_ or flags.trace is not None:
         raise ValueError("batch does not take --json or --trace: rows are JSON objects as they are")
     whole("max_running", max_running, 1, 4096)
+    if whole("ray", ray, 0, 64) and find_spec("ray") is None:
+        raise ValueError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
     text = prompts.read_text(given)
     lines = rows.lines_of(text, _settings(flags))
     if not lines:
@@ -46,19 +54,35 @@ def batch(flags: Flags,
             done = rows.resume(out, lines)
             lm = flags.load()
             lm.check(flags.method, flags.options())
-            request = flags.request(lm)
-
-            def own(line: rows.Line) -> api.Ask:
-                row = (prompts.Row(line.text.strip(), "") if as_text else
-                       prompts.row(line.text, line.at, given, "", lm, None))
-                return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
-
-            job = rows.Batch(lm, flags.model, method=flags.method, seed=flags.seed, own=own, running=max_running)
+            flags.request(lm)
+            job: Any = _job(lm, flags, given, as_text, max_running)
+            if ray:                               # what is wrong has been said by now; each process loads the model for itself
+                from polydec.serve.spread import Spread
+                each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
+                alone = dataclasses.replace(flags, threads=each)
+                job = Spread(ray, partial(_loaded, alone, given, as_text, max_running), max_running)
             tally = rows.Tally(len(lines), len(done))
             with out.open("ab", buffering=0) as file:
                 _run(job, lines, done, rows.writer(file), tally)
     except OSError as error:
         raise ValueError(f"file {str(out)!r} cannot be written: {error.strerror or error}") from None
+
+
+def _job(lm: api.LM, flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int] | None = None) -> Any:
+    """Lines to requests of this model. as_text: a line that is no request is a prompt as it stands."""
+    from polydec.serve import batch as rows
+    request = flags.request(lm)
+
+    def own(line: rows.Line) -> api.Ask:
+        row = prompts.Row(line.text.strip(), "") if as_text else prompts.row(line.text, line.at, given, "", lm, None)
+        return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
+
+    return rows.Batch(lm, flags.model, method=flags.method, seed=flags.seed, own=own, running=running, names=names)
+
+
+def _loaded(flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int]) -> Any:
+    """The same in a process of its own, which loads the model."""
+    return _job(flags.load(), flags, given, as_text, running, names)
 
 
 def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:

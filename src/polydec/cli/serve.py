@@ -16,6 +16,7 @@ from polydec.edge import check_threads, whole
 MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
 KEY = "POLYDEC_API_KEY"
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
+RAY_NEEDS = ("ray", "httpx")
 
 
 def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGUF file or zoo:NAME; NAME=MODEL serves it under "
@@ -40,6 +41,8 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
                                                       rich_help_panel=SERVER)] = None,
           without_key: Annotated[bool, Option("--without-key", help="anybody who reaches the address may use it",
                                               rich_help_panel=SERVER)] = False,
+          replicas: Annotated[int, Option(help="servers behind this address, each with all models (needs polydec[ray])",
+                                          rich_help_panel=SERVER)] = 1,
           drain: Annotated[float, Option(help="seconds that requests under way have when the server stops",
                                          rich_help_panel=SERVER)] = 30.0,
           max_running: Annotated[int, Option(help="answers written at the same time", rich_help_panel=LIMITS)] = 64,
@@ -62,6 +65,10 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
     from polydec.serve.run import check_address, listen
     from polydec.serve.run import serve as run
 
+    whole("replicas", replicas, 1, 64)
+    missing = [name for name in RAY_NEEDS if replicas > 1 and find_spec(name) is None]
+    if missing:
+        raise ValueError(f"replicas is {replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'")
     check_threads(threads)
     registry.get(method)
     whole("port", port, 0, 65535)
@@ -74,8 +81,17 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
     check_address(host, keys, without_key)
     load = partial(_load, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, device=device, threads=threads, keep=keep,
                    method=method)
-    app = create_app(_loaders(model or ["zoo:smollm2"], load), limits=limits, keys=keys, method=method, local=not without_key)
-    run(app, listen(host, port), drain=drain)
+    loaders = _loaders(model or ["zoo:smollm2"], load)
+    if replicas == 1:
+        app = create_app(loaders, limits=limits, keys=keys, method=method, local=not without_key)
+        run(app, listen(host, port), drain=drain)
+        return
+    each = threads or max(1, (os.cpu_count() or 1) // replicas)
+    load = partial(load, threads=each)
+    from polydec.serve.replicas import create_front, fleet_of
+    sock = listen(host, port)                     # before anything is started
+    fleet = fleet_of(replicas, _loaders(model or ["zoo:smollm2"], load), limits=limits, method=method, threads=each)
+    run(create_front(fleet, limits=limits, keys=keys, local=not without_key), sock, drain=drain)
 
 
 def _positions(given: str) -> int:

@@ -73,7 +73,7 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
         return answer(Refusal("the request failed inside the server", status=500, code="internal"), metrics)
 
     async def body(request: Request) -> Body:
-        return read_body(await _read(request, limits.body))
+        return read_body(await read_bytes(request, limits.body))
 
     async def complete(request: Request, endpoint: Endpoint) -> Response:
         sent, shape = frozenset[str](), endpoint.reads()
@@ -182,7 +182,7 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
     return app
 
 
-async def _read(request: Request, most: int) -> bytes:
+async def read_bytes(request: Request, most: int) -> bytes:
     """The body. Raises Refusal where it is too large, or does not come."""
     parts, size = list[bytes](), 0
     declared = request.headers.get("content-length", "0")

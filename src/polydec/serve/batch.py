@@ -87,17 +87,28 @@ def is_request(text: str) -> bool:
         return False
 
 
+def named(lines: Iterable[Line]) -> dict[str, int]:
+    """The first line of each custom_id."""
+    out = dict[str, int]()
+    for line in lines:
+        if is_request(line.text):
+            name = parse_object(line.text, "a line").get("custom_id")
+            if isinstance(name, str):
+                out.setdefault(name, line.at)
+    return out
+
+
 class Batch:
     """Lines to requests of one engine, and answers to rows.
 
     served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
-    (raises ValueError for a bad one) into an Ask.
+    (raises ValueError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known.
     """
     def __init__(self, model: LM, served: str, *, method: str, seed: int, own: Callable[[Line], Ask],
-                 running: int = 64) -> None:
+                 running: int = 64, names: Mapping[str, int] | None = None) -> None:
         self.model, self.served, self.method, self.seed, self.own = model, served, method, seed, own
         self.engine, self.running = Engine(model, max_running=running), running
-        self._named: dict[str, int] = {}          # lines by their custom_id
+        self._named = dict(names or {})           # lines by their custom_id
 
     def answer(self, lines: Iterable[Line], done: Iterable[int], write: Callable[[Row], None], tally: Tally) -> None:
         """Write a row for each line that is not among `done`. A few lines more than can run are prepared at a time."""

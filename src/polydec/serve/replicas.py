@@ -1,0 +1,324 @@
+"""Several servers of the same models behind one address, as actors of Ray on this machine (`polydec serve --replicas N`).
+
+A replica is an ordinary server (app.py) on a port of the loopback; only this process knows its key. What comes in is checked
+here for a key, sent to one replica (router.py), and handed on as it comes back. Where a replica dies, Ray starts it anew; a
+request of which nothing was handed on yet goes to another one, any other ends with an error.
+"""
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import ray  # pyright: ignore[reportMissingImports]
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from polydec.api import LM
+from polydec.serve.app import create_app, read_bytes
+from polydec.serve.errors import Refusal
+from polydec.serve.gate import Gate, answer
+from polydec.serve.limits import Limits
+from polydec.serve.metrics import Metrics
+from polydec.serve.router import Router, beginning, blocks
+from polydec.serve.run import listen
+
+LOOK = 0.5
+"""Seconds between two looks at replicas that are not ready."""
+PASSED = ("content-type", "retry-after", "content-security-policy", "x-content-type-options", "referrer-policy",
+          "cache-control")
+"""Headers of a replica's answer that are handed on."""
+GONE = (httpx.TransportError, httpx.StreamError)
+"""What a connection says when its replica has gone."""
+
+
+class Replica:
+    """One server. It runs in a process of Ray's."""
+    def __init__(self, loaders: Mapping[str, Callable[[], LM]], limits: Limits, method: str, key: str, threads: int) -> None:
+        import torch
+        torch.set_num_threads(threads)
+        self._app, sock = create_app(loaders, limits=limits, keys=(key,), method=method), listen("127.0.0.1", 0)
+        self._port = int(sock.getsockname()[1])
+        server = uvicorn.Server(uvicorn.Config(self._app, log_level="critical"))
+        threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True).start()
+
+    def state(self) -> tuple[int, dict[str, str], dict[str, str]]:
+        """Its port, the states of its models, and why some of them could not be loaded."""
+        models = self._app.state.models
+        return self._port, models.states, models.failed
+
+
+class Fleet:
+    """The replicas, as run.py and the routes know a server's models. ports: of those that are ready, by their number."""
+    def __init__(self, count: int, start: Callable[[str], Any], names: tuple[str, ...]) -> None:
+        self.key, self.loaders, self.router = secrets.token_hex(16), dict.fromkeys(names), Router(count)
+        self.actors = [start(self.key) for _ in range(count)]
+        self.ports: dict[int, int] = {}
+        self.failed: dict[str, str] = {}
+        self.draining, self.cut = False, 0
+        self.under_way = set[asyncio.Task[Any]]()
+        self.client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Of each replica: ready, loading or failed."""
+        return {f"replica {i}": "ready" if i in self.ports else "failed" if f"replica {i}" in self.failed else "loading"
+                for i in range(len(self.actors))}
+
+    @property
+    def live(self) -> int:
+        """Requests under way."""
+        return sum(self.router.busy)
+
+    async def watch(self) -> None:
+        """Look for replicas that have become ready, until cancelled."""
+        while True:
+            await asyncio.gather(*(self._look(i) for i in range(len(self.actors)) if i not in self.ports))
+            await asyncio.sleep(LOOK)
+
+    async def _look(self, i: int) -> None:
+        with suppress(RayError, asyncio.TimeoutError):
+            port, states, failed = await asyncio.wait_for(self.actors[i].state.remote(), 60)
+            if set(states.values()) == {"ready"}:
+                self.ports[i] = port
+            elif failed:
+                self.failed[f"replica {i}"] = next(iter(failed.values()))
+
+    def lost(self, i: int, port: int) -> None:
+        """A replica does not answer at this port any more; it may have been started anew since, at another one."""
+        if self.ports.get(i) == port:
+            del self.ports[i]
+            self.router.lost(i)
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more requests, wait for those under way, and end what is left after so many seconds."""
+        self.draining = True
+        end = time.monotonic() + seconds
+        while self.live and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        self.cut = self.live
+        for task in list(self.under_way):
+            task.cancel()
+
+    async def close(self) -> None:
+        """End the replicas."""
+        await self.client.aclose()
+        for actor in self.actors:
+            ray.kill(actor)
+
+
+def create_front(fleet: Fleet, *, limits: Limits, keys: tuple[str, ...] = (), local: bool = True) -> FastAPI:
+    """The application that stands before the replicas. `app.state.models` is the fleet."""
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(fleet.watch())
+        yield
+        watching.cancel()
+        await fleet.close()
+
+    app = FastAPI(title="polydec", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.models = fleet
+    app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys)
+
+    @app.exception_handler(Refusal)
+    async def refuse(request: Request, error: Refusal) -> JSONResponse:
+        return answer(error, metrics)
+
+    @app.exception_handler(HTTPException)
+    async def missing(request: Request, error: HTTPException) -> JSONResponse:
+        return answer(Refusal(error.detail, status=error.status_code), metrics)
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        ready = "stopping" if fleet.draining else "ready" if fleet.ports else next(
+            (s for s in ("loading", "failed") if s in fleet.states.values()), "loading")
+        return JSONResponse({"status": ready, "replicas": fleet.states}, 200 if ready == "ready" else 503)
+
+    @app.get("/metrics")
+    async def measured() -> Response:
+        return Response(await _metrics(fleet), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.api_route("/{path:path}", methods=["GET", "POST"])
+    async def hand_on(request: Request, path: str) -> Response:
+        body = await read_bytes(request, limits.body) if request.method == "POST" else b""
+        return await _handed_on(fleet, request, body)
+
+    return app
+
+
+async def _handed_on(fleet: Fleet, request: Request, body: bytes) -> Response:
+    """The answer of one replica. Where that dies before anything of it was handed on, of another one."""
+    if fleet.draining:
+        raise Refusal("the server stops: it takes no more requests", status=503, code="stopping", retry=5)
+    prompt = blocks(beginning(_json(body)))
+    tried = set[int]()
+    while True:
+        i = fleet.router.choose(prompt, fleet.ports.keys() - tried)
+        if i is None:
+            raise Refusal("no replica could answer: each is being loaded, or died" if not tried else
+                          f"{len(tried)} replicas died while they answered this", status=503, code="no_replica", retry=5)
+        tried.add(i)
+        place = Place(fleet, i)
+        fleet.router.sent(i, prompt)
+        try:
+            response = await _sent(fleet, place.port, request, body)
+            if response.headers.get("content-type", "").startswith("text/event-stream"):
+                return Stream(place, response)    # which gives the place back
+            content = await _whole(request, response)
+            place.leave()
+            return Response(content, response.status_code, _passed(response))
+        except GONE:
+            fleet.lost(i, place.port)
+            place.leave()
+        except BaseException:
+            place.leave()
+            raise
+
+
+class Place:
+    """A request under way at a replica, until it leaves."""
+    def __init__(self, fleet: Fleet, i: int) -> None:
+        self.fleet, self.i, self.port, self._here = fleet, i, fleet.ports[i], True
+        fleet.router.busy[i] += 1
+
+    def leave(self) -> None:
+        if self._here:
+            self._here = False
+            self.fleet.router.busy[self.i] -= 1
+
+
+class Stream(StreamingResponse):
+    """A stream that is handed on. Whether or not it ever begins, the replica's connection is closed behind it."""
+    def __init__(self, place: Place, response: httpx.Response) -> None:
+        super().__init__(_streamed(place, response), response.status_code, _passed(response))
+        self._place, self._response = place, response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._place.leave()
+            with suppress(Exception):
+                await self._response.aclose()
+
+
+async def _sent(fleet: Fleet, port: int, request: Request, body: bytes) -> httpx.Response:
+    """A replica's answer, of which the head has come. A client that leaves meanwhile ends the request."""
+    headers = {"authorization": f"Bearer {fleet.key}"} | {
+        k: v for k, v in request.headers.items() if k in ("content-type", "accept")}
+    url = httpx.URL(f"http://127.0.0.1:{port}{request.url.path}", query=request.url.query.encode())
+    sent = fleet.client.build_request(request.method, url, headers=headers, content=body or None)
+    return await _unless_left(request, fleet.client.send(sent, stream=True))
+
+
+async def _whole(request: Request, response: httpx.Response) -> bytes:
+    try:
+        return await _unless_left(request, response.aread())
+    finally:
+        await response.aclose()
+
+
+async def _unless_left(request: Request, waited: Any) -> Any:
+    """What is waited for; cancelled where the client leaves first."""
+    doing, leaving = asyncio.ensure_future(waited), asyncio.ensure_future(_left(request))
+    fleet: Fleet = request.app.state.models
+    fleet.under_way.add(doing)
+    try:
+        await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise Refusal("the client has left", status=499, code="left")
+        if doing.cancelled():
+            raise Refusal("the server stops", status=503, code="stopping", retry=5)
+        return doing.result()
+    finally:
+        leaving.cancel()
+        doing.cancel()
+        fleet.under_way.discard(doing)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _streamed(place: Place, response: httpx.Response) -> AsyncIterator[bytes]:
+    """A stream, event by event. Where its replica dies, or the server stops, it ends with an error."""
+    fleet, me = place.fleet, asyncio.current_task()
+    assert me is not None
+    fleet.under_way.add(me)
+    held, code = b"", ""
+    try:
+        async for part in response.aiter_raw():
+            whole, mark, held = (held + part).rpartition(b"\n\n")
+            if mark:
+                yield whole + mark
+    except GONE:
+        fleet.lost(place.i, place.port)
+        code = "replica_died"
+    except asyncio.CancelledError:
+        if fleet.cut and me.uncancel() == 0:      # the server stops; else the client has left
+            code = "stopping"
+        else:
+            raise
+    finally:
+        fleet.under_way.discard(me)
+    if code:
+        why = {"replica_died": "the replica that wrote this died", "stopping": "the server stops"}[code]
+        yield f"data: {json.dumps(Refusal(why, status=503, code=code).to_json())}\n\n".encode()
+
+
+async def _metrics(fleet: Fleet) -> str:
+    """Those of all replicas, each with a label that names it."""
+    lines, said = list[str](), set[str]()
+    for i, port in sorted(fleet.ports.items()):
+        try:
+            text = (await fleet.client.get(f"http://127.0.0.1:{port}/metrics",
+                                           headers={"authorization": f"Bearer {fleet.key}"})).text
+        except GONE:
+            fleet.lost(i, port)
+            continue
+        for line in text.splitlines():
+            if line.startswith("#"):
+                if line not in said:
+                    lines.append(line)
+                said.add(line)
+            elif line:
+                name, brace, rest = line.partition("{")
+                label = f'replica="{i}"'
+                lines.append(f"{name}{{{label},{rest}" if brace else line.replace(" ", f"{{{label}}} ", 1))
+    return "\n".join(lines) + "\n"
+
+
+def _passed(response: httpx.Response) -> dict[str, str]:
+    return {k: v for k, v in response.headers.items() if k in PASSED}
+
+
+def _json(body: bytes) -> Mapping[str, Any]:
+    """A body's fields, as far as they can be read: a damaged one is refused by a replica."""
+    try:
+        data = json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}      # pyright: ignore[reportUnknownVariableType]
+
+
+def fleet_of(count: int, loaders: Mapping[str, Callable[[], LM]], *, limits: Limits, method: str, threads: int) -> Fleet:
+    """Start `count` replicas, at least 1, on a local cluster of Ray's own; threads: of each."""
+    ray.init(address="local", num_cpus=count, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
+             configure_logging=False, namespace="polydec")
+    remote: Any = ray.remote
+    actor = remote(num_cpus=1, max_restarts=-1, max_concurrency=4)(Replica)
+    return Fleet(count, lambda key: actor.remote(dict(loaders), limits, method, key, threads), tuple(loaders))

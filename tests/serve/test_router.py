@@ -1,0 +1,57 @@
+"""Which replica answers: shared beginnings draw requests together, load drives them apart."""
+import random
+
+import pytest
+
+pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+from polydec.serve.router import BLOCK, KEPT, SLACK, Router, beginning, blocks
+
+
+def test_blocks_stand_for_all_before_them():
+    a, b = blocks("x" * BLOCK + "a" * BLOCK), blocks("x" * BLOCK + "b" * BLOCK)
+    assert a[0] == b[0] and a[1] != b[1] and len(a) == 2
+    assert blocks("y" * BLOCK + "a" * BLOCK)[1] != a[1], "a block names its own text alone"
+    assert blocks("x" * (BLOCK - 1)) == [] and blocks("x" * (2 * BLOCK + 5) ) == blocks("x" * 2 * BLOCK)
+    assert blocks(list(range(BLOCK))) != blocks(list(range(1, BLOCK + 1)))
+
+
+@pytest.mark.parametrize("body, want", [
+    ({"prompt": "abc"}, "abc"), ({"prompt": ["abc", "d"]}, "abc"), ({"prompt": [[1, 2], [3]]}, [1, 2]), ({"prompt": [1]}, [1]),
+    ({}, "[]"), ({"prompt": None}, "[]"), ({"prompt": []}, []), ({"messages": [{"role": "user"}], "tools": [1]},
+                                                                 '[[1], [{"role": "user"}]]'),
+])
+def test_beginnings(body, want):
+    assert beginning(body) == want
+
+
+def test_a_shared_beginning_goes_where_it_was_read():
+    router, rng = Router(3), random.Random(1)
+    texts = [blocks("".join(rng.choices("abcdef", k=20 * BLOCK))) for _ in range(9)]
+    first = {}
+    for n, text in enumerate(texts):
+        first[n] = router.choose(text, {0, 1, 2})
+        router.sent(first[n], text)
+    assert set(first.values()) == {0, 1, 2}, "prompts that share nothing are spread"
+    for n, text in enumerate(texts):
+        assert router.choose(text[:5], {0, 1, 2}) == first[n]
+        assert router.shared(first[n], text) == len(text)
+    router.lost(first[0])
+    assert all(router.shared(first[0], text) == 0 for text in texts)
+
+
+def test_load_drives_apart():
+    router, text = Router(2), blocks("z" * 10 * BLOCK)
+    router.sent(0, text)
+    for busy in range(SLACK + 3):
+        router.busy = [busy, 0]
+        assert router.choose(text, {0, 1}) == (0 if busy <= SLACK else 1)
+    assert router.choose(text, {0}) == 0 and router.choose(text, set()) is None
+    router.busy = [1, 0]
+    assert router.choose([], {0, 1}) == 1, "without a prefix the least busy one"
+
+
+def test_what_is_remembered_is_bounded():
+    router = Router(1)
+    for i in range(KEPT // 100 + 50):
+        router.sent(0, [bytes([i % 256, i // 256]) + bytes([j]) for j in range(100)])
+    assert len(router._known[0]) == KEPT
