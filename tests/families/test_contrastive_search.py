@@ -69,8 +69,11 @@ def test_it_searches_a_steered_law():
 
 
 def test_what_is_refused():
+    stateless = Switch(toy(1), toy(2), ByShare(0.5))
+    with pytest.raises(ValueError, match="contrastive-search needs a model that shows its states"):
+        decoded(stateless)
     with pytest.raises(ValueError, match="this target gives none"):
-        decoded(Switch(toy(1), toy(2), ByShare(0.5)))
+        run([answer_one(ContrastiveSearch(stateless), Request((0, 1), 3))])
     for how in ({"width": 0}, {"penalty": 1.5}):
         with pytest.raises(ValueError, match=r"it must lie in"):
             ContrastiveSearch(toy(1), **how)

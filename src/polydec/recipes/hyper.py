@@ -31,7 +31,7 @@ def build(
     kit: Kit, *,
     tries: Annotated[int, Within(1, 64), "texts at the beginning"] = 4,
     most: Annotated[int, Within(1, 64), "texts that are written at a time, at most"] = 16,
-    least: Annotated[int, Within(1, 64), "texts that are left when others are given up"] = 2,
+    least: Annotated[int, Within(1, 64), "texts that are left when others are given up: at most `most`"] = 2,
     interval: Annotated[int, AtLeast(1), "passes between two looks at the texts"] = 64,
     budget: Annotated[int, AtLeast(1), "tokens of all texts together"] = 1024,
     sureness: Annotated[float, Within(0.0, 100.0), "how much a vote weighs by its last quarter's mean log-probability"] = 4.0,
