@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,23 +12,20 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from starlette.exceptions import HTTPException
 
 from polydec import registry
 from polydec.api import LM
 from polydec.options import shown
+from polydec.serve.application import application
 from polydec.serve.body import Body, Wanted, read_body
 from polydec.serve.endpoints import ENDPOINTS, Answer, Endpoint
 from polydec.serve.errors import Refusal, refused
-from polydec.serve.gate import Gate, answer
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
 from polydec.serve.shapes import read_messages
 from polydec.serve.worker import LEFT, Answers
 from polydec.shapers.sampling import fields as sampling_fields
-
-log = logging.getLogger("polydec.serve")
 
 PATIENCE = 30.0
 """Seconds that a client has to send its body."""
@@ -54,23 +50,7 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
         loading.cancel()
         await models.close()
 
-    app = FastAPI(title="polydec", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.models = models
-    app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys)
-
-    @app.exception_handler(Refusal)
-    async def refuse(request: Request, error: Refusal) -> JSONResponse:
-        return answer(error, metrics)
-
-    @app.exception_handler(HTTPException)
-    async def missing(request: Request, error: HTTPException) -> JSONResponse:
-        said = {404: f"there is no {shown(request.url.path)} here", 405: f"{request.method} is not for {request.url.path}"}
-        return answer(Refusal(said.get(error.status_code, error.detail), status=error.status_code), metrics)
-
-    @app.exception_handler(Exception)
-    async def broke(request: Request, error: Exception) -> JSONResponse:
-        log.error("a request failed", exc_info=error)
-        return answer(Refusal("the request failed inside the server", status=500, code="internal"), metrics)
+    app = application(models, lifespan, metrics, keys=keys, local=local)
 
     async def body(request: Request) -> Body:
         return read_body(await read_bytes(request, limits.body))

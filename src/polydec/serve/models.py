@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from polydec.api import LM
 from polydec.options import shown
+from polydec.serve.application import until_idle
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
@@ -72,9 +73,7 @@ class Models:
     async def drain(self, seconds: float) -> None:
         """Take no more requests, wait for those under way, and end what is left after so many seconds."""
         self.draining = True
-        end = time.monotonic() + seconds
-        while self.live and time.monotonic() < end:
-            await asyncio.sleep(0.02)
+        await until_idle(lambda: self.live, seconds)
         self.cut = self.live
         for worker in self.workers.values():
             worker.cancel(list(worker.live), STOPPED)

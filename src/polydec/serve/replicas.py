@@ -11,7 +11,6 @@ import json
 import logging
 import secrets
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -22,13 +21,12 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
-from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from polydec.api import LM
 from polydec.serve.app import create_app, read_bytes
+from polydec.serve.application import application, until_idle
 from polydec.serve.errors import Refusal
-from polydec.serve.gate import Gate, answer
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
 from polydec.serve.router import Router, beginning, blocks
@@ -104,9 +102,7 @@ class Fleet:
     async def drain(self, seconds: float) -> None:
         """Take no more requests, wait for those under way, and end what is left after so many seconds."""
         self.draining = True
-        end = time.monotonic() + seconds
-        while self.live and time.monotonic() < end:
-            await asyncio.sleep(0.02)
+        await until_idle(lambda: self.live, seconds)
         self.cut = self.live
         for task in list(self.under_way):
             task.cancel()
@@ -129,17 +125,7 @@ def create_front(fleet: Fleet, *, limits: Limits, keys: tuple[str, ...] = (), lo
         watching.cancel()
         await fleet.close()
 
-    app = FastAPI(title="polydec", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.models = fleet
-    app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys)
-
-    @app.exception_handler(Refusal)
-    async def refuse(request: Request, error: Refusal) -> JSONResponse:
-        return answer(error, metrics)
-
-    @app.exception_handler(HTTPException)
-    async def missing(request: Request, error: HTTPException) -> JSONResponse:
-        return answer(Refusal(error.detail, status=error.status_code), metrics)
+    app = application(fleet, lifespan, metrics, keys=keys, local=local)
 
     @app.get("/health")
     async def health() -> JSONResponse:

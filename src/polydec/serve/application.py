@@ -1,0 +1,51 @@
+"""What every server of ours is made of, whatever its routes: the gate, errors in OpenAI's form, and an end that waits."""
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from polydec.options import shown
+from polydec.serve.errors import Refusal
+from polydec.serve.gate import Gate, answer
+from polydec.serve.metrics import Metrics
+
+log = logging.getLogger("polydec.serve")
+
+
+def application(models: Any, lifespan: Callable[[FastAPI], Any], metrics: Metrics, *, keys: tuple[str, ...],
+                local: bool) -> FastAPI:
+    """One without routes. models: what `app.state.models` is; lifespan: runs around its life; local: without keys, answer only
+    to this machine's names."""
+    app = FastAPI(title="polydec", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.models = models
+    app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys)
+
+    @app.exception_handler(Refusal)
+    async def refuse(request: Request, error: Refusal) -> JSONResponse:
+        return answer(error, metrics)
+
+    @app.exception_handler(HTTPException)
+    async def missing(request: Request, error: HTTPException) -> JSONResponse:
+        said = {404: f"there is no {shown(request.url.path)} here", 405: f"{request.method} is not for {request.url.path}"}
+        return answer(Refusal(said.get(error.status_code, error.detail), status=error.status_code), metrics)
+
+    @app.exception_handler(Exception)
+    async def broke(request: Request, error: Exception) -> JSONResponse:
+        log.error("a request failed", exc_info=error)
+        return answer(Refusal("the request failed inside the server", status=500, code="internal"), metrics)
+
+    return app
+
+
+async def until_idle(live: Callable[[], int], seconds: float) -> None:
+    """Wait until nothing is under way, so many seconds at most."""
+    end = time.monotonic() + seconds
+    while live() and time.monotonic() < end:
+        await asyncio.sleep(0.02)
