@@ -70,6 +70,7 @@ template <int TOP, int UNIT> struct ByteSum {
 constexpr int ROWS[COMPUTES] = {0, 2, 2};
 constexpr bool reads_words(int) { return false; }
 constexpr bool fetches(int, Compute, int) { return false; }
+constexpr bool chains(int) { return false; }
 
 bool round(const float* x, int n, Compute compute, int M, const Whole& to) {   // see round_x86.h
   const float reach = float(REACH[compute]);
