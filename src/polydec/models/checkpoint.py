@@ -73,10 +73,9 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
         torch.set_num_threads(threads)
     if dtype not in dtypes():
         raise ValueError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes())}")
-    if compute is not None and compute not in COMPUTES:
-        raise ValueError(f"compute is {compute!r}: it must be one of {', '.join(COMPUTES)}, or not be given")
-    if cache_dtype is not None and cache_dtype not in CACHES:
-        raise ValueError(f"cache_dtype is {cache_dtype!r}: it must be one of {', '.join(CACHES)}, or not be given")
+    for field, value, known in (("compute", compute, COMPUTES), ("cache_dtype", cache_dtype, CACHES)):
+        if value is not None and value not in known:
+            raise ValueError(f"{field} is {value!r}: it must be one of {', '.join(known)}, or not be given")
     if quantize is not None and quantize not in QUANTISED:
         raise ValueError(f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given")
     source = open_source(name)
@@ -137,11 +136,9 @@ def _network(source: Source, dtype: str, device: str, threads: int | None, quant
         why = f"dtype is {dtype!r}"
     if quantize and native is None:
         raise ValueError(f"quantize is {quantize!r} and dtype is {dtype!r}: only the native step quantises (dtype 'auto')")
-    if compute and native is None:
-        raise ValueError(f"compute is {compute!r} and dtype is {dtype!r}: only the native step has a choice (dtype 'auto')")
-    if cache_dtype and native is None:
-        raise ValueError(f"cache_dtype is {cache_dtype!r} and dtype is {dtype!r}: only the native step has a choice (dtype "
-                         "'auto')")
+    for field, value in (("compute", compute), ("cache_dtype", cache_dtype)):
+        if value and native is None:
+            raise ValueError(f"{field} is {value!r} and dtype is {dtype!r}: only the native step has a choice (dtype 'auto')")
     if native is not None:
         return native, ""
     kind = "auto" if dtype == "torch" else dtype
