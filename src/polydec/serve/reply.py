@@ -130,7 +130,7 @@ class Reply:
     def _steps(self, news: News) -> dict[str, list[dict[str, Any]]]:
         """What the rounds of some news did."""
         return {"steps": steps(self.model.checkpoint.text, news.steps, news.opened),
-                "passes": passes(news.passes, news.opened, self.model.names)}
+                "passes": passes(news.passes, news.opened, self.model.names, self.model.network)}
 
     def _choice(self, index: int, done: Completion, choice: Choice) -> dict[str, Any]:
         if self.wanted.silent:
