@@ -6,8 +6,8 @@ to the first token and between tokens (each gap between two events of one stream
 requests whose first token came within --first seconds and whose gaps' 99 % lies within --gap.
 
 Prompts are those of Spec-Bench in POLYDEC_DATA (default ../shared/data), chats and summaries as they come, of which only those
-are asked whose SHA-1 mod 10 is 7 or more. --url measures any server that speaks /v1/chat/completions; --peers adds
-llama-cpp-python's server and `transformers serve` where they are installed and a file of the same model is given.
+are asked whose SHA-1 mod 10 is 7 or more. --url measures any server that speaks /v1/chat/completions; --peer FILE.gguf adds
+llama-cpp-python's server, --peer DIRECTORY `transformers serve` (`polydec export zoo:smollm2 DIRECTORY` writes one).
 """
 from __future__ import annotations
 
@@ -155,6 +155,21 @@ def started(command: list[str], url: str, path: str):
         process.wait(60)
 
 
+def peer(model: Path, port: int) -> tuple[str, list[str], str, str]:
+    """Another server over the same model: its name, command, the path that answers once it is ready, the model's name there."""
+    name = str(model.resolve())
+    if model.is_dir():
+        if not shutil.which("transformers"):
+            raise SystemExit("--peer is a directory and the command `transformers` is not installed: transformers[serving]")
+        return "transformers serve", ["transformers", "serve", name, "--port", str(port)], "/health", name
+    if not find_spec("llama_cpp"):
+        raise SystemExit("--peer is a file and llama_cpp is not installed: llama-cpp-python[server]")
+    # Without these two it has room for 2,048 tokens, and drops a stream as soon as another request comes.
+    own = ["--n_ctx", "8192", "--interrupt_requests", "false"]
+    command = [sys.executable, "-m", "llama_cpp.server", "--model", name, "--port", str(port), *own]
+    return "llama-cpp-python", command, "/v1/models", name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="zoo:smollm2")
@@ -166,19 +181,15 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=8000, help="characters of a prompt")
     parser.add_argument("--first", type=float, default=2.0, help="seconds to the first token that count as good")
     parser.add_argument("--gap", type=float, default=0.2, help="seconds between tokens that count as good")
-    parser.add_argument("--peers", metavar="FILE", help="the model for others: a GGUF file (llama-cpp-python) or a directory "
-                                                      "(transformers serve)")
+    parser.add_argument("--peer", type=Path, action="append", default=[],
+                        help="the model for others: a GGUF file (llama-cpp-python) or a directory (transformers serve)")
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--out", type=Path, help="write all rows to this file as well")
     args = parser.parse_args()
     texts, rows, url = prompts(args.limit, args.longest), [], f"http://127.0.0.1:{args.port}"
     servers = [("polydec " + words, [sys.executable, "-m", "polydec", "serve", "--model", args.model, "--port", str(args.port),
                                      *words.split()], "/health", args.model) for words in args.serve or [""]]
-    if args.peers and find_spec("llama_cpp") and args.peers.endswith(".gguf"):
-        servers.append(("llama-cpp-python", [sys.executable, "-m", "llama_cpp.server", "--model", args.peers, "--port",
-                                             str(args.port)], "/v1/models", args.peers))
-    if args.peers and shutil.which("transformers") and Path(args.peers).is_dir():
-        servers.append(("transformers serve", ["transformers", "serve", "--port", str(args.port)], "/health", args.peers))
+    servers += [peer(path, args.port) for path in args.peer]
     if args.url:
         rows += asyncio.run(measure(args.url, args.url, args.model, texts, args))
     else:

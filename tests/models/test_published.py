@@ -10,7 +10,7 @@ from torch.nn.functional import linear, silu
 import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.models import artefacts, published
+from polydec.models import artefacts, published, zoo
 from polydec.models.eagle3 import Eagle3
 from polydec.models.export import WHY, export
 
@@ -199,6 +199,14 @@ def test_a_draft_model_is_what_transformers_reads(tmp_path):
     with pytest.raises(ValueError, match="must be a directory that is empty"):
         export("zoo:tiny-draft", tmp_path / "out")
     assert "polydec_base" not in json.loads((tmp_path / "out" / "config.json").read_text())
+
+
+def test_a_gguf_file_gets_the_architecture_that_others_look_for(tmp_path):
+    if zoo.get("smollm2").path is None:
+        pytest.skip("needs zoo:smollm2 (polydec zoo install smollm2)")
+    export("zoo:smollm2", tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
 
 
 def test_what_no_other_engine_can_take(tmp_path, lm):

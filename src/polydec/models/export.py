@@ -67,10 +67,17 @@ def _model(name: str, out: Path, tokens: int) -> Written:
     if any(key.startswith("polydec_") and key != "polydec_base" for key in source.config):
         raise ValueError(edge.sentence(f"{name!r} is a masked-diffusion model: neither vLLM nor SGLang drafts with one"))
     config = {key: value for key, value in source.config.items() if key != "polydec_base"}
+    config.setdefault("architectures", _architectures(config["model_type"]))
     checkpoint.save(out, config, dict(source.weights.items()), source.text, source.generation)
     return Written(f"{config['model_type']} model of {config.get('num_hidden_layers', '?')} layers",
                    {"method": "draft_model", "model": str(out), "num_speculative_tokens": tokens},
                    ("--speculative-algorithm", "STANDALONE", *_sglang(out, tokens)))
+
+
+def _architectures(model_type: str) -> list[str]:
+    """The class by which others find out how to load a model: a GGUF file names only its family."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # takes seconds to import
+    return [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]]
 
 
 def _sglang(out: Path, tokens: int) -> tuple[str, ...]:

@@ -73,5 +73,5 @@ def steps(text: Text, done: Sequence[Step], begin: float) -> list[dict[str, Any]
 
 def passes(done: Sequence[Pass], begin: float, names: Mapping[Any, str], target: object) -> list[dict[str, Any]]:
     """Passes as JSON; names: of models; target: the model that the answer is decoded from, which others draft for."""
-    return [{"model": names.get(p.model, "?"), "target": p.model is target, "start": p.start - begin, "seconds": p.seconds, "positions": p.positions,
-             "of": p.of, "queries": p.queries} for p in done]
+    return [{"model": names.get(p.model, "?"), "target": p.model is target, "start": p.start - begin, "seconds": p.seconds,
+             "positions": p.positions, "of": p.of, "queries": p.queries} for p in done]
