@@ -15,9 +15,9 @@ from polydec.edge import parse_object, sentence
 LONGEST, DEEPEST = 4_000_000, 200
 """Characters of a schema, and values inside one another."""
 
-SPACE = r" ?|\n *"
-"""White space between the parts of a value: a space at most, or a line break with an indent. More of it says nothing, and a
-small model would not come to an end of it."""
+SPACE = r" ?|\n {0,20}"
+"""White space between the parts of a value: a space at most, or a line break with an indent of at most 20. More of it says
+nothing, and a small model would not come to an end of it."""
 
 
 @dataclass(frozen=True)
