@@ -330,6 +330,20 @@ def prm(out: Kept,
     print(json.dumps(train_prm(PrmSpec(str(out), target, _names(kinds), each, temperature, steps=steps, seed=seed))))
 
 
+@app.command()
+def strength(target: Annotated[str, typer.Option(help="the tuned model: a name like --model's")],
+             draft: Annotated[str, typer.Option(help="the model before tuning")],
+             data: Annotated[Path, typer.Option(help="JSON lines with prompt and answer that neither was tuned on")],
+             head: Annotated[float, typer.Option(help="as of the steering, 0 to 1")] = 0.1,
+             raw: Annotated[bool, typer.Option("--raw", help="no chat template")] = False) -> None:
+    """Find the strength for `--steer svdecode` under which right answers are likeliest; prints one JSON object."""
+    from polydec import api
+    from polydec.train.strength import read_pairs
+    from polydec.train.strength import strength as best
+    pairs = read_pairs(data)
+    print(json.dumps(vars(best(api.load(target, draft=draft, ngrams=None), pairs, head=head, raw=raw))))
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.constraints import guidance
+from polydec.constraints.closed import closed
 from polydec.constraints.narrow import narrow
 from polydec.core.types import Vocab
 from polydec.edge import parse_object, sentence
@@ -14,14 +15,15 @@ from polydec.edge import parse_object, sentence
 LONGEST, DEEPEST = 4_000_000, 200
 """Characters of a schema, and values inside one another."""
 
-SPACE = r" ?|\n *"
-"""White space between the parts of a value: a space at most, or a line break with an indent. More of it says nothing, and a
-small model would not come to an end of it."""
+SPACE = r" ?|\n {0,20}"
+"""White space between the parts of a value: a space at most, or a line break with an indent of at most 20. More of it says
+nothing, and a small model would not come to an end of it."""
 
 
 @dataclass(frozen=True)
 class JsonSchema:
-    """The answer is a JSON value that a schema (its JSON text) allows. Properties stand in the order of the schema.
+    """The answer is a JSON value that a schema (its JSON text) allows. Properties stand in the order of the schema, and where
+    it names some and says nothing of others, there are no others (see `closed`).
 
     Where a keyword cannot be followed exactly, values are left out that it might allow (see `narrow`); where that leaves none,
     it is refused, and named. The keys of `x-guidance` in a schema (llguidance's own: separators, white space) are followed.
@@ -46,14 +48,22 @@ class JsonSchema:
         if not finite(schema):
             raise ValueError("json_schema holds no finite value: it always needs itself again")
         try:
-            return guidance.grammar(lark(schema), vocab, ends)
+            return _grammar(schema, vocab, ends)
         except guidance.Malformed as error:
             try:
-                return guidance.grammar(lark(narrow(schema)), vocab, ends)
+                return _grammar(narrow(schema), vocab, ends)
             except ValueError:                    # what is wrong is said of the schema as it was given
                 pass
             where, problem = _place(schema, str(error), vocab, ends)
             raise ValueError(sentence(f"json_schema at {where}: {guidance.first_line(problem)}")) from None
+
+
+def _grammar(schema: Mapping[str, Any], vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
+    """Without the properties that nobody speaks of; with them, where nothing is left."""
+    try:
+        return guidance.grammar(lark(closed(schema, lambda ref: _follow(schema, ref))), vocab, ends)
+    except ValueError:
+        return guidance.grammar(lark(schema), vocab, ends)
 
 
 ANY_OBJECT = JsonSchema('{"type": "object"}')

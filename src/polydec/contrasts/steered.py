@@ -1,7 +1,7 @@
 """SVDecode: further along the way that a short fine-tuning took."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ class Steered:
     tuned model), Q being the other (the model before tuning); d counts only for tokens that have at least the fraction `head`
     of the likeliest one's probability under P.
 
-    strength: mu, 0 to 1000 (`calibrated` finds it); head: 0 (all tokens) to 1.
+    strength: mu, 0 to 1000 (`polydec train strength` finds it); head: 0 (all tokens) to 1.
 
     Exact: the law is the definition; a pure function of two rows.
     Reduces to: the first law at strength 0, and where both laws are the same. Raises ValueError outside the ranges.
@@ -49,7 +49,7 @@ def direction(first_V: Tensor, other_V: Tensor, head: float = 0.0) -> Tensor:
     return torch.where(within(d_V, first_V, head) > NEG_INF, d_V, 0.0)
 
 
-def calibrated(rows: Sequence[tuple[Tensor, Tensor, int]], head: float = 0.1) -> float:
+def calibrated(rows: Iterable[tuple[Tensor, Tensor, int]], head: float = 0.1) -> float:
     """The strength that makes given tokens likeliest, found by one Gauss-Newton step from 0, at least 0. rows: at each position
     of a calibration text the rows of the first law and of the other, and the token that stands there.
 

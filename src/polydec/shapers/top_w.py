@@ -62,7 +62,7 @@ class TopW:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         token_M = self._pooled(logw_V)
         logp_M = normalise(logw_V.double())[token_M]
-        kept_M = self._kept(logp_M, self._near(token_M.tolist()))
+        kept_M = self._kept(logp_M, self._directions(token_M.tolist()))
         out_V = torch.full_like(logw_V, NEG_INF)
         out_V[token_M[kept_M]] = logw_V[token_M[kept_M]]
         return out_V
@@ -74,19 +74,19 @@ class TopW:
         token_N = ((logw_V >= edge) & (logw_V > NEG_INF)).nonzero()[:, 0]
         return token_N[logw_V[token_N].sort(descending=True, stable=True).indices][:size]
 
-    def _near(self, tokens: Sequence[int]) -> Tensor:
-        """Cosines of all pairs (MM)."""
+    def _directions(self, tokens: Sequence[int]) -> Tensor:
         if self.geometry is None:
             raise ValueError(NO_TABLE)
-        where_MH = self.geometry.directions(tokens)
-        return where_MH @ where_MH.T
+        return self.geometry.directions(tokens)
 
-    def _kept(self, logp_M: Tensor, near_MM: Tensor) -> Tensor:
+    def _kept(self, logp_M: Tensor, where_MH: Tensor) -> Tensor:
         """Which of the pool stay."""
         p_M, prior_M = logp_M.exp(), self.entropy * logp_M.clamp(min=-27.631)        # the logarithm of 1e-12
         kept_M = p_M.cumsum(0) - p_M < FIRST * p_M.sum()
         for _ in range(ROUNDS):
-            far_M = torch.where(kept_M, 0.0, 1.0 - near_MM[:, kept_M].amax(1))
+            far_M = torch.zeros_like(p_M)
+            if self.scale and not kept_M.all():
+                far_M[~kept_M] = 1.0 - (where_MH[~kept_M] @ where_MH[kept_M].T).amax(1)
             worth_M = prior_M - self.scale * far_M
             order_M = worth_M.sort(descending=True, stable=True).indices
             mass_M = p_M[order_M].cumsum(0)

@@ -1,0 +1,91 @@
+"""Objects that hold the properties that a schema names, and no others where it does not speak of others.
+
+A schema that only names properties allows any others beside them, by the standard. Hardly anybody means that, and a small model
+makes up properties without end. So they are left out, unless `additionalProperties` says that there may be some.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Schema = Any
+
+ONE, LIST = ("items", "additionalProperties"), ("anyOf", "prefixItems")
+EACH = ("properties", "patternProperties", "$defs", "definitions")
+"""Where fewer values of a part are fewer values of the whole. In `oneOf` and `not` they may be others, and what is added up in
+`allOf` must not be closed one by one."""
+
+SPEAKS_OF_OTHERS = frozenset({
+    "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties", "dependencies",
+    "dependentRequired", "dependentSchemas", "$ref", "allOf", "anyOf", "oneOf", "not", "if"})
+"""Keys beside `properties` by which there may be properties with other names."""
+
+
+def closed(schema: Mapping[str, Any], follow: Callable[[str], Schema | None]) -> Mapping[str, Any]:
+    """A schema that allows nothing that `schema` does not, and none of the properties that nobody speaks of.
+
+    follow: what a reference points to, None where that is not plain: then the schema is left as it is.
+    """
+    targets = {ref: follow(ref) for ref in _references(schema)}
+    if any(there is None for there in targets.values()):
+        return schema
+    kept, waiting = set[int](), list(_others(schema))
+    while waiting:                                # what is referred to from where nothing may be closed stays open as well
+        for ref in _references(waiting.pop()):
+            if id(targets[ref]) not in kept:
+                kept.add(id(targets[ref]))
+                waiting.append(targets[ref])
+    return _Closed(frozenset(kept)).one(schema)
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """kept: the parts that are left as they are, by identity."""
+    kept: frozenset[int]
+
+    def one(self, schema: Schema) -> Schema:
+        if not isinstance(schema, Mapping) or id(schema) in self.kept:
+            return schema
+        out = dict(schema)
+        for key, value in schema.items():
+            if key in ONE:
+                out[key] = self.one(value)
+            elif key in LIST and isinstance(value, list):
+                out[key] = [self.one(x) for x in value] if key == "prefixItems" or "properties" not in schema else value
+            elif key in EACH and isinstance(value, Mapping):
+                out[key] = {name: self.one(x) for name, x in value.items()}
+        known, needed = schema.get("properties"), schema.get("required", [])
+        if isinstance(known, Mapping) and known and not SPEAKS_OF_OTHERS & set(schema) and isinstance(needed, list) and all(
+                name in known for name in needed):
+            out["additionalProperties"] = False
+        return out
+
+
+def _others(schema: Schema) -> Iterator[Schema]:
+    """The parts of a schema that `_Closed` does not look into."""
+    if isinstance(schema, list):
+        for x in schema:
+            yield from _others(x)
+    elif isinstance(schema, Mapping):
+        for key, value in schema.items():
+            if key in EACH and isinstance(value, Mapping):
+                for x in value.values():
+                    yield from _others(x)
+            elif key in ONE or key == "prefixItems" or (key == "anyOf" and "properties" not in schema):
+                yield from _others(value)
+            elif key != "$ref":
+                yield value
+
+
+def _references(value: Any) -> Iterator[str]:
+    """All that is referred to, anywhere."""
+    if isinstance(value, list):
+        for x in value:
+            yield from _references(x)
+    elif isinstance(value, Mapping):
+        for key, x in value.items():
+            if key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(x, str):
+                yield x
+            else:
+                yield from _references(x)

@@ -1,0 +1,48 @@
+"""Objects are closed where a schema names properties and speaks of no others; what must stay open does."""
+import json
+
+import jsonschema
+import pytest
+from test_narrow import VOCAB, accepts
+
+from polydec.constraints.json_schema import JsonSchema
+
+A = {"type": "object", "properties": {"a": {"type": "integer"}}}
+B = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
+VALUES = [{}, {"a": 1}, {"a": 1, "c": 2}, {"b": 1}, {"a": 1, "b": 1}, {"a": {"a": 1}}, {"a": {"a": 1, "c": 2}}, [{"a": 1}],
+          [{"a": 1, "c": 2}], {"a": "x"}, {"c": 1}, 3]
+
+
+def allowed(schema):
+    language = JsonSchema.of(schema).language(VOCAB, VOCAB.eos)
+    valid = jsonschema.Draft202012Validator(schema).is_valid
+    found = [value for value in VALUES if accepts(language, value)]
+    assert all(map(valid, found)), [value for value in found if not valid(value)]
+    return found
+
+
+@pytest.mark.parametrize(("schema", "shut_out"), [
+    (A, {"a": 1, "c": 2}), ({"properties": {"a": A}}, {"a": {"a": 1, "c": 2}}),
+    ({"type": "array", "items": A}, [{"a": 1, "c": 2}]),
+    ({"anyOf": [A, {"type": "integer"}]}, {"a": 1, "c": 2}),
+    ({"$ref": "#/$defs/x", "$defs": {"x": A}}, {"a": 1, "c": 2})], ids=json.dumps)
+def test_what_nobody_speaks_of_is_left_out(schema, shut_out):
+    found = allowed(schema)
+    assert shut_out not in found and jsonschema.Draft202012Validator(schema).is_valid(shut_out)
+    assert [value for value in found if value not in ({}, [], 3)], "what is named stays"
+
+
+@pytest.mark.parametrize(("schema", "kept"), [
+    ({**A, "additionalProperties": True}, {"a": 1, "c": 2}), ({"type": "object"}, {"c": 1}),
+    ({**A, "required": ["a", "c"]}, {"a": 1, "c": 2}), ({"allOf": [A, B]}, {"a": 1, "b": 1}),
+    ({"allOf": [{"$ref": "#/$defs/a"}, B], "$defs": {"a": A}}, {"a": 1, "b": 1}),
+    ({**A, "anyOf": [B, {"required": ["c"]}]}, {"a": 1, "b": 1}),
+    ({**A, "required": ["a"], "minProperties": 2}, {"a": 1, "c": 2})], ids=json.dumps)
+def test_what_somebody_may_mean_stays(schema, kept):
+    assert kept in allowed(schema)
+
+
+def test_a_part_of_one_of_stays_open_or_it_would_let_others_in():
+    schema = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+              "$defs": {"a": {**A, "required": ["a"]}, "b": B}}
+    assert {"a": 1, "b": 1} not in allowed(schema), "both allow it"
