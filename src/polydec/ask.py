@@ -167,7 +167,7 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     if steered is not None:
         check_together(model, card, law, steered.card)
     laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
-    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language)
+    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language, point.lm.network.context)
     decoder = build.decoder(measure or (lambda: model.costs))
     if request.prompt_logprobs is not None:
         if family != "ar":
@@ -200,6 +200,7 @@ class Build:
     artefacts: tuple[Any, ...]
     memory: dict[str, Any]
     language: Language[Any] | None = None
+    context: int | None = None
 
     def decoder(self, measure: Callable[[], Costs]) -> Decoder:
         asked: list[bool] = []
@@ -213,7 +214,7 @@ class Build:
 
     def _build(self, measure: Callable[[], Costs]) -> Decoder:
         kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers,
-                  language=self.language)
+                  language=self.language, context=self.context)
         return registry.build(self.method, kit, self.options)[0]
 
 

@@ -47,7 +47,7 @@ class Kit:
     passes, called when a recipe first asks for them; memory: what a method leaves for its later requests in the same engine;
     shapers: of a masked-diffusion model, which shapes each gap's law by itself; beside: the target behind the second prompt of
     a request, None where it has none; language: the texts that the request allows (the target's law holds no others), None:
-    all."""
+    all; context: tokens that a prompt and its answer may take together, None: it is not known."""
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
@@ -56,6 +56,7 @@ class Kit:
     shapers: tuple[Shaper[Any], ...] = ()
     beside: Target | None = None
     language: Language[Any] | None = None
+    context: int | None = None
 
     @property
     def family(self) -> str:

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from polydec import api
-from polydec.train import problems
+from polydec.train import problems, selfplay
 from polydec.train.data import held_out
 from polydec.train.lm import load_directory
 from polydec.train.prm import PrmSpec, train_prm
-from polydec.train.problems import KINDS, flawed, labels, make, solved
+from polydec.train.problems import KINDS, flawed, labels, make, right_until, solved
 from polydec.train.reasoner import NOT_LEARNED, ReasonerSpec, Rows, number_tokenizer, train_reasoner
+from polydec.train.solutions import Drawn, right
 
 SOME = [(kind, i) for kind in KINDS for i in range(60)]
 
@@ -40,9 +41,9 @@ def test_every_chain_is_arithmetic():
 
 def test_any_way_to_the_goal_is_right():
     problem = problems.Problem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
-    for text, right in (("3*4=12 2\n12*2=24\n=24", (True,) * 3), ("4*2=8 3\n8*3=24\n=24", (True,) * 3),
-                        ("2+3=5 4", (False,)), ("2*3=6 4\n6+4=10\n=10", (True, False, False)), ("2*3=6\n", (False, False))):
-        assert labels(problem, text) == right, text
+    for text, said in (("3*4=12 2\n12*2=24\n=24", (True,) * 3), ("4*2=8 3\n8*3=24\n=24", (True,) * 3),
+                       ("2+3=5 4", (False,)), ("2*3=6 4\n6+4=10\n=10", (True, False, False)), ("2*3=6\n", (False, False))):
+        assert labels(problem, text) == said, text
     assert labels(problem, "2*3=6 4\n6*4=24\n=12") == (True, True, False)
 
 
@@ -68,9 +69,54 @@ def test_rows_say_what_is_learned_and_what_is_judged():
     assert torch.equal(token_BT, rows.batch(4, 6)[0]) and not torch.equal(token_BT, rows.batch(5, 6)[0])
     learned = next_BT[:, :-1] != NOT_LEARNED
     assert torch.equal(next_BT[:, :-1][learned], token_BT[:, 1:][learned]) and 0.2 < learned.float().mean() < 0.6
-    ends = token_BT[right_BT != NOT_LEARNED]
-    assert set(ends.tolist()) <= {tokenizer.token_to_id("<|end|>"), tokenizer.encode("\n", add_special_tokens=False).ids[0]}
-    assert {0, 1} <= set(right_BT.unique().tolist())
+    judged = right_BT != NOT_LEARNED
+    assert judged[:, 1:][learned].all() and {0, 1} <= set(right_BT.unique().tolist())     # what is learned is right
+    assert right_BT[:, 1:][learned].min() == 1
+    asks = tokenizer.token_to_id("<|user|>")
+    for row, said in zip(token_BT.tolist(), right_BT.tolist()):
+        assert all(r == NOT_LEARNED for x, r in zip(row, said) if x == asks)
+
+
+def test_how_far_a_text_is_right():
+    problem = problems.Problem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
+    for text, until in (("3*4=12 2\n12*2=24\n=24", 20), ("3*4=12 2\n", 9), ("3*4=1", 5), ("5", 0), ("3*4=13 2\n12*2=24", 5),
+                        ("2*3=6 4\n6+4=10\n=10", 9), ("2*3=6\n6*4=24", 5), ("2*3=6 4\n6*4=24\n=2", 17),
+                        ("2*3=6 4\n6*4=24\n=24\n", 18), ("", 0)):
+        assert right_until(problem, text) == until, text
+    for kind, i in SOME:
+        problem = make(kind, 0, i)
+        before, wrong = flawed(problem, 0, i)
+        text = "\n".join((*before, wrong))
+        assert right_until(problem, problem.solution) == len(problem.solution)
+        assert len(text) - len(wrong) <= right_until(problem, text + "\n") <= len(text)
+
+
+class Bytes:
+    """Text of a model whose tokens are ASCII; 0 is special."""
+    def decode(self, ids):
+        return "".join(map(chr, filter(None, ids)))
+
+
+def test_every_token_of_a_solution_is_judged():
+    problem = problems.Problem("make", "24 from 2 3 4", ("2*3=6 4", "6*4=24"), "24")
+    said = [ord(c) for c in "2*3=6 4\n6+"]
+    assert right(problem, Bytes(), said, frozenset({0})) == (True,) * 9 + (False,)
+    whole = [ord(c) for c in problem.solution]
+    assert all(right(problem, Bytes(), [*whole, 0], frozenset({0})))
+    assert right(problem, Bytes(), [*whole[:9], 0], frozenset({0})) == (True,) * 9 + (False,)         # an end too early
+    assert right(problem, Bytes(), [*whole[:3], 0, *whole[3:]], frozenset({1}))[3:] == (False,) * 16  # a special token within
+
+
+def test_solutions_of_its_own_stand_for_slips():
+    tokenizer = number_tokenizer()
+    problem = make("chain", 0, 0)
+    drawn = Drawn(problem, (256, 258), (7, 8, 9), (True, False, False))
+    token_BT, next_BT, right_BT = Rows(tokenizer, ReasonerSpec("x", flawed=0.99), [drawn]).batch(0, 4)
+    assert (token_BT[:, :5] == torch.tensor([256, 258, 7, 8, 9])).any() and (next_BT[:, :4] == NOT_LEARNED).any()
+    assert (right_BT[0, 2:5] == torch.tensor([1, 0, 0])).all() and (right_BT[0, :2] == NOT_LEARNED).all()
+    for fields, said in (({"own": -1}, "own is -1: it must be at least 0"), ({"own": 3}, "only a network that is named")):
+        with pytest.raises(ValueError, match=said):
+            ReasonerSpec("x", **fields)
 
 
 def test_both_are_trained_and_used(tmp_path):
@@ -84,6 +130,9 @@ def test_both_are_trained_and_used(tmp_path):
     ids = torch.tensor([[5, 60, 7]])
     small, grew = (load_directory(str(tmp_path / name)) for name in "rg")
     assert torch.allclose(small(ids), grew(ids), atol=0.1)         # both are stored as bytes
+    judging = ReasonerSpec(str(tmp_path / "o"), ("chain",), steps=2, rows=2, width=32, layers=1, own=3,
+                           start=str(tmp_path / "r"))
+    assert train_reasoner(judging)["steps"] == 2 and len(selfplay.read(tmp_path / "o" / "own.jsonl")) == 3
     spec = PrmSpec(str(tmp_path / "p"), str(tmp_path / "r"), ("chain",), each=12, steps=6, inner=8)
     (tmp_path / "p").mkdir()
     lm = api.load(str(tmp_path / "r"))
@@ -93,7 +142,7 @@ def test_both_are_trained_and_used(tmp_path):
                 problem = make("chain", 1, i, held)
                 said = problem.solution if i % 2 else problem.solution.replace("=", "=1", 1)
                 ids = lm.checkpoint.text.chat([{"role": "user", "content": problem.question}])
-                f.write(json.dumps({"prompt_ids": ids, "temperature": 1.0,
+                f.write(json.dumps({"prompt_ids": ids, "temperature": 0.8,
                                     "output_ids": lm.checkpoint.text.encode(said + "<|end|>", special=False)}) + "\n")
     figures = train_prm(spec)
     assert figures["held_out"]["steps"] > 6 and 0 < figures["held_out"]["right"] < 1

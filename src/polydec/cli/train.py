@@ -304,12 +304,14 @@ def reasoner(out: Resumed,
              rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 3e-3,
              muon: Annotated[float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")] = 0.02,
              start: Annotated[str | None, typer.Option(help="directory of a smaller one, to begin with its law")] = None,
+             own: Annotated[int, typer.Option(help="problems of each kind that it solves first: what it reads and judges "
+                                                   "(0: solutions with a slip)")] = 0,
              seed: Seed = 0,
              json_: Json = False) -> None:
     """Train a small model on problems in several steps that are generated and checked; says how long it will take."""
     from polydec.train.reasoner import ReasonerSpec, train_reasoner
     result = train_reasoner(ReasonerSpec(str(out), _names(kinds), steps, rows, width=width, layers=layers, flawed=flawed,
-                                         rate=rate, muon=muon, start=start, seed=seed))
+                                         rate=rate, muon=muon, start=start, own=own, seed=seed))
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
@@ -322,7 +324,7 @@ def prm(out: Kept,
         target: Annotated[str, typer.Option(help="the reasoner: a name like --model's")] = "zoo:reasoner",
         kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
         each: Annotated[int, typer.Option(help="problems of each kind that the target solves")] = 1500,
-        temperature: Annotated[float, typer.Option(help="at which it solves them")] = 1.0,
+        temperature: Annotated[float, typer.Option(help="at which it solves them")] = 0.8,
         steps: Steps = 1500,
         seed: Seed = 0) -> None:
     """Train a process reward model for a reasoner on its own solutions; prints what was measured as one JSON object."""

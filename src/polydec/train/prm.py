@@ -17,15 +17,12 @@ from polydec.models import checkpoint, step_reward
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.step_reward import StepReward
 from polydec.options import above_zero, at_least_one
-from polydec.train import problems, selfplay
+from polydec.train import problems
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import states
-from polydec.train.problems import KINDS, Problem
-from polydec.train.progress import counted, shown
-from polydec.train.selfplay import Mode
-
-LONGEST = 96
-"""Tokens of a solution at most."""
+from polydec.train.problems import KINDS
+from polydec.train.progress import shown
+from polydec.train.solutions import Drawn, draw
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class PrmSpec:
     target: str = "zoo:reasoner"
     kinds: tuple[str, ...] = tuple(KINDS)
     each: int = 1500
-    temperature: float = 1.0
+    temperature: float = 0.8
     inner: int = 64
     steps: int = 1500
     rows: int = 256
@@ -84,9 +81,13 @@ def train_prm(spec: PrmSpec) -> dict[str, Any]:
     shows no states."""
     out, began = Path(spec.out), time.perf_counter()
     point = checkpoint.load(spec.target)
-    drawn = gather(spec, point, held=False)
+
+    def solve(file: str, each: int, held: bool) -> list[Drawn]:
+        return draw(out / file, point, spec.kinds, each, temperature=spec.temperature, seed=spec.seed + 1, held=held)
+
+    drawn = solve("text.jsonl", spec.each, held=False)
     lessons, aside = (learn(point, part) for part in ([d for i, d in enumerate(drawn) if i % 8], drawn[::8]))
-    unseen = learn(point, gather(spec, point, held=True))
+    unseen = learn(point, solve("held.jsonl", max(1, spec.each // 4), held=True))
     head = Head(step_reward.fresh(lessons.state_NH.shape[1], spec.inner, point.lm.vocab, spec.seed))
 
     def loss_of(part: Lessons, some: Tensor | slice = slice(None)) -> Tensor:
@@ -110,41 +111,16 @@ def train_prm(spec: PrmSpec) -> dict[str, Any]:
     return result
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A solution that the target drew."""
-    problem: Problem
-    prompt_ids: tuple[int, ...]
-    output_ids: tuple[int, ...]
-
-
-def gather(spec: PrmSpec, point: Checkpoint, held: bool) -> list[Drawn]:
-    """Solutions, kept in out/text.jsonl (of held-out problems: held.jsonl, a quarter as many)."""
-    path = Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
-    asked = dict[tuple[int, ...], Problem]()
-    for i in range(max(1, spec.each // 4) if held else spec.each):
-        for kind in spec.kinds:
-            problem = problems.make(kind, spec.seed + 1, i, held)
-            asked[point.text.chat([{"role": "user", "content": problem.question}])] = problem
-    with counted(f"prm: {'held-out ' * held}solutions", every=500) as watch:
-        selfplay.collect(path, point.lm, [(p.kind, ids, Mode(spec.temperature, 1.0)) for ids, p in asked.items()],
-                         max_tokens=LONGEST, seed=spec.seed, live=64, watch=watch)
-    return [Drawn(asked[s.prompt_ids], s.prompt_ids, s.output_ids)
-            for s in selfplay.read(path, point.lm.vocab.size) if s.prompt_ids in asked]
-
-
 def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
-    """The states behind every line of these solutions, and the checker's labels. What was cut off in a line has none."""
-    eos, state, right, kind = point.lm.vocab.eos, list[Tensor](), list[bool](), list[str]()
+    """The states behind every line of these solutions, and whether all is right there. What was cut off in a line has none."""
     line_break, = point.text.encode("\n", special=False)
+    closing, state, right, kind = {line_break, *point.lm.vocab.eos}, list[Tensor](), list[bool](), list[str]()
     for d in drawn:
-        said = point.text.decode(d.output_ids)
-        ends = [i for i, x in enumerate(d.output_ids) if x == line_break or x in eos]
+        ends = [i for i, x in enumerate(d.output_ids) if x in closing]
         behind_NH = states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[0][len(d.prompt_ids):]
-        for i, yes in zip(ends, problems.labels(d.problem, said), strict=False):
-            state.append(behind_NH[i])
-            right.append(yes)
-            kind.append(d.problem.kind)
+        state += [behind_NH[i] for i in ends]
+        right += [d.right[i] for i in ends]
+        kind += [d.problem.kind] * len(ends)
     return Lessons(torch.stack(state), torch.tensor(right).float(), tuple(kind))
 
 

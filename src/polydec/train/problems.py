@@ -48,13 +48,36 @@ def make(kind: str, seed: int, number: int, held: bool = False) -> Problem:
 
 def labels(problem: Problem, text: str) -> tuple[bool, ...]:
     """Of each line that a text wrote: whether what stands so far is right and can still be finished."""
-    lines = tuple(text.split("\n"))
-    return tuple(KINDS[problem.kind].open(problem.question, lines[:i + 1]) for i in range(len(lines)))
+    lines = text.split("\n")
+    right, _ = _right(problem, lines)
+    return tuple(i < right for i in range(len(lines)))
+
+
+def right_until(problem: Problem, text: str) -> int:
+    """Of how many characters a text may be the beginning of a right solution, line breaks included."""
+    return _right(problem, text.split("\n"))[1]
 
 
 def solved(problem: Problem, text: str) -> bool:
     """Whether the text is a right solution, every step of it: any one where several are."""
     return text.split("\n")[-1].startswith("=") and all(labels(problem, text))
+
+
+def _right(problem: Problem, lines: Sequence[str]) -> tuple[int, int]:
+    """How many lines are right and can still be finished, and the same in characters, in the middle of a line too."""
+    after, characters = KINDS[problem.kind].after, 0
+    for i, line in enumerate(lines):
+        may_follow = after(problem.question, lines[:i])
+        characters += int(i > 0 and bool(may_follow))        # the line break
+        if line not in may_follow:
+            return i, characters + max((_alike(line, right) for right in may_follow), default=0)
+        characters += len(line)
+    return len(lines), characters
+
+
+def _alike(a: str, b: str) -> int:
+    """How many characters two texts begin with together."""
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
 def flawed(problem: Problem, seed: int, number: int) -> tuple[tuple[str, ...], str]:
@@ -63,17 +86,18 @@ def flawed(problem: Problem, seed: int, number: int) -> tuple[tuple[str, ...], s
     lines = problem.solution.split("\n")
     at = r.randrange(len(lines))
     before = tuple(lines[:at])
-    while kind.open(problem.question, (*before, line := kind.slip(r, problem.question, before, lines[at]))):
+    may_follow = kind.after(problem.question, before)
+    while (line := kind.slip(r, problem.question, before, lines[at])) in may_follow:
         pass
     return before, line
 
 
 @dataclass(frozen=True)
 class Kind:
-    """draw: a problem; open: whether these lines are right and can still be finished; slip: what somebody may write by mistake
-    instead of a line that follows these; most often it is wrong."""
+    """draw: a problem; after: every line that may follow these, which are right, on the way to a solution, none behind the
+    answer; slip: what somebody may write by mistake instead of a line that follows these; most often it is wrong."""
     draw: Callable[[random.Random], Problem]
-    open: Callable[[str, Sequence[str]], bool]
+    after: Callable[[str, Sequence[str]], Sequence[str]]
     slip: Callable[[random.Random, str, Sequence[str], str], str]
 
 
@@ -106,7 +130,7 @@ def _draw_chain(r: random.Random) -> Problem:
     return Problem("chain", question, tuple(steps), str(value))
 
 
-def _open_chain(question: str, lines: Sequence[str]) -> bool:
+def _after_chain(question: str, lines: Sequence[str]) -> Sequence[str]:
     first, *rest = re.findall(r"[+*-]?\d+", question)
     value, right = int(first), list[str]()
     for part in rest:
@@ -115,10 +139,11 @@ def _open_chain(question: str, lines: Sequence[str]) -> bool:
         right.append(f"{value}{part}={after}")
         value = after
     right.append(f"={value}")
-    return list(lines) == right[:len(lines)]
+    return right[len(lines):len(lines) + 1]
 
 
-def _moves(left: Sequence[int]) -> dict[str, tuple[int, ...]]:
+@lru_cache(1 << 14)
+def _moves(left: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
     """Every step from these numbers, as it is written, and what is left after it, the new number first."""
     found = dict[str, tuple[int, ...]]()
     for i, j in permutations(range(len(left)), 2):
@@ -152,16 +177,16 @@ def _draw_make(r: random.Random) -> Problem:
     return Problem("make", f"{goal} from {' '.join(map(str, numbers))}", tuple(steps), str(goal))
 
 
-def _open_make(question: str, lines: Sequence[str]) -> bool:
+def _after_make(question: str, lines: Sequence[str]) -> Sequence[str]:
     goal, *numbers = map(int, re.findall(r"\d+", question))
     left = tuple(numbers)
-    for i, line in enumerate(lines):
-        if len(left) == 1:                        # only the answer can follow
-            return list(lines[i:]) == [f"={goal}"] and left[0] == goal
-        if (after := _moves(left).get(line)) is None:
-            return False
-        left = after
-    return _reaches(tuple(sorted(left)), goal)
+    for line in lines:
+        if line.startswith("="):
+            return ()
+        left = _moves(left)[line]
+    if len(left) == 1:                            # only the answer can follow
+        return (f"={goal}",)
+    return [line for line, then in _moves(left).items() if _reaches(tuple(sorted(then)), goal)]
 
 
 def _slip_make(r: random.Random, question: str, before: Sequence[str], line: str) -> str:
@@ -208,10 +233,10 @@ def _the_order(question: str) -> str:
     return next("".join(p) for p in permutations(names) if all(_fits("".join(p), c) for c in clues))
 
 
-def _open_order(question: str, lines: Sequence[str]) -> bool:
+def _after_order(question: str, lines: Sequence[str]) -> Sequence[str]:
     secret = _the_order(question)
     right = [*(f"{name}={secret.index(name) + 1}" for name in sorted(secret)), "=" + secret]
-    return list(lines) == right[:len(lines)]
+    return right[len(lines):len(lines) + 1]
 
 
 def _slip_order(r: random.Random, question: str, before: Sequence[str], line: str) -> str:
@@ -225,8 +250,8 @@ def _slip_order(r: random.Random, question: str, before: Sequence[str], line: st
 
 
 KINDS: Mapping[str, Kind] = {
-    "chain": Kind(_draw_chain, _open_chain, _slip_digit),
-    "make": Kind(_draw_make, _open_make, _slip_make),
-    "order": Kind(_draw_order, _open_order, _slip_order),
+    "chain": Kind(_draw_chain, _after_chain, _slip_digit),
+    "make": Kind(_draw_make, _after_make, _slip_make),
+    "order": Kind(_draw_order, _after_order, _slip_order),
 }
 """By name, how a kind of problem is drawn and checked."""

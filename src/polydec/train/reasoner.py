@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec import files
+from polydec.models import checkpoint
 from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
@@ -24,6 +26,7 @@ from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, Trunk, save_directory
 from polydec.train.problems import KINDS, LARGEST, Problem
 from polydec.train.progress import shown
+from polydec.train.solutions import Drawn, draw
 from polydec.train.tokens import tokenizer_files, train_tokenizer
 
 NUMBERS = tuple(map(str, range(10, LARGEST + 1)))
@@ -45,7 +48,9 @@ class ReasonerSpec:
     tokens a step, each filled with problems; width, layers: of the network; flawed: the share of problems that are shown with a
     wrong step, which is judged and not learned; judging: weight of the loss of that judgement; seed; rate, muon: the
     highest learning rates of AdamW and, for the layers, of Muon; start: a directory that this wrote, of a network at most as
-    large, whose law the network begins with (see grow.py), None: random weights.
+    large, whose law the network begins with (see grow.py), None: random weights; own: problems of each kind that this one
+    solves first, at temperature 1: its solutions, right or wrong, are then what is judged and not learned, 0: solutions that
+    end with a slip.
     """
     out: str
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -60,8 +65,13 @@ class ReasonerSpec:
     rate: float = 3e-3
     muon: float = 0.02
     start: str | None = None
+    own: int = 0
 
     def __post_init__(self) -> None:
+        if self.own < 0:
+            raise ValueError(f"own is {self.own}: it must be at least 0")
+        if self.own and self.start is None:
+            raise ValueError(f"own is {self.own}: only a network that is named by start can draw solutions")
         at_least_one(self, "steps", "rows", "layers")
         if not 96 <= self.length <= CONTEXT:
             raise ValueError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
@@ -76,7 +86,7 @@ class ReasonerSpec:
 
 
 class Reasoner(nn.Module):
-    """A network, and what judges the steps that it has read while it learns."""
+    """A network, and what judges, while it learns, whether all is right that it has read of a solution."""
     def __init__(self, network: Llama, seed: int) -> None:
         super().__init__()
         self.network = network
@@ -87,7 +97,7 @@ class Reasoner(nn.Module):
             self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), out)
 
     def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
-        """Nats a learned token, and `judging` times nats a judged step."""
+        """Nats a learned token, and `judging` times nats a judged one."""
         state_BTH = states(self.network.model, token_BT)
         logits = self.network.logits(self.network.model.norm(state_BTH))
         wrote = F.cross_entropy(logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED)
@@ -114,7 +124,10 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     tokenizer = number_tokenizer()
     shape = Shape(VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT)
     network = Llama(shape, seed=spec.seed) if spec.start is None else grown(load_directory(spec.start), shape, spec.seed)
-    learner, rows = Reasoner(network, spec.seed), Rows(tokenizer, spec)
+    own = list[Drawn]()
+    if spec.own and spec.start is not None:
+        own = draw(out / "own.jsonl", checkpoint.load(spec.start), spec.kinds, spec.own, temperature=1.0, seed=spec.seed)
+    learner, rows = Reasoner(network, spec.seed), Rows(tokenizer, spec, own)
     apart = rows.batch(-1, 4 * spec.rows)
 
     bf16 = bf16_is_faster()
@@ -138,13 +151,14 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
 
 
 class Rows:
-    """Batches of problems as the chat template writes them, one behind the other until a row is full."""
-    def __init__(self, tokenizer: Tokenizer, spec: ReasonerSpec) -> None:
-        self._tokenizer, self._spec = tokenizer, spec
+    """Batches of problems as the chat template writes them, one behind the other until a row is full. own: solutions to be
+    judged, none: solutions that end with a slip."""
+    def __init__(self, tokenizer: Tokenizer, spec: ReasonerSpec, own: Sequence[Drawn] = ()) -> None:
+        self._tokenizer, self._spec, self._own = tokenizer, spec, own
 
     def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens [rows, length]; what each should be followed by; where a line ends, whether all is right so far (1 or 0);
-        elsewhere NOT_LEARNED. A function of the step alone; step -1 is set aside."""
+        """Tokens [rows, length]; what each should be followed by; of each token of a solution, whether all up to it may begin a
+        right one (1 or 0); elsewhere NOT_LEARNED. A function of the step alone; step -1 is set aside."""
         some = [self._row(step, i) for i in range(rows)]
         tokens, goals, rights = (torch.tensor([row[part] for row in some]) for part in range(3))
         return tokens, goals, rights
@@ -155,24 +169,37 @@ class Rows:
         for some, wrote, right in self._problems(random.Random(f"{self._spec.seed} {step} {row}")):
             tokens += some
             learned += [wrote] * len(some)
-            rights += [*[NOT_LEARNED] * (len(some) - 1), right]
+            rights += right or [NOT_LEARNED] * len(some)
             if len(tokens) > length:
                 break
         goals = [t if yes else NOT_LEARNED for t, yes in zip(tokens, learned, strict=True)]
         return tokens[:length], goals[1:length + 1], rights[:length]
 
-    def _problems(self, r: random.Random) -> Iterator[tuple[Sequence[int], bool, int]]:
-        """Pieces of problems without end: tokens, whether they are learned, and whether all is right behind the last."""
+    def _problems(self, r: random.Random) -> Iterator[tuple[Sequence[int], bool, Sequence[int]]]:
+        """Pieces of problems without end: tokens, whether they are learned, and of each whether all is right up to it, nothing
+        where that is not asked."""
         while True:
+            is_flawed = r.random() < self._spec.flawed
+            if is_flawed and self._own:
+                drawn = r.choice(self._own)
+                yield drawn.prompt_ids, False, ()
+                yield drawn.output_ids, False, [int(yes) for yes in drawn.right]
+                continue
             problem = problems.make(r.choice(self._spec.kinds), self._spec.seed, r.getrandbits(60))
-            yield self._ids(asked(problem.question)), False, NOT_LEARNED
+            yield self._ids(asked(problem.question)), False, ()
             lines, wrong = problem.solution.split("\n"), ""
-            if r.random() < self._spec.flawed:
+            if is_flawed:
                 before, wrong = problems.flawed(problem, self._spec.seed, 0)
                 lines = [*before, wrong]
-            for line in lines:
-                end = END if line.startswith("=") else "\n"
-                yield self._ids(line + end), line is not wrong, int(line is not wrong)
+            for i, line in enumerate(lines):
+                said = self._ids(line + (END if line.startswith("=") else "\n"))
+                if line is not wrong:
+                    yield said, True, [1] * len(said)
+                else:
+                    text = "\n".join(lines[:i + 1])
+                    start, until = len(text) - len(line), problems.right_until(problem, text)
+                    ends = accumulate(len(self._tokenizer.decode([x], skip_special_tokens=False)) for x in said)
+                    yield said, False, [int(start + end <= until) for end in ends]
 
     def _ids(self, text: str) -> Sequence[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -95,6 +95,13 @@ class Walk:
             tokens = (*tokens, verdict.bonus)
         return Round(position, draft, scores, verdict, tokens)
 
+    async def given(self, tokens: Sequence[int]) -> Round:
+        """One pass of the target over tokens that somebody else wrote, at least one: as if all had been drafted and accepted,
+        whatever the law says of them."""
+        position, draft = self.position, Draft.chain(self.root, tokens[:-1])
+        scores = await self._session.score(draft, self._want)
+        return Round(position, draft, scores, Verdict(tuple(range(1, len(tokens))), tokens[-1]), tuple(tokens))
+
     def take(self, round: Round, count: int | None = None) -> None:
         """The first `count` tokens of the round stand (None: all of them)."""
         tokens = round.tokens if count is None else round.tokens[:count]

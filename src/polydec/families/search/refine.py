@@ -1,0 +1,195 @@
+"""Propose, let a reward judge, show the model its best answer, propose again."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.families.ar.walk import Method, Walk
+from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.search.protocols import Reward
+from polydec.families.search.rollouts import streams_of
+from polydec.families.search.stats import SearchStats
+from polydec.options import at_least_one
+
+SCORE = "{score}"
+"""What a feedback's text has where the reward's value is to stand."""
+
+
+@dataclass(frozen=True)
+class Refine:
+    """Draws `proposals` answers side by side and asks the reward of each. Then, round after round, the model is shown its best
+    answer behind the prompt, with `feedback`, draws as many new ones behind that, and the reward is asked of those that it has
+    not seen. The best of all is the answer.
+
+    A proposal is judged as an answer to the request's own prompt, behind which it is read once more; its log-probabilities are
+    those behind that prompt. One that was cut at a limit in a later round is dropped; in the first round its value is 0. Where
+    `patience` rounds in a row found nothing better, the next best answer is shown, and so on in turns. What is shown takes half
+    of the room behind the prompt at most: of a longer answer the beginning.
+
+    rounds, proposals: 1 to 64; feedback: text behind the answer that is shown, "{score}" in it becomes the value, two digits;
+    enough: a value, 0 to 1, at which no further round is begun; patience: at least 1; context: tokens that a prompt and all
+    behind it may take, None: there is room for twice an answer. Rules that look at the prompt (penalties) see what is shown as
+    a part of it.
+
+    The paper's prompts are not known to us: this one shows the best answer, and never the worst.
+
+    Exact: approximate: the reward chooses among draws from several laws.
+    Reduces to: best of n at one round, draw for draw.
+    Source: Chakraborty et al., "Review, refine, repeat: understanding iterative decoding of AI agents with dynamic evaluation
+    and selection" (2025).
+    """
+    method: Method
+    reward: Reward
+    rounds: int = 4
+    proposals: int = 2
+    feedback: str = ""
+    enough: float = 1.0
+    patience: int = 2
+    context: int | None = None
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        for name, value in (("rounds", self.rounds), ("proposals", self.proposals)):
+            if not 1 <= value <= 64:
+                raise ValueError(f"{name} is {value}: it must lie in 1 to 64")
+        at_least_one(self, "patience")
+        if not 0.0 <= self.enough <= 1.0:
+            raise ValueError(f"enough is {self.enough}: it must lie in 0 to 1")
+        self.said(0.5)
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    def said(self, value: float) -> tuple[int, ...]:
+        """The feedback in tokens. Raises ValueError where the vocabulary cannot spell it."""
+        text, words = self.feedback.replace(SCORE, f"{value:.2f}"), self.vocab.words
+        if not text or self.rounds == 1:
+            return ()
+        if words is None:
+            raise ValueError(f"feedback is {self.feedback!r}: this model has no tokenizer to spell it with, so leave it empty")
+        try:
+            return words.encode(text, special=False)
+        except ValueError as why:
+            raise ValueError(f"feedback is {self.feedback!r}: the model's tokenizer cannot spell it ({why})") from None
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Rounds for each choice."""
+        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+            return await _Rounds(self, request, into, answer, root, held).run(rng(answer.choice or 0))
+
+        return await for_each(self.method, request, into, write)
+
+
+class _Rounds:
+    """For one answer. root: stands behind the prompt; held: whatever is open, for whoever closes it."""
+    def __init__(self, plan: Refine, request: Request, into: Transcript, answer: Text, root: Attempt,
+                 held: list[Attempt]) -> None:
+        self._plan, self._request, self._into, self._answer, self._root, self._held = plan, request, into, answer, root, held
+        self._spent, self._seen = SearchStats(), list[Attempt]()
+
+    async def run(self, rng: Rng) -> Result:
+        plan, idle, turn = self._plan, 0, 0
+        await self._first(rng)
+        for t in range(1, plan.rounds):
+            before, order = self._best.value or 0.0, self._ranked
+            if before >= plan.enough:
+                break
+            shown = self._shown(order[turn % len(order)])
+            if len(shown) >= self._room:
+                break                             # nothing could be written behind it
+            await self._again(shown, [rng.at("round", t, i) for i in range(plan.proposals)])
+            better = (self._best.value or 0.0) > before
+            idle = 0 if better else idle + 1
+            turn = 0 if better else turn + (idle % plan.patience == 0)
+        best = self._best.text
+        best.score = self._best.value
+        self._answer.follow(best)
+        return self._answer.result(self._spent)
+
+    @property
+    def _room(self) -> int:
+        """Tokens that may stand behind the prompt, what is shown included."""
+        whole = self._plan.context
+        most = self._request.max_tokens
+        return 2 * most if whole is None else whole - len(self._request.prompt)
+
+    @property
+    def _ranked(self) -> list[Attempt]:
+        """All that were seen, the best first, of equal ones the earlier."""
+        return sorted(self._seen, key=lambda a: -(a.value or 0.0))
+
+    @property
+    def _best(self) -> Attempt:
+        return self._ranked[0]
+
+    async def _first(self, rng: Rng) -> None:
+        """Proposals behind the prompt alone."""
+        drawn = self._forks(self._root)
+        await gather(*(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True)))
+        self._answer.edit(Edit())                 # the clock of decoding starts
+        await gather(*(a.judge(self._plan.reward) for a in drawn))
+        self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
+        for a in drawn:
+            a.value = 0.0 if a.text.finish_reason == "length" else a.value
+            a.close()
+            self._keep(a)
+
+    async def _again(self, shown: tuple[int, ...], streams: Sequence[Rng]) -> None:
+        """Proposals behind the prompt and what is shown; what is new among them is judged."""
+        prompt = (*self._request.prompt, *shown)
+        start = Attempt(await Walk.open(self._plan.method, prompt, whole=True), self._into.hypothesis(), None)
+        self._held.append(start)
+        drawn = self._forks(start)
+        start.close()
+        limit = min(self._request.max_tokens, self._room - len(shown))
+        for a in drawn:
+            a.text.limit = limit
+        await gather(*(a.go_on(s) for a, s in zip(drawn, streams, strict=True)))
+        spent = side_by_side([a.spent for a in drawn])
+        self._spent = self._spent.plus(replace(spent, scored=spent.scored + len(prompt) - 1))
+        known = {tuple(a.text.tokens) for a in self._seen}
+        new = dict.fromkeys(tuple(a.text.tokens) for a in drawn if a.text.finish_reason == "stop")
+        for a in drawn:
+            a.close()
+        await self._judge([tokens for tokens in new if tokens not in known])
+
+    async def _judge(self, texts: Sequence[tuple[int, ...]]) -> None:
+        """Read texts as answers to the prompt, and ask the reward of them."""
+        read = [self._root.fork(self._answer.choice or 0) for _ in texts]
+        self._held += read
+        await gather(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
+        await gather(*(a.judge(self._plan.reward) for a in read))
+        spent = side_by_side([a.spent for a in read])
+        self._spent = self._spent.plus(replace(spent, ended=0, written=0))        # they were written before
+        for a in read:
+            a.close()
+            if a.ended:
+                self._keep(a)
+
+    def _forks(self, start: Attempt) -> list[Attempt]:
+        drawn = [start.fork(self._answer.choice or 0) for _ in range(self._plan.proposals)]
+        self._held += drawn
+        return drawn
+
+    def _keep(self, attempt: Attempt) -> None:
+        if tuple(attempt.text.tokens) not in {tuple(a.text.tokens) for a in self._seen}:
+            self._seen.append(attempt)
+
+    def _shown(self, attempt: Attempt) -> tuple[int, ...]:
+        """What stands behind the prompt: an answer without what ended it, and the feedback."""
+        tokens, ends = attempt.text.tokens, attempt.text.ends
+        feedback = self._plan.said(attempt.value or 0.0)
+        text = tuple(tokens[:-1] if tokens[-1] in ends else tokens)
+        return (*text[:max(0, self._room // 2 - len(feedback))], *feedback)

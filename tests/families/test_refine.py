@@ -1,0 +1,109 @@
+"""Rounds of proposals that are judged and shown: what they reduce to, what is shown, and when they end."""
+from dataclasses import dataclass
+
+import pytest
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.search.best_of import BestOf
+from polydec.families.search.refine import Refine
+from polydec.families.search.rollouts import Rollouts
+from polydec.policies.fixed import Fixed
+from polydec.testing.examples import artefacts
+from polydec.testing.toy import toy
+from polydec.verifiers.match import Match
+
+PROMPT = (0, 1, 0)
+
+
+def plain(target):
+    return Speculative(target, Nothing(), Match(), Fixed(0))
+
+
+def reward(target):
+    return artefacts(target.vocab)[[a.kind for a in artefacts(target.vocab)].index("prm")]
+
+
+@dataclass(frozen=True)
+class Always:
+    """Says the same of everything."""
+    value: float
+
+    def chance(self, hidden_H):
+        return self.value
+
+
+def answer(decoder, seed, most=6, **fields):
+    return run([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
+
+
+def test_one_round_is_best_of_n():
+    for seed in range(8):
+        target = toy(seed, 5, sharp=0.5)
+        best = Rollouts(plain(target), BestOf(), 3, 3, reward(target))
+        some = Refine(plain(target), reward(target), 1, 3)
+        a, b = (answer(d, seed, logprobs=1) for d in (best, some))
+        if b.finish_reason == "stop":             # best of n looks at cut texts only where none has ended
+            assert a.token_ids == b.token_ids and a.logprobs == b.logprobs
+
+
+def test_a_reward_that_never_changes_gives_the_first_draw():
+    for seed in range(12):
+        target = toy(seed, 4, sharp=0.5)
+        first, some = answer(plain(target), seed), answer(Refine(plain(target), Always(0.5), 3, 2), seed)
+        if first.finish_reason == "stop":
+            assert some.token_ids == first.token_ids
+
+
+def test_more_rounds_are_never_worse_and_draw_the_same_first():
+    better = 0
+    for seed in range(12):
+        target = toy(seed, 6, sharp=0.3)
+        scores = [answer(Refine(plain(target), reward(target), t, 1), seed).score for t in (1, 2, 4)]
+        assert scores == sorted(scores)
+        better += scores[2] > scores[0]
+    assert better >= 3
+
+
+def test_what_is_good_enough_ends_the_rounds():
+    target = toy(3, 4, sharp=0.5)
+    for value, enough, rounds in ((0.5, 0.5, 1), (0.5, 0.6, 3)):
+        some = Refine(plain(target), Always(value), 3, 2, enough=enough)
+        written = answer(some, 0).stats.written
+        one = answer(Refine(plain(target), Always(value), 1, 2), 0).stats.written
+        assert (written == one) == (rounds == 1)
+
+
+def test_the_best_answer_and_the_feedback_are_shown(monkeypatch):
+    target, shown = toy(1, 5, sharp=0.5), []
+    opened = type(target).open
+    monkeypatch.setattr(type(target), "open", lambda self, prompt: (shown.append(tuple(prompt)), opened(self, prompt))[1])
+    result = answer(Refine(plain(target), reward(target), 2, 1, feedback="ba"), 4)
+    first = answer(plain(target), 4)
+    ends = target.vocab.eos
+    text = tuple(x for x in first.token_ids if x not in ends)
+    assert shown[1] == (*PROMPT, *text, 1, 0) and result.score is not None
+    shown.clear()
+    answer(Refine(plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 6), 4)
+    assert shown[1] == (*PROMPT, *text[:1], 1, 0)                  # three of the six that there is room for
+    shown.clear()
+    answer(Refine(plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 2), 4, most=2)
+    assert shown == [PROMPT]                                       # no room to write anything behind it
+
+
+def test_answers_that_were_seen_are_not_judged_again():
+    target = toy(2, 2, sharp=6.0)                 # it hardly ever says another thing
+    stats = answer(Refine(plain(target), reward(target), 8, 4), 1).stats
+    assert 4 <= stats.judged < 12
+
+
+def test_bad_fields():
+    target = toy(0, 3)
+    for fields, said in (({"rounds": 0}, "rounds is 0: it must lie in 1 to 64"), ({"proposals": 65}, "proposals is 65"),
+                         ({"enough": 1.5}, "enough is 1.5: it must lie in 0 to 1"), ({"patience": 0}, "patience is 0"),
+                         ({"feedback": "xyz"}, "feedback is 'xyz': the model's tokenizer cannot spell it")):
+        with pytest.raises(ValueError, match=said):
+            Refine(plain(target), Always(0.5), **fields)
