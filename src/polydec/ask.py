@@ -248,6 +248,8 @@ def _shaped(model: LM, law: Target, card: Card, sampling: Sampling, request: Req
     target = Shaped(law, *shapers) if shapers else law
     if draft is None or (not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens):
         return target, None, ()                   # one that may help, and has no room for this text, is left out
+    if family_of(draft) != "ar":                  # the laws of its gaps only choose what is proposed
+        return target, draft, ()
     if ANY_DRAFT in card.needs:
         shapers = build_shapers(sampling.anywhere(), order=order, eos=draft.vocab.eos, seed=request.seed, choice=0,
                                 words=draft.vocab.words, geometry=draft.geometry)

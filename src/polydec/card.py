@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polydec.core.types import Exactness
-from polydec.kit import ANY_DRAFT, DRAFT, Need
+from polydec.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Need
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ class Card:
     @property
     def needs_draft(self) -> bool:
         """Whether it decodes with a draft model."""
-        return DRAFT in self.needs or ANY_DRAFT in self.needs
+        return any(need in self.needs for need in (DRAFT, ANY_DRAFT, MASKED_DRAFT))

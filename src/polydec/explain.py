@@ -8,7 +8,7 @@ from typing import Any
 from polydec.ask import Ask, Plan, plan, room
 from polydec.constraints.everything import Everything
 from polydec.core.types import Exactness
-from polydec.kit import ANY_DRAFT, DRAFT, family_of
+from polydec.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, family_of
 from polydec.loaded import LM
 from polydec.models.costs import Costs
 from polydec.options import as_text
@@ -93,7 +93,7 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
     if model.draft is not None:
         draft = model.draft
         needs = (*made.card.needs, *(() if made.steering is None else made.steering.card.needs))
-        says = "read by what needs it below" if DRAFT in needs or ANY_DRAFT in needs else (
+        says = "read by what needs it below" if {DRAFT, ANY_DRAFT, MASKED_DRAFT} & {*needs} else (
             "nothing below needs it; a method that chooses for itself, such as auto, may draft with it")
         yield Part("draft", draft.name, says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one", {})
 

@@ -68,6 +68,11 @@ class Kit:
         """The model, where it is a masked-diffusion one (a recipe of that family is built for no other)."""
         return cast(Any, self.target)
 
+    @property
+    def masked_draft(self) -> Denoiser:
+        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is built for no other)."""
+        return cast(Any, self.draft)
+
     @cached_property
     def costs(self) -> Costs:
         """What passes cost on this machine."""
@@ -108,8 +113,9 @@ class Kit:
         raise wrong or ValueError(f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one")
 
     def without_foreign_draft(self) -> Kit:
-        """The kit for a method that needs no draft: one of another vocabulary is there for other methods."""
-        if self.draft is None or self.target.vocab.same(self.draft.vocab):
+        """The kit for a method that needs no draft: one of another vocabulary, or that fills canvases, is there for other
+        methods."""
+        if self.draft is None or (self.target.vocab.same(self.draft.vocab) and family_of(self.draft) == "ar"):
             return self
         return replace(self, draft=None)
 
@@ -136,8 +142,25 @@ class Draft:
         if kit.draft is None:
             raise ValueError(f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
                              "(`polydec methods` lists them)")
+        if family_of(kit.draft) != "ar":
+            raise ValueError(f"method {method} needs a draft model that continues texts, and this one is a masked-diffusion "
+                             "model: name another (--draft), or take diffuspec")
         if self.same_tokenizer:
             kit.target.vocab.require_same(kit.draft.vocab, "the draft")
+
+
+@dataclass(frozen=True)
+class MaskedDraft:
+    """A draft model that fills canvases, of the target's vocabulary."""
+    @property
+    def name(self) -> str:
+        return "masked-diffusion draft"
+
+    def check(self, kit: Kit, method: str) -> None:
+        if kit.draft is None or family_of(kit.draft) != "diffusion":
+            raise ValueError(f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
+                             "(--draft)")
+        kit.target.vocab.require_same(kit.draft.vocab, "the draft")
 
 
 @dataclass(frozen=True)
@@ -220,7 +243,7 @@ class Trained:
         kit.need(self.kind, self.which)
 
 
-DRAFT, ANY_DRAFT = Draft(), Draft(same_tokenizer=False)
+DRAFT, ANY_DRAFT, MASKED_DRAFT = Draft(), Draft(same_tokenizer=False), MaskedDraft()
 LAYERS, DRAFT_LAYERS = Layers(), Layers(of_draft=True)
 STATES = States()
 SECOND_PROMPT = SecondPrompt()

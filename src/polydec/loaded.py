@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 import torch
 
 from polydec import edge, registry
-from polydec.kit import Artefact, Kit, family_of
+from polydec.kit import Artefact, Kit
 from polydec.models import artefacts, checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.costs import Costs
-from polydec.options import shown
 from polydec.shapers.sampling import Sampling
 
 TORCH_THREADS = torch.get_num_threads()
@@ -161,8 +160,6 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
         draft = zoo.default_draft(name)
     draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it
     small = None if draft is None else checkpoint.load_draft(draft, dtype=dtype, device=device, threads=threads)
-    if small is not None and family_of(small.lm) == "diffusion":
-        raise ValueError(f"draft is {shown(draft)}: it is a masked-diffusion model, which cannot draft for {shown(name)}")
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
     found = tuple(artefacts.bound(artefacts.read(p), model.lm) for p in paths)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from polydec import Engine, load
-from polydec.train.diffusion import DiffusionSpec, Rows, block_loss, block_sight, masked_loss, train_diffusion
+from polydec.train.diffusion import DiffusionSpec, Rows, begun, block_loss, block_sight, masked_loss, train_diffusion
 from polydec.train.dparallel import DParallelSpec, certain_loss, train_dparallel
 from polydec.train.filter import FilterSpec, train_filter
 from polydec.train.network import Llama, Shape, bidirectional
-from polydec.train.tasks import TASKS, make, right
+from polydec.train.tasks import LONG, TASKS, make, right
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +116,35 @@ def test_questions_are_never_masked(monkeypatch):
 def test_tasks_are_right(name):
     for i in range(50):
         task = make(name, 3, i)
-        assert task == make(name, 3, i) != make(name, 3, i, held=True) and right(name, task.question, task.answer)
-        assert not right(name, task.question, task.answer[:-1]) and not right(name, task.question, task.answer + "1")
-    assert len({make(name, s, 0) for s in range(20)}) > 10
+        assert task == make(name, 3, i) and right(name, task.question, task.answer)
+        assert right(name, task.question, task.answer[:-1]) == (name in LONG)         # whose beginnings are right, too
+        assert not right(name, task.question, task.answer[:30] + "x") and not right(name, task.question, "")
+    assert {make(name, 3, i) for i in range(20)} != {make(name, 3, i, held=True) for i in range(20)}
+    assert len({make(name, s, 0) for s in range(20)}) > 6
+
+
+def test_replacing_needs_exactly_one_place():
+    for answer, good in (("743216", True), ("543276", True), ("543216", False), ("773216", False), ("74321", False),
+                         ("743217", False), ("943216", False)):
+        assert right("replace", "replace: 543216 7", answer) == good
+
+
+def test_every_other_step_has_long_rows_of_tasks_that_go_on(tmp_path):
+    spec = DiffusionSpec(str(tmp_path), ("copy", "table"), rows=8, long=120, width=32, layers=1)
+    rows, lengths = Rows(begun(spec).tokenizer, spec), []
+    for step in range(12):
+        token_BT, answer_BT = rows.batch(step)
+        ends = (token_BT == 1).sum(1)
+        if step % 2:                              # the end of the question alone: the answer goes on to the end of the row
+            assert len(token_BT) == 8 * 36 // token_BT.shape[1] and (ends == 1).all() and answer_BT[:, -1].all()
+            lengths.append(token_BT.shape[1])
+        else:
+            assert token_BT.shape[0] == 8 and 28 <= token_BT.shape[1] <= 36 and (ends > 1).all()
+    assert 36 <= min(lengths) < 60 < max(lengths) <= 120
+    with pytest.raises(ValueError, match="long is 120: tasks must have some of same, keep"):
+        DiffusionSpec("", ("copy",), long=120)
+    with pytest.raises(ValueError, match="long is 20: it must be 0, or lie in length"):
+        DiffusionSpec("", ("copy", "same"), long=20)
 
 
 @pytest.mark.parametrize("fields, message", [

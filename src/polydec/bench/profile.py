@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from polydec import edge, files
 from polydec.bench.passes import Passes, table
 from polydec.core.types import Reads
+from polydec.kit import family_of
 from polydec.models.costs import Costs
 from polydec.models.linear import cpu_name, profile_path
 
@@ -77,8 +78,9 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
     target = Passes(lm.network, near)
     rows = table(target, ROWS, share)
     longer = table(Passes(lm.network, far), ROWS, share)
-    draft = {} if lm.draft is None else table(Passes(lm.draft.lm.network, near, want=Reads.ROW), (1, 2, 4), seconds - 2 * share,
-                                              behind=target)
+    draft = dict[int, float]()
+    if lm.draft is not None and family_of(lm.draft.lm) == "ar":
+        draft = table(Passes(lm.draft.lm.network, near, want=Reads.ROW), (1, 2, 4), seconds - 2 * share, behind=target)
     return Profile(near, rows, far, longer, draft, EXTRA_MS, time.strftime("%Y-%m-%d"))
 
 

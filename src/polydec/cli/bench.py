@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from polydec import api, registry
-from polydec.bench import machine, measure
+from polydec.bench import machine, measure, parallelbench
 from polydec.cli import asking, prompts
 from polydec.cli.flags import MOST_CHOICES, Flags, shared
 from polydec.cli.shown import cell, emit, emit_drawn
@@ -24,8 +24,12 @@ NAN = float("nan")
 
 @shared
 def bench(flags: Flags,
-          methods: Annotated[str, typer.Option(help="comma-separated, options after colons (draft-model:depth=3), or `all`")]
-          = "plain,prompt-lookup,token-recycling",
+          methods: Annotated[str | None, typer.Option(
+              help="comma-separated, options after colons (draft-model:depth=3), or `all`; default: "
+                   "plain,prompt-lookup,token-recycling")] = None,
+          suite: Annotated[str | None, typer.Option(help="instead of timing, count right answers at each degree of "
+                                                         "parallelism: parallelbench, parallelbench-digits")] = None,
+          each: Annotated[int, typer.Option(help="of a suite: problems of each task")] = 25,
           data: Annotated[Path | None, typer.Option(help="prompts: JSON lines, or one a line (default: built-in ones)")] = None,
           prompt_tokens: Annotated[int | None, typer.Option(help="of running text: tokens of a prompt")] = None,
           limit: Annotated[int | None, typer.Option(help="use the first prompts only")] = None,
@@ -37,6 +41,12 @@ def bench(flags: Flags,
     if flags.set_ or flags.n != 1 or flags.trace or flags.stop or flags.logprobs is not None:
         raise ValueError("bench does not take --set, --n, --trace, --stop or --logprobs: "
                          "write a method's options after it, as in draft-model:depth=3")
+    if suite is not None:
+        if data is not None or prompt_tokens is not None or limit is not None or flags.max_tokens is not None:
+            raise ValueError("bench --suite does not take --data, --prompt-tokens, --limit or --max-tokens: its problems and "
+                             "lengths are its own")
+        return compare(flags, suite, methods, whole("each", each, 1, 10_000))
+    methods = methods or "plain,prompt-lookup,token-recycling"
     chosen = parse(methods)
     lm = flags.load()
     chosen = [m for m in chosen if methods != "all" or registry.can(m.name, lm.kit())]
@@ -60,6 +70,42 @@ def bench(flags: Flags,
     finally:                                      # also of what was measured before a failure or Ctrl-C
         if any(runs.values()):
             publish(lm, measure.table(lm, runs, tasks), flags)
+
+
+def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
+    """A suite's tasks by several methods: how often the answer is right, passes, closed forms."""
+    some = list(parallelbench.problems(suite, each, flags.seed))
+    lm = flags.load()
+    chosen = parse(methods)[methods.split(",")[0] != "plain":] if methods else parallelbench.default(lm)
+    sampling = flags.sampling(lm)
+    for m in chosen:
+        lm.check(m.name, m.options)
+    scores = list[dict[str, Any]]()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        tasks = list(dict.fromkeys(p.task for p in some))
+        bar = progress.add_task("answering", total=len(tasks) * len(chosen))
+        for task in tasks:
+            for m in chosen:
+                mine = [p for p in some if p.task == task]
+                scores.append(parallelbench.score(lm, m, mine, sampling, flags.seed).row())
+                progress.update(bar, advance=1, description=escape(f"{task}, {printable(m.label)}"))
+    if flags.json_:
+        emit(json.dumps({"model": lm.name, "suite": suite, "temperature": sampling.temperature, "rows": scores}))
+        return
+    emit_drawn(lambda out: show_scores(scores, out))
+
+
+def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
+    """A line for each task and method."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("task", "method", "right", "95 %", "closed form", "as asked", "passes", "tokens/pass"):
+        table.add_column(column, no_wrap=True, justify="left" if column in ("task", "method") else "right")
+    for r in rows:
+        exact = r["closed_form"]
+        table.add_row(cell(r["task"]), cell(r["method"]), f"{r['right']:.1%}", f"{r['low']:.1%}-{r['high']:.1%}",
+                      "-" if exact is None else f"{exact:.1%}", f"{r['strict']:.1%}", f"{r['passes']:.2f}",
+                      f"{r['tokens_per_pass'] or NAN:.2f}")
+    out.print(table)
 
 
 def publish(lm: api.LM, table: list[dict[str, Any]], flags: Flags) -> None:

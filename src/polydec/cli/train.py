@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from polydec.train.tasks import LONG, SHIPPED
+
 app = typer.Typer(help="Train language models and drafts; an interrupted run goes on where it was.", no_args_is_help=True)
 
 # flags that several commands have
@@ -20,6 +22,8 @@ Prompts = Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DA
 Texts = Annotated[Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")]
 Samples = Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")]
 Each = Annotated[int, typer.Option(help="prompts of each kind that the target answers")]
+Tasks = Annotated[str, typer.Option(help="names of train/tasks.py, such as copy,slots,count")]
+SHORT, EVERY = ",".join(SHIPPED), ",".join(SHIPPED + LONG)
 Longest = Annotated[int, typer.Option(help="of an answer")]
 Steps = Annotated[int, typer.Option(help="optimiser steps")]
 Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
@@ -69,12 +73,12 @@ def lm(out: Resumed,
 
 @app.command()
 def diffusion(out: Resumed,
-              tasks: Annotated[str, typer.Option(help="of copy, reverse, sort, slots, fill, shuffle, sums, pick, count, chain")]
-              = "copy,slots,fill,pick,count",
+              tasks: Tasks = EVERY,
               steps: Steps = 4000,
               rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
-              shortest: Annotated[int, typer.Option(help="positions of the shortest rows, task and answer together")] = 27,
-              length: Annotated[int, typer.Option(help="positions of the longest rows, which is the model's context")] = 32,
+              shortest: Annotated[int, typer.Option(help="positions of the shortest rows, task and answer together")] = 28,
+              length: Annotated[int, typer.Option(help="positions of the longest rows")] = 36,
+              long: Annotated[int, typer.Option(help="positions of the longest rows of tasks that go on (0: as others)")] = 0,
               width: Annotated[int, typer.Option(help="of the network")] = 128,
               layers: Annotated[int, typer.Option(help="of the network")] = 4,
               rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
@@ -88,8 +92,8 @@ def diffusion(out: Resumed,
               json_: Json = False) -> None:
     """Train a small masked-diffusion model on tasks that are generated; says how long it will take."""
     from polydec.train.diffusion import DiffusionSpec, train_diffusion
-    result = train_diffusion(DiffusionSpec(str(out), _names(tasks), steps, rows, shortest, length, width, layers, seed, rate,
-                                           muon, start, anneal, shifted, block, causal))
+    result = train_diffusion(DiffusionSpec(str(out), _names(tasks), steps, rows, shortest, length, long, width, layers, seed,
+                                           rate, muon, start, anneal, shifted, block, causal))
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
@@ -100,7 +104,7 @@ def diffusion(out: Resumed,
 @app.command("filter")
 def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
             target: Annotated[str, typer.Option(help="a masked-diffusion model: a name like --model's")] = "zoo:diffusion",
-            tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,pick,count",
+            tasks: Tasks = SHORT,
             each: Annotated[int, typer.Option(help="answers of each task")] = 60,
             max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
             block: Annotated[int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")] = 14,
@@ -115,7 +119,7 @@ def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
 def dparallel(out: Resumed,
               target: Annotated[str, typer.Option(help="a masked-diffusion model of ours, which is begun with")]
               = "zoo:diffusion",
-              tasks: Annotated[str, typer.Option(help="what it is asked")] = "copy,slots,fill,pick,count",
+              tasks: Tasks = SHORT,
               each: Annotated[int, typer.Option(help="answers of each task")] = 200,
               max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
               beta: Annotated[float, typer.Option(help="weight of the entropy (0: its own answers only)")] = 2.0,

@@ -37,6 +37,11 @@ class Masked:
         self._boards = WeakSet[MaskedBoard]()
 
     @property
+    def context(self) -> int:
+        """Positions of the longest canvas."""
+        return self.network.context
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the caches of open boards."""
         return nbytes(b.cache for b in self._boards if b.cache is not None)

@@ -34,6 +34,10 @@ class NoEarlyEnd:
     def block(self) -> int:
         return self.denoiser.block
 
+    @property
+    def context(self) -> int:
+        return self.denoiser.context
+
     def open(self, length: int, prompt: int = 0) -> NoEarlyEndBoard:
         return NoEarlyEndBoard(self, self.denoiser.open(length, prompt))
 

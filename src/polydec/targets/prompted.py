@@ -42,6 +42,10 @@ class Prompted:
     def block(self) -> int:
         return self.denoiser.block
 
+    @property
+    def context(self) -> int:
+        return self.denoiser.context
+
     def open(self, length: int, prompt: int = 0) -> PromptedBoard:
         told, untold = (self.denoiser.open(length, prompt) for _ in range(2))
         return PromptedBoard(self.scale, prompt, told, untold)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
 
+from polydec import registry
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Scores, Session, Shaper, Target
 from polydec.core.rng import Rng
@@ -17,8 +18,8 @@ from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.protocols import Drafter, Guess, Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
-from polydec.families.diffusion.protocols import Unmasker
-from polydec.kit import Artefact
+from polydec.families.diffusion.protocols import Denoiser, Unmasker
+from polydec.kit import MASKED_DRAFT, Artefact
 from polydec.models import ngrams as ngram_tables
 from polydec.models import stop_head
 from polydec.models.artefacts import MODULES
@@ -36,6 +37,8 @@ from polydec.shapers.top_p import TopP
 from polydec.targets.shaped import Shaped
 from polydec.testing.kits import build
 from polydec.testing.toy import toy
+from polydec.testing.toy_canvas import Chain as MarkovChain
+from polydec.testing.toy_canvas import ToyDenoiser
 from polydec.trees.chain import Chain
 from polydec.unmaskers.confidence import Confidence
 from polydec.verifiers.match import Match
@@ -77,8 +80,16 @@ def artefacts(vocab: Vocab, width: int = 4, draft_width: int | None = None) -> t
 
 
 def decoder(name: str, target: Target, draft: Target | None = None) -> Decoder:
-    """A recipe with what it needs, its options at their defaults."""
+    """A recipe with what it needs, its options at their defaults; in the place of a draft model one that fills canvases, where
+    it needs such a one."""
+    if MASKED_DRAFT in registry.get(name).CARD.needs:
+        draft = masked_draft(target.vocab)
     return build(name, target, draft, artefacts=artefacts(target.vocab))[0]
+
+
+def masked_draft(vocab: Vocab) -> Any:
+    """A toy that fills canvases, of a toy target's vocabulary."""
+    return ToyDenoiser(MarkovChain(5, vocab.size, context=256), max(vocab.eos, default=-1), masked=False)
 
 
 def example(kind: type) -> Any:
@@ -87,7 +98,7 @@ def example(kind: type) -> Any:
     fill: dict[Any, Any] = {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
                                          Drafter: lambda: Recycling(2, 6), Verifier: Match, Costs: Costs,
                                          Suffix: Suffix, Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
-                                         Unmasker[Any]: Confidence,
+                                         Unmasker[Any]: Confidence, Denoiser: lambda: masked_draft(toy(91).vocab),
                                          tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
     fill |= {type(one): lambda one=one: one for one in artefacts(toy(1).vocab)}
     fill |= {Stepped: fill[Heads], Layered: fill[Eagle]}

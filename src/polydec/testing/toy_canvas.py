@@ -70,16 +70,22 @@ class Chain:
 @dataclass(frozen=True)
 class ToyDenoiser:
     """A Denoiser over a `Chain`; eos: its EOS id, -1 for none; block: positions see no further than to the end of their own
-    block (0: everything). The mask is the id behind the chain's tokens."""
+    block (0: everything). The mask is the id behind the chain's tokens; it belongs to the vocabulary, but not where the model
+    is to have that of a toy target (masked: False)."""
     network: Chain
     eos: int = -1
     block: int = 0
+    masked: bool = True
     family: ClassVar[str] = "diffusion"
     layers: ClassVar[int] = 0
 
     @property
     def vocab(self) -> Vocab:
-        return Vocab(self.network.size + 1, frozenset({self.eos} if self.eos >= 0 else ()))
+        return Vocab(self.network.size + self.masked, frozenset({self.eos} if self.eos >= 0 else ()))
+
+    @property
+    def context(self) -> int:
+        return self.network.context
 
     def open(self, length: int, prompt: int = 0) -> ToyBoard:
         if length > self.network.context:

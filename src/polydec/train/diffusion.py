@@ -19,10 +19,10 @@ from polydec import files
 from polydec.models import edge, zoo
 from polydec.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
-from polydec.train.loop import Schedule, fit
+from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory
 from polydec.train.progress import shown
-from polydec.train.tasks import TASKS, make
+from polydec.train.tasks import LONG, TASKS, make
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 VOCAB = 416
@@ -38,8 +38,9 @@ class DiffusionSpec:
 
     out: the directory to write; tasks: names of TASKS, which take turns; steps: optimiser steps; rows: tasks a step;
     shortest, length: the fewest and the most positions of a row, question and answer together, the rest of it EOS (all rows of
-    a step are equally long); width, layers: of the network; seed; rate, muon: the highest learning
-    rates, of AdamW and of Muon, which has the layers' matrices.
+    a step are equally long); long: every other step has fewer and longer rows, of up to so many positions, of tasks that go on
+    (LONG; 0: never, and all tasks take turns in each step); width, layers: of the network; seed; rate, muon: the highest
+    learning rates, of AdamW and of Muon, which has the layers' matrices.
 
     start: a directory to begin with, masked-diffusion or autoregressive, whose tokenizer and sizes are taken (None: random
     weights); anneal: steps in which more and more of what stands behind a position is shown to it, for one that was
@@ -50,8 +51,9 @@ class DiffusionSpec:
     tasks: tuple[str, ...] = tuple(TASKS)
     steps: int = 4000
     rows: int = 64
-    shortest: int = 27
-    length: int = 32
+    shortest: int = 28
+    length: int = 36
+    long: int = 0
     width: int = 128
     layers: int = 4
     seed: int = 0
@@ -72,6 +74,10 @@ class DiffusionSpec:
             raise ValueError(f"length is {self.length}: it must lie in 16 to 4096")
         if not 16 <= self.shortest <= self.length:
             raise ValueError(f"shortest is {self.shortest}: it must lie in 16 to length ({self.length})")
+        if self.long and not self.length <= self.long <= 4096:
+            raise ValueError(f"long is {self.long}: it must be 0, or lie in length ({self.length}) to 4096")
+        if self.long and len({name in LONG for name in self.tasks}) < 2:
+            raise ValueError(f"long is {self.long}: tasks must have some of {', '.join(LONG)}, and others")
         if self.width < 32 or self.width % 32:
             raise ValueError(f"width is {self.width}: it must be a multiple of 32")
         if self.causal and (self.block or self.shifted or self.anneal):
@@ -80,6 +86,11 @@ class DiffusionSpec:
             raise ValueError(f"tasks is empty: name some of {', '.join(TASKS)}")
         for name in self.tasks:
             make(name, 0, 0)
+
+    @property
+    def most(self) -> int:
+        """Positions of the longest row."""
+        return max(self.length, self.long)
 
 
 @dataclass(frozen=True)
@@ -99,10 +110,13 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
     student = begun(spec)
     network, rows = student.network, Rows(student.tokenizer, spec)
 
+    bf16 = bf16_is_faster()
+
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT, answer_BT = rows.batch(step)
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
-        return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
+        with precision(bf16):
+            return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
     identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks)}
@@ -123,7 +137,7 @@ def begun(spec: DiffusionSpec) -> Student:
     if spec.start is None:
         tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
         size = tokenizer.get_vocab_size()
-        shape = Shape(size + 1, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, spec.length)
+        shape = Shape(size + 1, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, spec.most)
         network = Llama(shape, seed=spec.seed)
     else:
         path = edge.at_home(zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start)
@@ -131,7 +145,7 @@ def begun(spec: DiffusionSpec) -> Student:
             config, weights = edge.read_json(path / "config.json"), load_file(str(path / "model.safetensors"))
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
             size = config["polydec_mask"] if config.get("polydec_mask") is not None else tokenizer.get_vocab_size()
-            network = from_weights(*_with_mask(config, weights, size), spec.length).requires_grad_(True).train()
+            network = from_weights(*_with_mask(config, weights, size), spec.most).requires_grad_(True).train()
     return Student(network if spec.causal else bidirectional(network), tokenizer, size)
 
 
@@ -177,20 +191,25 @@ class Rows:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Tokens [rows, length], and which of them belong to the answer. A function of the step alone."""
-        spec = self._spec
-        length = random.Random(f"{spec.seed} {step}").randint(spec.shortest, spec.length)
-        some = [self._row(step * spec.rows + i, length) for i in range(spec.rows)]
+        spec, r = self._spec, random.Random(f"{self._spec.seed} {step}")
+        going_on = bool(spec.long) and step % 2 == 1
+        tasks = [name for name in spec.tasks if not spec.long or (name in LONG) == going_on]
+        length, count = r.randint(spec.shortest, spec.length), spec.rows
+        if going_on:                              # as many positions as the longest of the others take
+            length = int(spec.length * (spec.long / spec.length) ** r.random())
+            count = max(1, spec.rows * spec.length // length)
+        some = [self._row(tasks[i % len(tasks)], i, length) for i in range(step * spec.rows, step * spec.rows + count)]
         return torch.tensor([t for t, _ in some]), torch.tensor([[i >= n for i in range(length)] for _, n in some])
 
-    def _row(self, i: int, length: int) -> tuple[Sequence[int], int]:
-        spec = self._spec
-        question, answer = _texts(spec, i)
-        asked = self._ids(BEGIN + USER + question + END + ASSISTANT)
-        said = self._ids(answer + END)
+    def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
+        task = make(name, self._spec.seed, i)
+        asked = self._ids(BEGIN + USER + task.question + END + ASSISTANT)
+        said = self._ids(task.answer + END)
         left = length - len(asked) - len(said)
-        if left < 0:
-            raise ValueError(f"shortest is {spec.shortest}: task {question!r} and its answer take {length - left} positions")
-        return [*asked, *said, *[mark_id(self._tokenizer, END)] * left], len(asked)
+        if left < 0 and name not in LONG:
+            raise ValueError(f"shortest is {self._spec.shortest}: task {task.question!r} and its answer take {length - left} "
+                             "positions")
+        return [*asked, *said, *[mark_id(self._tokenizer, END)] * left][:length], len(asked)
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

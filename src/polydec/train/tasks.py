@@ -10,6 +10,10 @@ NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jana
 DIGITS = "0123456789"
 ITEMS = 6
 """Of a list."""
+PERIOD = 4
+"""Digits that are repeated."""
+ENDLESS = 1200
+"""Characters of an answer that goes on: more than any canvas holds."""
 TOWNS = ("Arles", "Bonn", "Cork", "Delft", "Essen", "Faro", "Ghent", "Hull", "Izmir", "Jena", "Kyoto", "Lima")
 
 
@@ -76,19 +80,67 @@ def _slots(r: random.Random) -> Task:
     return Task(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
 
 
+def _replace(r: random.Random) -> Task:
+    *items, new = r.sample(DIGITS, ITEMS + 1)
+    question = f"replace: {''.join(items)} {new}"
+    items[r.randrange(ITEMS)] = new
+    return Task(question, "".join(items))
+
+
+def _same(r: random.Random) -> Task:
+    digit = r.choice(DIGITS)
+    return Task(f"same: {digit}", digit * ENDLESS)
+
+
+def _keep(r: random.Random) -> Task:
+    seen = _items(r)
+    return Task(f"keep: {seen}", r.choice(seen) * ENDLESS)
+
+
+def _on(r: random.Random) -> Task:
+    start = r.choice(DIGITS)
+    return Task(f"on: {start}", _up(start))
+
+
+def _repeat(r: random.Random) -> Task:
+    items = _items(r)[:PERIOD]
+    return Task(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
+
+
+def _table(r: random.Random) -> Task:
+    add = r.choice(DIGITS)
+    return Task(f"table: {add}", _rows(add))
+
+
+def _up(start: str) -> str:
+    """Digits that go up by one, on and on."""
+    return "".join(DIGITS[(int(start) + i) % 10] for i in range(ENDLESS))
+
+
+def _rows(add: str) -> str:
+    """Sums with a digit, their last digits, on and on."""
+    return " ".join(f"{i % 10}+{add}={(i + int(add)) % 10}" for i in range(ENDLESS // 6))
+
+
 def _items(r: random.Random) -> str:
     return "".join(r.choice(DIGITS) for _ in range(ITEMS))
 
 
 TASKS: Mapping[str, Callable[[random.Random], Task]] = {
     "copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots, "fill": _fill, "shuffle": _shuffle, "sums": _sums,
-    "pick": _pick, "count": _count, "chain": _chain}
+    "pick": _pick, "count": _count, "chain": _chain, "replace": _replace,
+    "same": _same, "keep": _keep, "on": _on, "repeat": _repeat, "table": _table}
 """By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that go up by one, some of them
 hidden; any order; running sums, their last digits; any one digit six times; up by one from any of the digits; where steps
-lead. Of the last five the tokens of an answer depend on each other: one pass cannot know them all."""
+lead; one of the digits, any, replaced by another. The others are of LONG. Of shuffle, sums, pick, count, chain, replace and
+keep the tokens of an answer depend on each other: one pass cannot know them all."""
 
-SHIPPED = ("copy", "slots", "fill", "pick", "count")
-"""What the embedded models know."""
+LONG = ("same", "keep", "on", "repeat", "table")
+"""Tasks whose answer goes on to the end of the canvas: one digit; any one of the digits; up by one from a digit; PERIOD digits
+again and again; a table of sums."""
+
+SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
+"""What the embedded models know, beside LONG."""
 
 
 def make(name: str, seed: int, number: int, held: bool = False) -> Task:
@@ -100,7 +152,8 @@ def make(name: str, seed: int, number: int, held: bool = False) -> Task:
 
 
 def right(name: str, question: str, answer: str) -> bool:
-    """Whether an answer is right. A shuffle, a pick and a count have several right answers, the others one."""
+    """Whether an answer is right. Where one may choose, several answers are. Of one that goes on (LONG) any beginning is right:
+    whether it fills the canvas is for others to say."""
     said = question.partition(": ")[2]
     items = said.split(" ")
     if name == "shuffle":
@@ -109,12 +162,24 @@ def right(name: str, question: str, answer: str) -> bool:
         return answer in {x * ITEMS for x in said}
     if name == "count":
         return answer in {_counted([x, *"_" * (ITEMS - 1)]) for x in said}
+    if name == "replace":
+        before, new = items
+        return answer in {before[:i] + new + before[i + 1:] for i in range(len(before))}
+    if name in LONG:
+        return bool(answer) and _goes_on(name, said, answer)
     return answer == {
         "copy": lambda: said, "reverse": lambda: said[::-1], "sort": lambda: "".join(sorted(said)),
         "slots": lambda: "name: {} town: {} age: {}".format(*said.split(", ")),
         "fill": lambda: _counted(items),
         "sums": lambda: "".join(str(sum(map(int, said[:i + 1])) % 10) for i in range(len(said))),
         "chain": lambda: _walked(items[0], {step[0]: step[1] for step in items[2:]})}[name]()
+
+
+def _goes_on(name: str, said: str, answer: str) -> bool:
+    """Whether this begins a right answer of those that go on."""
+    begun = {"same": lambda: [said * ENDLESS], "keep": lambda: [x * ENDLESS for x in said], "on": lambda: [_up(said)],
+             "repeat": lambda: [said * ENDLESS], "table": lambda: [_rows(said)]}[name]()
+    return any(text.startswith(answer) for text in begun)
 
 
 def _counted(items: Sequence[str]) -> str:

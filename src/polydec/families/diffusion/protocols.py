@@ -35,6 +35,11 @@ class Denoiser(Protocol):
         ...
 
     @property
+    def context(self) -> int:
+        """Positions of the longest canvas."""
+        ...
+
+    @property
     def vocab(self) -> Vocab: ...
     def open(self, length: int, prompt: int = 0) -> Board:
         """For a canvas of `length` positions, of which the first `prompt` are the prompt. Raises ValueError where it is longer

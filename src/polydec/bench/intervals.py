@@ -1,0 +1,11 @@
+"""Intervals of what was counted."""
+from __future__ import annotations
+
+from math import sqrt
+
+
+def wilson(k: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share, k of n (n at least 1), after Wilson."""
+    z, p = 1.96, k / n
+    mid, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (mid - half) / (1 + z * z / n), (mid + half) / (1 + z * z / n)

@@ -1,0 +1,141 @@
+"""A masked-diffusion model drafts: one pass fills all gaps behind the text, and a path through their laws is the draft."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log
+
+from torch import Tensor
+
+from polydec.core.law import normalise
+from polydec.core.protocols import Scores, Session
+from polydec.core.rng import Rng
+from polydec.core.types import Draft, Reads, Want
+from polydec.families.ar.protocols import Guess
+from polydec.families.ar.types import Budget, Verdict
+from polydec.families.diffusion.protocols import Denoiser
+
+BACK_OFF = 0.4
+"""What a shorter context's share counts where the longer one has not seen the token."""
+
+Level = Sequence[tuple[int, float]]
+"""The candidates of one gap, likeliest first: token and log-probability."""
+
+
+@dataclass(frozen=True)
+class Diffusion:
+    """Puts as many gaps behind the text as the budget allows and lets the model look at them once. Of each gap's law the
+    likeliest tokens are kept; a beam goes through them from the left, and the path of the highest mean score is the draft. A
+    token's score is weight * log p(token | gap) + (1 - weight) * log q(token | the two tokens before it), where q counts what
+    stood behind these in the text so far, and backs off where it saw nothing. A path ends behind an EOS.
+
+    denoiser: of the target's vocabulary; weight: 0 to 1; mass: of a law's likeliest tokens as few are kept as have this
+    probability together, 0 to 1; top: at most so many, at least 1 (an EOS is kept in any case); beam: paths, at least 1.
+
+    Where the text is longer than the denoiser's context its end is read. A block-causal denoiser drafts to the end of a block.
+
+    Exact: law, under any exact verifier: the path is certain, whatever it was chosen for.
+    Reduces to: the likeliest token of each gap for weight = 1 and top = 1; `nothing` for a budget of 0.
+    Source: DiffuSpec (2025), causal-consistency path search. There q is a 3-gram model of a corpus, and scores are added up.
+    """
+    denoiser: Denoiser
+    weight: float = 0.5
+    mass: float = 0.8
+    top: int = 15
+    beam: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "mass"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
+        for name in ("top", "beam"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+    def open(self, prompt: Sequence[int], session: Session) -> DiffusionGuess:
+        guess = DiffusionGuess(self)
+        guess.read(prompt)
+        return guess
+
+    def levels(self, logp_RV: Tensor) -> list[Level]:
+        """The candidates of each gap."""
+        ends, out = self.denoiser.vocab.eos, list[Level]()
+        for row_V in logp_RV:
+            logp, token = (t.tolist() for t in row_V.sort(descending=True, stable=True))
+            sums = row_V.sort(descending=True, stable=True).values.exp().cumsum(0)
+            count = min(self.top, int((sums < self.mass).sum()) + 1)
+            kept = list(zip(token, logp, strict=True))
+            out.append([*kept[:count], *(pair for pair in kept[count:] if pair[0] in ends and pair[1] > float("-inf"))])
+        return out
+
+    def path(self, levels: Sequence[Level], before: Sequence[int], seen: Counter[tuple[int, ...]]) -> tuple[int, ...]:
+        """The best path through the candidates; before: the text's last tokens; seen: how often each sequence of up to three
+        tokens stood in it."""
+        ends, paths = self.denoiser.vocab.eos, [(0.0, tuple[int, ...]())]
+        for level in levels:
+            longer = list[tuple[float, tuple[int, ...]]]()
+            for total, path in paths:
+                if path and path[-1] in ends:
+                    longer.append((total, path))
+                    continue
+                context = (*before, *path)[-2:]
+                longer += [(total + self._score(x, logp, context, seen), (*path, x)) for x, logp in level]
+            paths = sorted(longer, key=lambda one: (-one[0] / len(one[1]), one[1]))[:self.beam]
+        return paths[0][1]
+
+    def _score(self, token: int, logp: float, context: tuple[int, ...], seen: Counter[tuple[int, ...]]) -> float:
+        return self.weight * logp + (1 - self.weight) * log(self._share(token, context, seen))
+
+    def _share(self, token: int, context: tuple[int, ...], seen: Counter[tuple[int, ...]]) -> float:
+        """How often the token stood behind the context, of all that did; of a shorter context where it never did."""
+        scale = 1.0
+        while context:
+            if (count := seen[(*context, token)]):
+                return scale * count / seen[context]
+            context, scale = context[1:], scale * BACK_OFF
+        return scale * (seen[(token,)] + 1) / (seen[()] + self.denoiser.vocab.size)
+
+
+@dataclass(frozen=True)
+class DiffusionGuess(Guess):
+    """text: everything so far, the pending root included; seen: how often each sequence of up to three tokens stood in it."""
+    config: Diffusion
+    text: list[int] = field(default_factory=list[int])
+    seen: Counter[tuple[int, ...]] = field(default_factory=Counter[tuple[int, ...]])
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """The text goes on by these."""
+        for token in tokens:
+            self.text.append(token)
+            for n in range(4):
+                if n <= len(self.text):
+                    self.seen[tuple(self.text[len(self.text) - n:])] += 1
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        denoiser = self.config.denoiser
+        most = min(budget.depth, budget.nodes, denoiser.context - 1)
+        if most < 1:
+            return Draft.chain(root)
+        known = self.text[-(denoiser.context - most):]
+        room = most if not denoiser.block else min(most, -len(known) % denoiser.block or denoiser.block)
+        canvas = (*known, *(None,) * room)
+        board = denoiser.open(len(canvas), len(known))
+        try:
+            logw_RV = await board.score(canvas, range(len(known), len(canvas)), range(len(canvas)))
+        finally:
+            board.close()
+        return Draft.chain(root, self.config.path(self.config.levels(normalise(logw_RV)), self.text[-2:], self.seen))
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.read(verdict.tokens(draft))
+
+    def fork(self, session: Session, choice: int | None = None) -> DiffusionGuess:
+        return DiffusionGuess(self.config, list(self.text), Counter(self.seen))
+
+    def close(self) -> None:
+        pass
