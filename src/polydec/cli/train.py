@@ -28,6 +28,7 @@ Longest = Annotated[int, typer.Option(help="of an answer")]
 Steps = Annotated[int, typer.Option(help="optimiser steps")]
 Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
 Rate = Annotated[float, typer.Option(help="highest learning rate")]
+EAGLES = "eagle, eagle-3, eagle-3-narrow, eagle-3-published (vLLM, SGLang), chimera"
 Seed = Annotated[int, typer.Option(help="names the randomness")]
 Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
@@ -223,7 +224,7 @@ def heads(out: Kept,
 
 @app.command()
 def eagle(out: Kept,
-          kind: Annotated[str, typer.Option(help="eagle, eagle-3, eagle-3-published (for vLLM, SGLang), chimera")] = "eagle",
+          kind: Annotated[str, typer.Option(help=EAGLES)] = "eagle",
           target: Target = "zoo:tiny",
           data: Prompts = None,
           text: Samples = None,
@@ -231,13 +232,22 @@ def eagle(out: Kept,
           max_tokens: Longest = 128,
           levels: Annotated[int, typer.Option(help="levels that training unrolls (0: as the kind has it)")] = 0,
           tokens: Annotated[int, typer.Option(help="tokens of a head of its own (eagle-3; 0: all)")] = 0,
+          mixed: Annotated[bool, typer.Option("--mixed", help="answers at several temperatures, not greedy alone")] = False,
+          texts: Annotated[int, typer.Option(help="tokens of others' texts that the target reads to learn from")] = 0,
+          start: Annotated[str | None, typer.Option(help="one-layer draft model to begin with (eagle-3-narrow)")] = None,
+          compute: Annotated[str | None, typer.Option(help="the target's arithmetic while it writes and reads")] = None,
           steps: Steps = 500,
+          rows: Annotated[int, typer.Option(help="pieces of text a step")] = 8,
           length: Piece = 48,
+          every: Annotated[int, typer.Option(help="levels below the first are trained behind every so many tokens")] = 1,
           rate: Rate = 2e-3,
+          muon: Annotated[float, typer.Option(help="highest learning rate of Muon for all matrices (0: AdamW)")] = 0.0,
+          save_every: Annotated[int, typer.Option(help="steps between checkpoints")] = 100,
           seed: Seed = 0) -> None:
     """Train a layer with a cache of its own on the target's states; prints what was measured as one JSON object."""
     _on_states(kind=kind, out=out, target=target, data=data, text=text, each=each, max_tokens=max_tokens, levels=levels,
-               tokens=tokens, steps=steps, length=length, rate=rate, seed=seed)
+               tokens=tokens, mixed=mixed, texts=texts, start=start, compute=compute, steps=steps, rows=rows, length=length,
+               every=every, rate=rate, muon=muon, save_every=save_every, seed=seed)
 
 
 @app.command()

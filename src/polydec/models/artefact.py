@@ -99,3 +99,12 @@ def tensor(tensors: Mapping[str, Tensor], kind: Kind, name: str, shape: tuple[in
     if t.is_floating_point() and not bool(t.isfinite().all()):
         raise ValueError(f"{kind.weights} has a NaN or an infinite number in {name}")
     return t
+
+
+def token_ids(tensors: Mapping[str, Tensor], kind: Kind, name: str, count: int, vocab: int) -> Tensor:
+    """So many ids of a vocabulary of this size, ascending. Raises ValueError where they are none."""
+    token_C = tensor(tensors, kind, name, (count,)).long()
+    ids = token_C.tolist()
+    if ids != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= vocab:
+        raise ValueError(f"{name} must ascend and lie in 0 to {vocab - 1}")
+    return token_C

@@ -15,6 +15,7 @@ from polydec.models import (
     filter,
     heads,
     judge,
+    narrow,
     ngrams,
     probes,
     published,
@@ -24,7 +25,7 @@ from polydec.models import (
 )
 
 MODULES = {m.KIND.name: m for m in (
-    ngrams, stop_head, heads, clover, eagle, eagle3, chimera, probes, judge, step_reward, filter)}
+    ngrams, stop_head, heads, clover, eagle, eagle3, narrow, chimera, probes, judge, step_reward, filter)}
 """The module that reads each kind."""
 
 

@@ -119,10 +119,7 @@ def load(path: str | Path) -> Eagle3:
         c = edge.check(Eagle3Fields, config, artefact.CONFIG)
         if list(c.depths) != sorted(set(c.depths)):
             raise ValueError(f"depths is {c.depths}: they must ascend")
-        token_C = artefact.tensor(t, KIND, "head.tokens", (c.tokens,)).long()
-        ids = token_C.tolist()
-        if ids != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= c.vocab_size:
-            raise ValueError(f"head.tokens must ascend and lie in 0 to {c.vocab_size - 1}")
+        token_C = artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size)
         own = Vocabulary(token_C, artefact.tensor(t, KIND, "head.weight", (c.tokens, c.width)).float(),
                          artefact.tensor(t, KIND, "norm.weight", (c.width,)).float())
         return Eagle3(artefact.tensor(t, KIND, "fuse.weight", (c.width, len(c.depths) * c.width)).float(), tuple(c.depths),

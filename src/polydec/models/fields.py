@@ -259,6 +259,11 @@ class Eagle3Fields(EagleFields):
     tokens: Annotated[int, Field(ge=1, le=1 << 24)]
 
 
+class NarrowFields(Eagle3Fields):
+    """Of one of the target's width. start: the draft model whose head it has."""
+    start: Annotated[str | None, Field(max_length=1000)] = None
+
+
 class AuxiliaryFields(Strict):
     """eagle_config of a published EAGLE-3: layers whose states are read, each by the layer that gives them."""
     eagle_aux_hidden_state_layer_ids: list[Annotated[int, Field(ge=0, le=4095)]] | None = None

@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.heads import FromHeads
 from polydec.drafters.probes import FromProbes
-from polydec.models import chimera, clover, eagle, eagle3, heads, probes, published
+from polydec.models import chimera, clover, eagle, eagle3, heads, narrow, probes, published
 from polydec.train.probes import make_hidden, make_ppd
-from polydec.train.students import Kind, depths_of, make_chimera, make_clover, make_eagle, make_eagle3, make_heads
+from polydec.train.students import (
+    Kind,
+    depths_of,
+    make_chimera,
+    make_clover,
+    make_eagle,
+    make_eagle3,
+    make_heads,
+    make_narrow,
+    quarters_of,
+)
 
 KINDS: Mapping[str, Kind] = {
     "medusa": Kind(make_heads(False, False), FromHeads, heads.save),
@@ -17,6 +27,7 @@ KINDS: Mapping[str, Kind] = {
     "clover": Kind(make_clover, FromHeads, clover.save, 3, 1.0),
     "eagle": Kind(make_eagle, FromEagle, eagle.save, 1, 1.0),
     "eagle-3": Kind(make_eagle3(False), FromEagle, eagle3.save, 4, depths=depths_of),
+    "eagle-3-narrow": Kind(make_narrow, FromEagle, narrow.save_trained, 4, depths=quarters_of),
     "eagle-3-published": Kind(make_eagle3(True), FromEagle, published.save, 4, depths=depths_of),
     "chimera": Kind(make_chimera, FromEagle, chimera.save),
     "ppd": Kind(make_ppd, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),

@@ -68,10 +68,11 @@ class Report:
     seconds_left: float
 
 
-def optimisers(network: nn.Module, s: Schedule) -> list[torch.optim.Optimizer]:
-    """Matrices inside layers to Muon where it is on, everything else to AdamW; norms and embeddings without decay."""
+def optimisers(network: nn.Module, s: Schedule, deep: Sequence[nn.Parameter] = ()) -> list[torch.optim.Optimizer]:
+    """Matrices inside layers to Muon where it is on, everything else to AdamW; norms and embeddings without
+    decay. deep: these matrices, where the network does not name them so."""
     named = [(n, p) for n, p in network.named_parameters() if p.requires_grad]
-    deep = [p for n, p in named if ".layers." in n and p.ndim == 2] if s.muon else []
+    deep = [*deep] or [p for n, p in named if ".layers." in n and p.ndim == 2] if s.muon else []
     taken = set(map(id, deep))
     rest = [(n, p) for n, p in named if id(p) not in taken]
     decayed = [p for n, p in rest if p.ndim == 2 and "embed" not in n]
@@ -100,11 +101,12 @@ class Best:
 
 def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedule, *, state: Path | None = None,
         identity: Mapping[str, Any] | None = None, watch: Callable[[Report], None] = lambda r: None,
-        aside: Callable[[], Tensor] | None = None) -> list[tuple[int, float]]:
+        aside: Callable[[], Tensor] | None = None, deep: Sequence[nn.Parameter] = ()) -> list[tuple[int, float]]:
     """Train `network` in place; the loss curve, as (step, mean loss in nats).
 
     aside() -> the loss, as the network is now, on a part that is not trained on: every `judge_every` steps it is looked at,
-    and at the end the network has the weights that were best on it, the untrained ones included. None: the last weights.
+    and at the end the network has the weights that were best on it, the untrained ones included. None: the last weights. deep:
+    see `optimisers`.
 
     loss(step) -> (scalar to minimise, tokens it saw): a function of the step number and the parameters alone, so that a
     run that was interrupted and goes on from `state` takes the same steps as one that was not, bit for bit on the same
@@ -112,7 +114,7 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
     read first where it exists; `identity`: what must agree for that (else ValueError). An interruption loses at most the
     steps since the last checkpoint.
     """
-    known, opts = dict(identity or {}), optimisers(network, s)
+    known, opts = dict(identity or {}), optimisers(network, s, deep)
     best = None if aside is None else Best(network, aside)
     step, curve, total = 0, list[tuple[int, float]](), 0.0
     if state is not None and state.exists():

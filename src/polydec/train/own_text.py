@@ -17,7 +17,7 @@ from polydec.models.text import Text
 from polydec.train import selfplay
 from polydec.train.data import data_root
 from polydec.train.progress import counted
-from polydec.train.selfplay import Mode, Sample
+from polydec.train.selfplay import Mode, Record, Sample
 
 
 class Gathering(Protocol):
@@ -47,14 +47,21 @@ def write_text(point: Checkpoint, path: Path, data: str | None, each: int, *, ma
                            watch=watch)
 
 
-def gather(spec: Gathering, lm: LM, text: Text, held: bool) -> list[Sample]:
-    """The target's answers at the temperature, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many)."""
-    path = Path(spec.text) if spec.text and not held else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
+def place(spec: Gathering, held: bool) -> Path:
+    """Where `gather` keeps the target's answers."""
+    return Path(spec.text) if spec.text and not held else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
+
+
+def gather(spec: Gathering, lm: LM, text: Text, held: bool, record: Record | None = None, *,
+           mixed: bool = False) -> list[Sample]:
+    """The target's answers, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many). record: keeps what the
+    passes give; mixed: every prompt in a mode of its own, else all without a penalty at the spec's temperature."""
+    path = place(spec, held)
     if not path.exists():
         part = path.with_name(f"{path.stem}.part.jsonl")          # what an interrupted run has collected counts
         selfplay.write(part, lm, text, data_root(spec.data), max(1, spec.each // 3) if held else spec.each, held=held,
-                       max_tokens=spec.max_tokens, seed=spec.seed, live=8, mode=Mode(spec.temperature, 1.0), longest=800,
-                       room=spec.max_tokens)
+                       max_tokens=spec.max_tokens, seed=spec.seed, live=32, mode=None if mixed else Mode(spec.temperature, 1.0),
+                       longest=800, room=spec.max_tokens, record=record)
         part.rename(path)
     samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
     if not samples:
@@ -70,29 +77,35 @@ WINDOW = 3
 class Lessons:
     """The target's text with the prompts, text after text. state_NH: before each token, as sessions give them; entry_ND: the
     same at the depths that a drafter reads, one behind another (none: state_NH); window_NW: the last tokens up to the one
-    written there (the first is repeated where there are fewer); answer_N: whether the target wrote it; end_N: where the row's
-    text ends."""
+    written there (the first is repeated where there are fewer); answer_N: whether the target wrote it; number_N: its
+    text; end_N: where that text ends."""
     state_NH: Tensor
     entry_ND: Tensor
     window_NW: Tensor
     answer_N: Tensor
+    number_N: Tensor
     end_N: Tensor
 
     @staticmethod
     def of(lm: LM, samples: Sequence[Sample], depths: Sequence[int] = ()) -> Lessons:
-        state, entry, window, answer, size = list[Tensor](), list[Tensor](), list[list[int]](), list[bool](), list[int]()
+        """The target reads the samples."""
+        made = [states(lm, (*s.prompt_ids, *s.output_ids), depths) for s in samples]
+        state, entry = (torch.cat(rows) for rows in zip(*made, strict=True))
+        return Lessons.over(samples, state, entry)
+
+    @staticmethod
+    def over(samples: Sequence[Sample], state_NH: Tensor, entry_ND: Tensor) -> Lessons:
+        """Of states that are known."""
+        window, answer, size = list[Tensor](), list[Tensor](), list[int]()
         for s in samples:
-            ids = (*s.prompt_ids, *s.output_ids)
-            own, low = states(lm, ids, depths)
-            state.append(own)
-            entry.append(low)
-            early = (*[ids[0]] * WINDOW, *ids[1:])
-            window += [list(early[i:i + WINDOW]) for i in range(1, len(ids))]
-            answer += [i >= len(s.prompt_ids) for i in range(1, len(ids))]
+            ids = torch.tensor((*s.prompt_ids, *s.output_ids))
+            early = torch.cat([ids[:1].expand(WINDOW - 1), ids])
+            window.append(early.unfold(0, WINDOW, 1)[1:])
+            answer.append(torch.arange(1, len(ids)) >= len(s.prompt_ids))
             size.append(len(ids) - 1)
         sizes = torch.tensor(size)
-        return Lessons(torch.cat(state), torch.cat(entry), torch.tensor(window), torch.tensor(answer),
-                       sizes.cumsum(0).repeat_interleave(sizes))
+        return Lessons(state_NH, entry_ND, torch.cat(window), torch.cat(answer),
+                       torch.arange(len(size)).repeat_interleave(sizes), sizes.cumsum(0).repeat_interleave(sizes))
 
     @property
     def token_N(self) -> Tensor:

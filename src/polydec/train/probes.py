@@ -17,11 +17,11 @@ from polydec.train.students import Rates, Shown, Student
 
 class ProbeStudent(Student):
     """Probes behind every position of a piece."""
-    def forward(self, entry_BTH: Tensor, window_BMW: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each probe what it came out as behind every position [B, T, H], and the logits there. The target reads the piece
-        anew, and nothing before it: probes stand in the pass that makes its states."""
+    def forward(self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each probe what it came out as behind every position [B, T, H], the logits there, and the positions.
+        The target reads the piece anew, and nothing before it: probes stand in the pass that makes its states."""
         for made in ride(self.shown.target, self.model(), window_BMW[:, :entry_BTH.shape[1], -2]):
-            yield made, self.shown.logits(made)
+            yield made, self.shown.logits(made), torch.arange(made.shape[1])
 
 
 def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:

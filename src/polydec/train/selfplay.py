@@ -7,21 +7,26 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field
 
-from polydec import edge, files, registry
+from polydec import edge, files
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, Task
-from polydec.kit import Kit
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.protocols import Drafter
+from polydec.families.ar.speculative import Speculative
 from polydec.models.lm import LM
 from polydec.models.text import Text
+from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
 from polydec.train.data import bucket, held_out, read_rows
+from polydec.verifiers.match import Match
 
+D = TypeVar("D", bound=Drafter)
 Token = Annotated[int, Field(ge=0, lt=2 ** 31)]
 
 
@@ -84,52 +89,74 @@ def prompts(root: Path, each: int, *, held: bool = False, seed: int = 0, longest
     return out
 
 
+class Record(Protocol):
+    """Keeps what the passes of answers gave. begin: what it keeps of these samples is there, and nothing behind them; watcher:
+    a drafter that sees one answer's passes and drafts nothing; keep: what it saw of the next sample."""
+    def begin(self, samples: Sequence[Sample], /) -> None: ...
+    def watcher(self) -> Any: ...
+    def keep(self, sample: Sample, watcher: Any, /) -> None: ...
+
+
 def answers(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_tokens: int = 256, seed: int = 0,
             live: int = 32) -> Iterator[Sample]:
     """Answers to (kind, prompt in ids, mode) in the order in which they end; `live` of them are written at once."""
-    scheduler, waiting, running = Scheduler(), list(enumerate(asked))[::-1], dict[Task, int]()
+    return (sample for sample, _ in watched(lm, asked, Nothing, max_tokens=max_tokens, seed=seed, live=live))
+
+
+def watched(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], watcher: Callable[[], D], *, max_tokens: int, seed: int,
+            live: int) -> Iterator[tuple[Sample, D]]:
+    """The same, each with a drafter of its own that drafts nothing: it sees what the passes gave."""
+    scheduler, waiting, running = Scheduler(), list(enumerate(asked))[::-1], dict[Task, tuple[int, D]]()
     while waiting or running:
         while waiting and len(running) < live:
             n, (_, ids, mode) = waiting.pop()
             sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
-            decoder, _ = registry.build("plain", Kit(Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos))))
-            room = lm.network.context - len(ids)
-            running[scheduler.submit(answer_one(decoder, Request(ids, max_tokens=min(max_tokens, room), seed=seed + n)))] = n
+            law, one = Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)), watcher()
+            request = Request(ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n)
+            running[scheduler.submit(answer_one(Speculative(law, one, Match(), Fixed(0)), request))] = n, one
         scheduler.step()
         for task in [t for t in running if t.done]:
-            kind, ids, mode = asked[running.pop(task)]
+            n, one = running.pop(task)
+            kind, ids, mode = asked[n]
             if task.error is not None:
                 raise task.error
-            yield Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind)
+            yield Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind), one
 
 
 def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: int = 256, seed: int = 0, live: int = 32,
-          held: bool = False, mode: Mode | None = None, longest: int = 2400, room: int = 32,
+          held: bool = False, mode: Mode | None = None, longest: int = 2400, room: int = 32, record: Record | None = None,
           watch: Callable[[int, int], None] = lambda n, of: None) -> None:
     """Answers to the prompts of `root`, collected in `path`. mode: of all answers, None: each prompt has its own; longest:
-    characters of a prompt; room: tokens of the context that a prompt must leave; watch(answered, of how many)."""
+    characters of a prompt; room: tokens of the context that a prompt must leave; record: see `collect`; watch(answered, of how
+    many)."""
     asked: list[tuple[str, tuple[int, ...], Mode]] = []
     for kind, user in prompts(root, each, held=held, seed=seed, longest=longest):
         ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
         if len(ids) + room <= lm.network.context:
             asked.append((kind, ids, mode_of(user) if mode is None else mode))
-    collect(path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, watch=watch)
+    collect(path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, record=record, watch=watch)
 
 
 def collect(path: Path, lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_tokens: int, seed: int = 0,
-            live: int = 32, watch: Callable[[int, int], None] = lambda n, of: None) -> None:
+            live: int = 32, record: Record | None = None, watch: Callable[[int, int], None] = lambda n, of: None) -> None:
     """Append answers to `path`, a JSON object a line. What stands there stays: prompts that are answered there already are
-    passed over, so that an interruption loses at most the `live` that were under way. Raises ValueError where another
-    process collects there, OSError where the file cannot be written to."""
+    passed over, so that an interruption loses at most the `live` that were under way. record: keeps what the passes gave.
+    Raises ValueError where another process collects there, OSError where the file cannot be written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.lock(path, wait=0.0):
-        known = {(s.prompt_ids, s.temperature, s.penalty) for s in read(path)} if path.exists() else set()
+        there = read(path) if path.exists() else []
+        known = {(s.prompt_ids, s.temperature, s.penalty) for s in there}
         left = [a for a in asked if (a[1], a[2].temperature, a[2].penalty) not in known]
         done = len(asked) - len(left)
         if path.exists():
             files.end_last_line(path, _is_sample)
+        if record is not None:
+            record.begin(there)
+        watcher = Nothing if record is None else record.watcher
         with open(path, "a", encoding="utf-8") as f:
-            for sample in answers(lm, left, max_tokens=max_tokens, seed=seed, live=live):
+            for sample, seen in watched(lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live):
+                if record is not None:
+                    record.keep(sample, seen)
                 f.write(json.dumps(asdict(sample)) + "\n")
                 f.flush()
                 done += 1

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.models.fields import PublishedFields
+from polydec.models.narrow import NarrowLayer
 from polydec.models.published import PublishedLayer, layout
 from polydec.models.state_layer import EPS, StateLayer, shapes
 from polydec.train.network import Shape, rotate
@@ -17,11 +18,13 @@ Past = list[tuple[Tensor, Tensor]]
 
 
 class Block(nn.Module):
-    """A layer for a target of this shape; wide: how many numbers a position it reads (None: the target's width)."""
+    """A layer for a target of this shape; wide: how many numbers a position it reads (None: the target's width); beside: how
+    many of these the norm behind it goes over too."""
     def __init__(self, target: Shape, seed: int, wide: int | None = None, length: int = 4096) -> None:
         super().__init__()
         g, self._target = torch.Generator().manual_seed(seed), target
         self.wide = wide or target.width
+        self.beside = self.wide - target.width
         made = begun(shapes(target.width, target.heads, target.kv_heads, target.inner, wide), g)
         self._names, self.weights = list(made), nn.ParameterList(made.values())
         self._turn = turns(target, length)
@@ -31,6 +34,14 @@ class Block(nn.Module):
         """What it is now."""
         t = self._target
         return StateLayer(dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta)
+
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """Become the first layer of a Llama. Raises ValueError where it has another shape."""
+        for name, own in zip(self._names, self.weights, strict=True):
+            given = weights[f"model.layers.0.{name}"]
+            if given.shape != own.shape:
+                raise ValueError(f"start has {name} of shape {tuple(given.shape)}: this layer's is {tuple(own.shape)}")
+            own.data.copy_(given)
 
     def forward(self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None) -> Tensor:
         """The stream [B, T, H] behind it. With an empty past: of a piece of text, which is remembered there. Then of drafted
@@ -43,8 +54,33 @@ class Block(nn.Module):
         return x[..., -H:] + mlp(w, n)
 
 
+class NarrowBlock(nn.Module):
+    """The same of models/narrow.py. begin: tensors of a one-layer Llama of the target's width, which it then is: it
+    reads tokens alone at first (None: at random); scale: root mean square of that Llama's embeddings."""
+    beside = 0
+
+    def __init__(self, target: Shape, seed: int, begin: Mapping[str, Tensor] | None, scale: float, length: int = 4096) -> None:
+        super().__init__()
+        W, self.wide, self.block = target.width, 2 * target.width, Block(target, seed, length=length)
+        self.join = nn.Parameter(torch.cat([torch.eye(W), torch.eye(W)], 1) if begin is None else
+                                 torch.cat([scale * torch.eye(W), torch.zeros(W, W)], 1))
+        if begin is not None:
+            self.block.take(begin)
+
+    @property
+    def layer(self) -> NarrowLayer:
+        """What it is now."""
+        return NarrowLayer(self.join, self.block.layer)
+
+    def forward(self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None) -> Tensor:
+        """See `Block.forward`."""
+        return self.block(F.linear(x_BTS, self.join), past, at_T)
+
+
 class PublishedBlock(nn.Module):
     """The same of models/published.py: norms of their own for token and state."""
+    beside = 0
+
     def __init__(self, target: Shape, seed: int, length: int = 4096) -> None:
         super().__init__()
         self.wide, self._target, self._turn = 2 * target.width, target, turns(target, length)

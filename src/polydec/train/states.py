@@ -1,10 +1,13 @@
 """`polydec train heads`, `eagle` and `probes`: drafters on a target's states, from text that it wrote itself."""
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +15,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec import files
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.protocols import Drafter
 from polydec.families.ar.speculative import Speculative
-from polydec.files import replace
-from polydec.models import checkpoint
+from polydec.models import checkpoint, narrow
 from polydec.models.lm import LM
 from polydec.models.state_layer import even
 from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
-from polydec.train import selfplay
+from polydec.train import selfplay, texts
+from polydec.train.data import data_root
 from polydec.train.kinds import KINDS
-from polydec.train.loop import Schedule, fit
+from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import from_weights
-from polydec.train.own_text import Lessons, gather
+from polydec.train.own_text import Lessons, gather, place
 from polydec.train.progress import shown as progress
+from polydec.train.recorded import Recorded, StateFile
 from polydec.train.selfplay import Sample
 from polydec.train.students import Kind, Shown, Student
+from polydec.train.teacher import Teacher
 from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
 
@@ -41,6 +47,8 @@ RANKS = 8
 """Ranks of each level whose hits are counted, for trees."""
 NODES = (3, 8, 16)
 """Sizes of the trees that are measured."""
+LOOKED = 256
+"""Pieces of text that they are counted on, at most."""
 LEVELS = 4
 """Levels of these trees, where a drafter has no end of its own."""
 MEASURED = 32
@@ -55,8 +63,16 @@ class StatesSpec:
     takes; data: where prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of the target's samples (None:
     out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens` at `temperature`); levels: how many
     tokens ahead are guessed, 1 to 16 (0: as the kind has it); decay: weight of each level's loss beside the one before it,
-    above 0; tokens: how many a head of the drafter's own knows, the most frequent ones (0: all); steps; rows: pieces of text a
-    step, of `length` tokens; rate; seed; save_every: steps between checkpoints.
+    above 0; tokens: how many a head of the drafter's own knows, the most frequent ones (0: those of `start`, else all); steps;
+    rows: pieces of text a step, of `length` tokens; rate; seed; save_every: steps between checkpoints.
+
+    mixed: answers are written at several temperatures, each prompt at its own (as for `polydec train draft`), in place of
+    `temperature`; texts: about so many tokens of texts that others wrote are learned from too, 0 or more: the target reads
+    them, which is quicker than writing; start: a one-layer draft model of the target's width that eagle-3-narrow begins as,
+    and whose head it keeps (None: at random, over the target's); muon: highest learning rate of Muon for all matrices (0:
+    AdamW); every: levels below the first are trained behind every so many tokens; bf16: its arithmetic (None: where this
+    machine is measured to be faster with it); compute: the arithmetic in which the target writes and reads (see
+    `polydec.load`).
     """
     out: str
     kind: str
@@ -75,17 +91,26 @@ class StatesSpec:
     rate: float = 2e-3
     seed: int = 0
     save_every: int = 100
+    mixed: bool = False
+    texts: int = 0
+    start: str | None = None
+    muon: float = 0.0
+    every: int = 1
+    bf16: bool | None = None
+    compute: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind is {self.kind!r}: it must be one of {', '.join(KINDS)}")
         if not 0 <= self.levels <= 16:
             raise ValueError(f"levels is {self.levels}: it must lie in 0 to 16")
-        for name in ("temperature", "tokens"):
+        for name in ("temperature", "tokens", "texts", "muon"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
+        if self.start is not None and (self.tokens or self.kind != "eagle-3-narrow"):
+            raise ValueError(f"start is {self.start!r}: it is for kind eagle-3-narrow, and brings its own tokens (tokens 0)")
         above_zero(self, "decay", "rate")
-        at_least_one(self, "each", "max_tokens", "steps", "rows", "length", "save_every")
+        at_least_one(self, "each", "max_tokens", "steps", "rows", "length", "save_every", "every")
 
 
 def train_states(spec: StatesSpec) -> dict[str, Any]:
@@ -95,45 +120,108 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     target wrote. Every eighth answer is set aside, and the weights that are best on these are saved. Interrupted, it goes on
     where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
-    point, source = checkpoint.load(spec.target), checkpoint.open_source(spec.target)
-    target = from_weights(source.config, source.weights)
-    samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
+    point, source = checkpoint.load(spec.target, compute=spec.compute), checkpoint.open_source(spec.target)
+    target, fast = from_weights(source.config, source.weights), bf16_is_faster() if spec.bf16 is None else spec.bf16
+    levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
+    given = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
+    samples, lessons, held = given.samples, given.lessons, given.held
     counts, size = selfplay.token_counts(samples), point.lm.vocab.size
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[:spec.tokens or size]
-    levels = spec.levels or kind.levels
-    student = kind.start(Shown(target, point.lm.vocab, torch.tensor(sorted(frequent)), levels, spec.seed))
-    depths = kind.depths(point.lm.network.layers)
-    lessons = Lessons.of(point.lm, [s for i, s in enumerate(samples) if i % 8] or samples, depths)
-    aside, held = Lessons.of(point.lm, samples[::8], depths), Lessons.of(point.lm, unseen, depths)
-    pieces, looked = (some.pieces(spec.length, levels) for some in (lessons, aside))
-    if not len(pieces) or not len(looked):
+    begin = None if spec.start is None else dict(checkpoint.open_source(spec.start).weights)
+    if begin is not None:
+        frequent = narrow.tokens_of(begin)
+    student = kind.start(Shown(target, point.lm.vocab, torch.tensor(sorted(frequent)), levels, spec.seed, begin))
+    pieces = lessons.pieces(spec.length, levels)
+    aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))
+    pieces, aside = pieces[~aside], pieces[aside]
+    if not len(pieces) or not len(aside):
         raise ValueError(f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens")
-    looked = looked[::max(1, len(looked) // 24)]
+    looked = aside[::max(1, len(aside) // 24)]
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
         row_B = pieces[torch.randint(len(pieces), (spec.rows,), generator=g)]
-        return divergence(student, lessons, row_B, spec, kind), spec.rows * spec.length
+        with precision(fast):
+            return divergence(student, lessons, row_B, spec, kind)[0], spec.rows * spec.length
+
+    def on_aside() -> Tensor:
+        with precision(fast):
+            value, right = divergence(student, lessons, looked, spec, kind)
+        print(f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}", file=sys.stderr, flush=True)
+        return value
 
     identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every")},
                 "samples": selfplay.fingerprint(samples)}
-    schedule = Schedule(spec.steps, spec.rate, warmup=0.1, decay=1.0, save_every=spec.save_every, log_every=50)
+    schedule = Schedule(spec.steps, spec.rate, warmup=0.1, decay=1.0, save_every=spec.save_every, log_every=50, muon=spec.muon)
     with progress(spec.kind, spec.steps) as watch:
-        curve = fit(student, loss, schedule,
-                    state=out / "state.pt", identity=identity, watch=watch,
-                    aside=lambda: divergence(student, aside, looked, spec, kind))
-    known, seconds = rates(student, aside, spec.length, levels), round(time.process_time() - began, 1)
+        curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch, aside=on_aside,
+                    deep=student.matrices if spec.muon else ())
+    known, seconds = rates(student, lessons, aside, spec.length, levels), round(time.process_time() - began, 1)
     drafter = kind.drafter(student.model(known), Ranked.of(deep(known), NODES[-1]))
-    share = cost_of(point.lm, drafter, unseen[:4], kind.rows(NODES[-1]))
-    kind.save(out, student.model(known, share), {"target": spec.target})
+    share = cost_of(point.lm, drafter, given.unseen[:4], kind.rows(NODES[-1]))
+    kind.save(out, student.model(known, share), {"target": spec.target, "start": spec.start})
     result = {"kind": spec.kind, "parameters": sum(p.numel() for p in student.parameters()),
               "positions": len(lessons.window_NW), "answers": int(lessons.answer_N.sum()),
               "loss": curve[-1][1], "seconds": seconds, "share": share,
-              "held_out": rates(student, held, spec.length, levels),
-              "tokens_per_pass": {n: tokens_per_pass(point.lm, unseen[:MEASURED], spec.max_tokens, kind.drafter(
+              "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
+              "tokens_per_pass": {n: tokens_per_pass(point.lm, given.unseen[:MEASURED], spec.max_tokens, kind.drafter(
                   student.model(known), Ranked.of(deep(known), n)), kind.rows(n)) for n in NODES}}
-    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    files.replace(out / "training.json",
+                  lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
     return result
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is learned from and measured on, gathered when it is asked for. known_as: what the target is recognised by; depths:
+    those that the drafter reads; width: of a state."""
+    spec: StatesSpec
+    point: checkpoint.Checkpoint
+    known_as: str
+    depths: tuple[int, ...]
+    width: int
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """The target's own."""
+        return self._written(False)
+
+    @cached_property
+    def unseen(self) -> list[Sample]:
+        """Its answers to held-out prompts."""
+        return self._written(True)
+
+    def _written(self, held: bool) -> list[Sample]:
+        record = Recorded(self.point.lm, self._file(place(self.spec, held)))
+        return gather(self.spec, self.point.lm, self.point.text, held, record, mixed=self.spec.mixed and not held)
+
+    def _file(self, text: Path) -> StateFile:
+        layers = self.point.lm.network.layers
+        depths = self.depths if layers in self.depths else (*self.depths, layers)
+        return StateFile.beside(text, depths, self.width, self.known_as)
+
+    @cached_property
+    def read(self) -> list[Sample]:
+        """Texts of others."""
+        if not self.spec.texts:
+            return []
+        return texts.samples(data_root(self.spec.data), self.point.text, self.spec.texts, self.spec.seed)
+
+    @cached_property
+    def lessons(self) -> Lessons:
+        """The target's own answers, and behind them the texts."""
+        return self._lessons(place(self.spec, False), [*self.samples, *self.read])
+
+    @cached_property
+    def held(self) -> Lessons:
+        return self._lessons(place(self.spec, True), self.unseen)
+
+    def _lessons(self, text: Path, samples: Sequence[Sample]) -> Lessons:
+        file = self._file(text)
+        file.complete(self.point.lm, samples)
+        row_ND = file.read(samples)
+        known = [dataclasses.replace(s, output_ids=s.output_ids[:-1]) for s in samples]
+        return Lessons.over(known, row_ND[:, -self.width:], row_ND[:, :self.width * max(1, len(self.depths))])
 
 
 def deep(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
@@ -141,42 +229,44 @@ def deep(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
     return [*rates, *[rates[-1]] * (LEVELS - len(rates) if len(rates) == 1 else 0)]
 
 
-def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec, kind: Kind) -> Tensor:
+def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec, kind: Kind) -> tuple[Tensor, list[float]]:
     """Of all levels: the cross-entropy of the target's laws and the student's, and where the kind asks for it how far the
-    states lie from the target's."""
-    at_BT, total = row_B[:, None] + torch.arange(spec.length), torch.zeros(())
-    at_BM = row_B[:, None] + torch.arange(spec.length + student.shown.levels)
+    states lie from the target's. Beside it, of each level how often its likeliest token is what stands there."""
+    at_BM, total, right = row_B[:, None] + torch.arange(spec.length + student.shown.levels), torch.zeros(()), list[float]()
+    state_BMH, window_BMW = given.state_NH[at_BM].float(), given.window_NW[at_BM]
+    token_BM, answer_BM, known_BM = window_BMW[..., -1], given.answer_N[at_BM], student.knows(window_BMW[..., -1])
     with torch.no_grad():
-        truth_BMV = student.shown.logits(given.state_NH[at_BM])
-        written_BM = truth_BMV.softmax(-1).gather(-1, given.token_N[at_BM][..., None])[..., 0]
-    sure_BM, unit_BT = written_BM >= kind.sure, torch.ones_like(at_BT, dtype=torch.bool)
-    for k, (made, logits) in enumerate(student(given.entry_ND[at_BT], given.window_NW[at_BM])):
-        true, aim = given.state_NH[at_BT + k + 1], truth_BMV[:, k + 1:k + 1 + spec.length]
+        truth_BMC, sure_BM = student.shown.logits(state_BMH, student.some), torch.ones_like(answer_BM)
+        if kind.sure:
+            sure_BM = truth_BMC.softmax(-1).gather(-1, token_BM[..., None])[..., 0] >= kind.sure
+    unit_BT = torch.ones_like(answer_BM[:, :spec.length])
+    entry_BTD = given.entry_ND[at_BM[:, :spec.length]].float()
+    for k, (made, logits, at_T) in enumerate(student(entry_BTD, window_BMW, spec.every)):
         unit_BT = unit_BT & sure_BM[:, k + 1:k + 1 + spec.length]
-        counts = given.answer_N[at_BT + k + 1] & unit_BT
-        if student.some is not None:              # what its head does not know it cannot learn
-            counts = counts & torch.isin(aim.argmax(-1), student.some)
-            aim = aim[..., student.some]
+        counts = (answer_BM & known_BM)[:, at_T + k + 1] & unit_BT[:, at_T]      # what its head does not know it cannot learn
         if not counts.any():
             total = total + 0.0 * logits.sum()    # nothing to learn here
             continue
-        part = F.cross_entropy(logits[counts], aim[counts].softmax(-1))
+        part = F.cross_entropy(logits[counts].float(), truth_BMC[:, at_T + k + 1][counts].float().softmax(-1))
         if kind.features:
-            part = part + kind.features * F.smooth_l1_loss(even(made[counts]), even(true[counts]))
+            part = part + kind.features * F.smooth_l1_loss(even(made[counts]), even(state_BMH[:, at_T + k + 1][counts]))
         total = total + spec.decay ** k * part
-    return total
+        if not torch.is_grad_enabled():
+            asked = answer_BM[:, at_T + k + 1]
+            hit = student.named(logits.argmax(-1)) == token_BM[:, at_T + k + 1]
+            right.append(round(float(hit[asked].float().mean()), 3))
+    return total, right
 
 
 @torch.no_grad()
-def rates(student: Student, lessons: Lessons, length: int, levels: int) -> list[list[float]]:
+def rates(student: Student, lessons: Lessons, pieces: Tensor, length: int, levels: int) -> list[list[float]]:
     """Of each level, how often its token of each rank is what the target wrote."""
     hits_LK, counted_L = torch.zeros(levels, RANKS), torch.zeros(levels)
-    pieces = lessons.pieces(length, levels)
-    for row_B in pieces[::max(1, length // 4)].split(16):
+    for row_B in pieces[::max(1, length // 4, len(pieces) // LOOKED)].split(16):
         at_BT, at_BM = (row_B[:, None] + torch.arange(n) for n in (length, length + levels))
-        for k, (_, logits) in enumerate(student(lessons.entry_ND[at_BT], lessons.window_NW[at_BM])):
-            top_BTK = logits.topk(min(RANKS, logits.shape[-1])).indices
-            top_BTK = top_BTK if student.some is None else student.some[top_BTK]
+        made = student(lessons.entry_ND[at_BT].float(), lessons.window_NW[at_BM], 1)
+        for k, (_, logits, _) in enumerate(made):
+            top_BTK = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices)
             hit, counts = top_BTK == lessons.token_N[at_BT + k + 1][..., None], lessons.answer_N[at_BT + k + 1]
             hits_LK[k, :top_BTK.shape[-1]] += hit[counts].sum(0)
             counted_L[k] += counts.sum()

@@ -1,8 +1,9 @@
 """What is trained on a target's states: the weights of each kind of drafter, unrolled over pieces of text."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models import chimera, clover
+from polydec.models import chimera, clover, narrow
 from polydec.models.chimera import Chimera
 from polydec.models.clover import Clover
 from polydec.models.eagle import Eagle
@@ -19,7 +20,7 @@ from polydec.models.head import fresh
 from polydec.models.heads import Heads
 from polydec.models.state_layer import EPS, StateLayer, Vocabulary
 from polydec.train.network import Llama
-from polydec.train.state_layer import Block, Past, PublishedBlock
+from polydec.train.state_layer import Block, NarrowBlock, Past, PublishedBlock
 
 Rates = Sequence[Sequence[float]]
 Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
@@ -29,19 +30,27 @@ Make = Callable[[Sequence[Tensor], Any, Vocab, Rates, float], Any]
 @dataclass(frozen=True)
 class Shown:
     """What a student reads of its target. tokens: the most frequent ones of the text, for a head of its own; levels: tokens
-    guessed; seed."""
+    guessed; seed; begin: tensors of a draft model that it may begin with, None: there is none."""
     target: Llama
     vocab: Vocab
     tokens: Tensor
     levels: int
     seed: int
+    begin: Mapping[str, Tensor] | None = None
 
     def embed(self, token: Tensor) -> Tensor:
         return self.target.model.embed_tokens(token)
 
-    def logits(self, state: Tensor) -> Tensor:
-        """The target's own, of states."""
-        return self.target.logits(self.target.model.norm(state))
+    def logits(self, state: Tensor, some: Tensor | None = None) -> Tensor:
+        """The target's own, of states; some: of these tokens alone."""
+        normed = self.target.model.norm(state)
+        return self.target.logits(normed) if some is None else F.linear(normed, self.head_CH)
+
+    @cached_property
+    def head_CH(self) -> Tensor:
+        """The target's rows of `tokens`."""
+        table = self.target.model.embed_tokens.weight if self.target.lm_head is None else self.target.lm_head.weight
+        return table[self.tokens].clone()
 
 
 class Student(nn.Module):
@@ -49,10 +58,24 @@ class Student(nn.Module):
     the tokens that its laws are over, None: all."""
     some: Tensor | None = None
 
-    def __init__(self, shown: Shown, tensors: Sequence[Tensor], block: Block | PublishedBlock | None, make: Make) -> None:
+    def __init__(self, shown: Shown, tensors: Sequence[Tensor], block: Block | NarrowBlock | PublishedBlock | None,
+                 make: Make) -> None:
         super().__init__()
         self.shown, self.block, self._make = shown, block, make
         self.tensors = nn.ParameterList([nn.Parameter(t) for t in tensors])
+
+    @property
+    def matrices(self) -> list[nn.Parameter]:
+        """What Muon may train: all matrices but a head over tokens, whose rows are many."""
+        return [p for p in self.parameters() if p.ndim == 2 and (self.some is None or len(p) != len(self.some))]
+
+    def knows(self, token: Tensor) -> Tensor:
+        """Whether its laws give these tokens a probability."""
+        return torch.ones_like(token, dtype=torch.bool) if self.some is None else torch.isin(token, self.some)
+
+    def named(self, column: Tensor) -> Tensor:
+        """The tokens of columns of its laws."""
+        return column if self.some is None else self.some[column]
 
     def model(self, rates: Rates = (), share: float = 0.0) -> Any:
         return self._make(list(self.tensors), None if self.block is None else self.block.layer, self.shown.vocab, rates, share)
@@ -60,43 +83,46 @@ class Student(nn.Module):
 
 class HeadStudent(Student):
     """Heads, each of which goes on where the one before it stopped."""
-    def forward(self, entry_BTH: Tensor, window_BMW: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each level the states guessed behind every position [B, T, H], and their logits."""
+    def forward(self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each level the states guessed behind every position [B, T, H], their logits, and the positions."""
         model, (B, T, _) = self.model(), entry_BTH.shape
         first = entry_BTH if self.block is None else self.block(model.enter(entry_BTH, entry_BTH))
         carry = model.start(first.flatten(0, 1))
         for k in range(len(model)):
             carry, made = model.step(k, carry, self.shown.embed(window_BMW[:, k:k + T, -1]).flatten(0, 1))
             made = made.view(B, T, -1)
-            yield made, self.shown.logits(made)
+            yield made, self.shown.logits(made), torch.arange(T)
 
 
 class LayerStudent(Student):
     """A layer that reads true states and then, level by level, the tokens behind each and what it made itself."""
-    def forward(self, entry_BTD: Tensor, window_BMW: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        model, (B, T, _), past, above, true = self.model(), entry_BTD.shape, Past(), entry_BTD, entry_BTD.flatten(0, 1)
-        at_T = torch.arange(T)
+    def forward(self, entry_BTD: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each level the states guessed [B, N, H], their logits, and the N positions behind which they were guessed: all of
+        them at the first level, every so many below it."""
+        model, (B, T, _), past, true = self.model(), entry_BTD.shape, Past(), entry_BTD.flatten(0, 1)
+        above, at_T, slots = entry_BTD, torch.arange(T), 1
         assert self.block is not None
         for k in range(self.shown.levels):
-            embed = self.shown.embed(window_BMW[:, k:k + T, -model.window:]).flatten(0, 1)
+            if k == 1:
+                at_T, above, true = at_T[::every], above[:, ::every], entry_BTD[:, ::every].flatten(0, 1)
+            embed = self.shown.embed(window_BMW[:, at_T + k, -model.window:]).flatten(0, 1)
             rows = (model.below if k else model.enter)(embed, above.flatten(0, 1)).view(B, -1, self.block.wide)
-            out = self.block(rows, past, at_T)
+            out = self.block(rows, past, at_T * slots + slots - 1 if k else None)
             if not k:                             # a state and its token may take several entries, of which the last counts
                 slots = rows.shape[1] // T
-                at_T = torch.arange(T) * slots + slots - 1
-                rows, out = rows[:, at_T], out[:, at_T]
+                rows, out = rows[:, slots - 1::slots], out[:, slots - 1::slots]
             stands, guessed = model.read(k, true, out.flatten(0, 1))
-            above = stands.view(B, T, -1)
+            above = stands.view(B, len(at_T), -1)
             if guessed is None:                   # it has a head of its own
-                yield above, self.speak(model, rows, out)
+                yield above, self.speak(model, rows, out), at_T
             else:
-                made = guessed.view(B, T, -1)
-                yield made, self.shown.logits(made)
+                made = guessed.view(B, len(at_T), -1)
+                yield made, self.shown.logits(made), at_T
 
     def speak(self, model: Any, rows_BTS: Tensor, out_BTH: Tensor) -> Tensor:
-        """Logits of a head of its own, whose norm goes over what the layer read beside the stream as well, but in the published
-        form."""
-        whole = torch.cat([rows_BTS[..., :-out_BTH.shape[-1]], out_BTH], -1) if model.evened else out_BTH
+        """Logits of a head of its own, whose norm goes over what the layer read beside the stream as well, where it did."""
+        assert self.block is not None
+        whole = torch.cat([rows_BTS[..., :self.block.beside], out_BTH], -1)
         return F.linear(F.rms_norm(whole, whole.shape[-1:], None, EPS)[..., -out_BTH.shape[-1]:] * model.own.norm_H,
                         model.own.head_CH)
 
@@ -124,6 +150,11 @@ def depths_of(layers: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, layers // 4), max(1, layers // 2), max(1, layers - 1)}))
 
 
+def quarters_of(layers: int) -> tuple[int, ...]:
+    """After each quarter of the layers."""
+    return tuple(sorted({max(1, n * layers // 4) for n in range(1, 5)}))
+
+
 def make_eagle3(published: bool) -> Callable[[Shown], Student]:
     """published: in the layout of models/published.py."""
     def start(shown: Shown) -> Student:
@@ -139,6 +170,24 @@ def make_eagle3(published: bool) -> Callable[[Shown], Student]:
         student.some = shown.tokens
         return student
     return start
+
+
+def make_narrow(shown: Shown) -> Student:
+    """EAGLE-3 of the target's width, over a head that stays as it is: that of the draft model that it begins as, else the
+    target's rows."""
+    s, depths, begin = shown.target.s, quarters_of(shown.target.s.layers), shown.begin
+    trunk = shown.target.model
+    head_CH, norm_H = trunk.embed_tokens.weight[shown.tokens].clone(), trunk.norm.weight.detach().clone()
+    scale = float(head_CH.square().mean(-1).sqrt().mean())
+    if begin is not None:
+        head_CH, norm_H = narrow.head_of(begin, shown.tokens), begin["model.norm.weight"].float()
+
+    def make(t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float) -> Eagle3:
+        return Eagle3(t[0], depths, layer, Vocabulary(shown.tokens, head_CH, t[1]), vocab, rates, share)
+    fuse = torch.eye(s.width).repeat(1, len(depths)) / len(depths)
+    student = LayerStudent(shown, [fuse, norm_H], NarrowBlock(s, shown.seed, begin, scale), make)
+    student.some = shown.tokens
+    return student
 
 
 def make_clover(shown: Shown) -> Student:
