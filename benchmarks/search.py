@@ -45,6 +45,9 @@ WAYS = [
     Way(GREEDY, "greedy", "plain", greedy=True),
     *(Way(f"best of {n} by reward", "best of n by reward", "best-of-n", {"tries": n}, n, True) for n in (8, 4, 2)),
     *(Way(f"A*, {k} steps", "A*", "a-star-decoding", {"width": k, "budget": 256}, 0, True) for k in (2, 3, 4)),
+    *(Way(f"A*, 1 step, again {c}", "A*, again", "a-star-decoding", {"width": 1, "again": c, "budget": 160}, 0, True)
+      for c in (0.2, 0.4)),
+    Way("iterative, 4 rounds of 2", "iterative", "iterative-agent-decoding", {"rounds": 4, "tries": 2}, 0, True),
     Way("one sample", "one sample", "plain"),
     *(Way(f"majority of {n}", "majority", "self-consistency", {"tries": n}, n) for n in (4, 8)),
     Way("complexity voting, 5 of 8", "complexity voting", "complexity-voting", {"tries": 8, "keep": 5}, 8),
