@@ -44,7 +44,11 @@ GREEDY, BEST = "greedy", "best of 8 by reward"
 WAYS = [
     Way(GREEDY, "greedy", "plain", greedy=True),
     *(Way(f"best of {n} by reward", "best of n by reward", "best-of-n", {"tries": n}, n, True) for n in (8, 4, 2)),
+    *(Way(f"weighted vote of {n}", "weighted vote", "weighted-voting", {"tries": n}, n, True) for n in (8, 4)),
     *(Way(f"A*, {k} steps", "A*", "a-star-decoding", {"width": k, "budget": 256}, 0, True) for k in (2, 3, 4)),
+    *(Way(f"A*, 1 step, again {c}", "A*, again", "a-star-decoding", {"width": 1, "again": c, "budget": 160}, 0, True)
+      for c in (0.4, 0.8)),
+    Way("iterative, 4 rounds of 2", "iterative", "iterative-agent-decoding", {"rounds": 4, "tries": 2}, 0, True),
     Way("one sample", "one sample", "plain"),
     *(Way(f"majority of {n}", "majority", "self-consistency", {"tries": n}, n) for n in (4, 8)),
     Way("complexity voting, 5 of 8", "complexity voting", "complexity-voting", {"tries": 8, "keep": 5}, 8),
@@ -168,7 +172,7 @@ def main() -> None:
     p.add_argument("--model", default="zoo:reasoner")
     p.add_argument("--reward", default="zoo:reasoner-prm", help="a process reward model for it: a directory or zoo:NAME")
     p.add_argument("--problems", type=int, default=70, help="of each kind")
-    p.add_argument("--temperature", type=float, default=0.8)
+    p.add_argument("--temperature", type=float, default=0.6)
     p.add_argument("--seed", type=int, default=77, help="of the problems: another one than training's")
     p.add_argument("--only", default="", help="rows whose name holds this, beside greedy and best of 8")
     p.add_argument("--csv", type=Path)

@@ -40,8 +40,8 @@ def row(target, text):
     return run([scores()])[0]
 
 
-def reference(target, reward, length, width, longest, budget, toll, rng):
-    """Texts as tuples; an open one is (f, h, -depth, number, text, value, stream, g)."""
+def reference(target, reward, length, width, longest, budget, toll, rng, again=None):
+    """Texts as tuples; an open one is (f, h, -depth, number, text, drawn, stream, g, seen)."""
     def extend(text, stream, most):
         while len(text) < length and most and (not text or text[-1] not in target.vocab.eos):
             p_V = row(target, (*PROMPT, *text)).row(0).exp().double()
@@ -51,13 +51,13 @@ def reference(target, reward, length, width, longest, budget, toll, rng):
     def over(text):
         return len(text) == length or (text and text[-1] in target.vocab.eos)
 
-    open_, found, written = [(0.0, 0.0, 0, 0, (), 1.0, rng, 0.0)], 0, 0
+    open_, found, written = [(0.0, 0.0, 0, 0, (), 0, rng, 0.0, ())], 0, 0
     while not over(min(open_)[4]) and written < budget:
         best = min(open_)
         open_.remove(best)
-        _, h, depth, _, text, _, stream, g = best
-        seen = []
-        for i in range(width):
+        f, h, depth, number, text, drawn, stream, g, before = best
+        seen = list(before)
+        for i in range(drawn, drawn + width):
             mine = stream if i == 0 else stream.at("step", len(text), i)
             longer = extend(text, mine, longest)
             written += len(longer) - len(text)
@@ -68,22 +68,27 @@ def reference(target, reward, length, width, longest, budget, toll, rng):
             cut = len(longer) == length and longer[-1] not in target.vocab.eos
             hope, found = 1.0 - (0.0 if cut else value), found + 1
             cost = g + max(0.0, hope - h) + toll
-            open_.append((cost + hope, hope, depth - 1, found, longer, value, mine, cost))
+            open_.append((cost + hope, hope, depth - 1, found, longer, 0, mine, cost, ()))
+        if again is not None:
+            open_.append((f + again, h, depth, number, text, drawn + width, stream, g, tuple(seen)))
     best = min([n for n in open_ if over(n[4])] or open_)
-    return extend(best[4], best[6], length)
+    text, drawn, stream = best[4:7]
+    return extend(text, stream.at("step", len(text), drawn) if drawn else stream, length)
 
 
-@pytest.mark.parametrize("budget", [1000, 12])
-def test_it_is_the_search_of_its_card(budget):
+@pytest.mark.parametrize("again", [None, 0.05, 0.4])
+@pytest.mark.parametrize("budget", [400, 12])
+def test_it_is_the_search_of_its_card(budget, again):
     texts = set()
     for seed in range(20):
         target, reward = toy(seed, 4, sharp=0.7), ByToken(seed)
         options = {"width": 1 + seed % 3, "longest": 1 + seed % 2, "toll": (0.01, 0.3)[seed % 2]}
-        got = run([answers(search(target, reward=reward, budget=budget, **options), Request(PROMPT, 7, seed=seed))])[0][0]
-        want = reference(target, reward, 7, **options, budget=budget, rng=Rng.of(seed))
+        decoder = search(target, reward=reward, budget=budget, again=again, frontier=1000, **options)
+        got = run([answers(decoder, Request(PROMPT, 7, seed=seed))])[0][0]
+        want = reference(target, reward, 7, **options, budget=budget, rng=Rng.of(seed), again=again)
         assert got.token_ids == want, f"seed {seed}: {got.token_ids}, by the card {want}"
         texts.add(want)
-    assert len(texts) > 8
+    assert len(texts) > (8 if again is None else 2)
 
 
 def test_one_step_at_a_time_has_the_law_of_the_target():
@@ -109,6 +114,7 @@ def test_an_oracle_leads_straight_to_the_goal():
 def test_what_it_refuses():
     for options, said in (({"width": 0}, "width is 0: it must lie in 1 to 64"),
                           ({"budget": 0}, "budget is 0: it must be at least 1"),
-                          ({"toll": math.nan}, "toll is nan: it must be at least 0")):
+                          ({"toll": math.nan}, "toll is nan: it must be at least 0"),
+                          ({"again": 0.0}, "again is 0.0: it must be above 0")):
         with pytest.raises(ValueError, match=said):
             search(toy(1), **options)

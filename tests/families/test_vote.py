@@ -25,6 +25,22 @@ def test_what_a_text_answers(said, mark, answer):
     assert answer_of(said, mark) == answer
 
 
+def test_a_reward_weighs_the_votes():
+    tries = [tried("=1", value=0.3), tried("=1", value=0.4), tried("=2", value=0.6), tried("=1", value=0.1)]
+    assert Vote().pick(tries) == 1 and Vote().pick(tries[:1] + tries[2:]) == 1
+    rng = random.Random(3)
+    for _ in range(50):
+        said = [(f"={rng.randrange(3)}", rng.random()) for _ in range(6)]
+        sums = Counter()
+        for answer, value in said:
+            sums[answer] += value
+        got = Vote().pick([tried(a, value=v) for a, v in said])
+        best = max(sums, key=sums.get)
+        assert said[got] == max((a, v) for a, v in said if a == best)
+        same = [tried(a, value=0.5) for a, _ in said]
+        assert Vote().pick(same) == Vote().pick([tried(a) for a, _ in said])
+
+
 def test_the_majority_wins_and_its_likeliest_text_speaks_for_it():
     tries = [chain(1, 2, -0.1), chain(2, 2, -3.0), chain(2, 2, -2.0), chain(3, 2, -0.2)]
     assert Vote("answer is").pick(tries) == 2

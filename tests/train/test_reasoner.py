@@ -133,6 +133,8 @@ def test_both_are_trained_and_used(tmp_path):
     judging = ReasonerSpec(str(tmp_path / "o"), ("chain",), steps=2, rows=2, width=32, layers=1, own=3,
                            start=str(tmp_path / "r"))
     assert train_reasoner(judging)["steps"] == 2 and len(selfplay.read(tmp_path / "o" / "own.jsonl")) == 3
+    judged = api.load(str(tmp_path / "o"), trained=[str(tmp_path / "o" / "prm")])
+    assert api.generate(judged, "2+7*3-5", method="best-of-n", max_tokens=8, options={"tries": 2}).metrics["texts_judged"] == 2
     spec = PrmSpec(str(tmp_path / "p"), str(tmp_path / "r"), ("chain",), each=12, steps=6, inner=8)
     (tmp_path / "p").mkdir()
     lm = api.load(str(tmp_path / "r"))

@@ -39,7 +39,7 @@ def test_drafts_fit_their_targets(name):
     assert draft.network.cost < 0.11 * target.network.cost
 
 
-def test_reasoner_is_right_about_half_of_the_time_and_its_reward_tells_easy_kinds_from_hard_ones():
+def test_reasoner_is_right_about_half_of_the_time_and_its_reward_tells_right_solutions_from_wrong_ones():
     lm = api.load("zoo:reasoner", trained=["zoo:reasoner-prm"], threads=1)
     assert 5e6 <= sum(p.numel() for p in load_directory("zoo:reasoner").parameters()) <= 10e6
     asked = [make(kind, 41, i, held=True) for kind in PROBLEMS for i in range(24)]
@@ -51,10 +51,10 @@ def test_reasoner_is_right_about_half_of_the_time_and_its_reward_tells_easy_kind
     done = [t.completion() for t in tickets]
     right = [solved(p, d.text) for p, d in zip(asked, done[len(asked):], strict=True)]
     assert 0.25 < sum(right) / len(right) < 0.85
-    drawn = [(d.choices[0].score, solved(p, d.text)) for p, d in zip(asked, done, strict=False)]
-    # of all kinds together: within one the reward is hardly better than chance (docs/models.md)
-    pairs = [a > b for a, good in drawn if good for b, bad in drawn if not bad]
-    assert sum(pairs) > 0.75 * len(pairs) > 0
+    for kind, share in (("make", 0.75), (None, 0.8)):       # of one kind, and of all together (docs/models.md)
+        drawn = [(d.choices[0].score, solved(p, d.text)) for p, d in zip(asked, done) if kind in (None, p.kind)]
+        pairs = [a > b for a, good in drawn if good for b, bad in drawn if not bad]
+        assert sum(pairs) > share * len(pairs) > 0, kind
 
 
 @pytest.mark.slow

@@ -17,19 +17,27 @@ from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.shown import fit
 from polydec.core.trace import Event, Opened, ignore, to_json
 from polydec.edge import printable, sentence, whole_text
+from polydec.exemplars import prompt as behind
+from polydec.exemplars import read
 
 
 @shared
 def generate(flags: Flags,
              prompt: Annotated[str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")] = None,
              prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
+             exemplars: Annotated[Path | None, typer.Option(help="JSON lines of solved problems; those of the most steps "
+                                                                 "are shown before the prompt")] = None,
+             shots: Annotated[int, typer.Option(help="how many of them")] = 8,
              steer: Steer = None, steer_set: SteerSet = None, negative_prompt: Second = None) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     text = asked(prompt, prompt_file)
     if not text.strip():
         raise ValueError("prompt is empty: give a text of at least one character")
     steered = steering(steer, steer_set, negative_prompt)
+    pool = None if exemplars is None else read(exemplars)
     lm = flags.load()
+    if pool is not None:
+        text = behind(lm, pool, text, shots, max_tokens=flags.max_tokens, raw=flags.raw)
     engine = api.Engine(lm)
 
     def on(event: Event) -> None:                 # the request's method and guarantee stand beside its opening

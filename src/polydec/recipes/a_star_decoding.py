@@ -35,6 +35,9 @@ def build(
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
     budget: Annotated[int, AtLeast(1), "nothing is begun after so many tokens"] = 1024,
     toll: Annotated[float, AtLeast(0), "cost of a step"] = 0.01,
+    again: Annotated[float | None, Within(0.001, 10.0), Note("none: it is left for good"),
+                     "what a beginning waits for before more steps are drawn behind it"] = None,
 ) -> AStar:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return AStar(method, kit.need(StepReward), width, delimiter.replace("\\n", "\n"), longest, budget, toll)
+    return AStar(method, kit.need(StepReward), width, delimiter.replace("\\n", "\n"), longest, budget, toll,
+                 again=again)

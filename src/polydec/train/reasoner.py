@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec import files
-from polydec.models import checkpoint
+from polydec.core.types import Vocab
+from polydec.models import checkpoint, step_reward
+from polydec.models.step_reward import StepReward
 from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
@@ -96,6 +98,11 @@ class Reasoner(nn.Module):
             nn.init.zeros_(out.weight)            # what it does not know yet moves no state
             self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), out)
 
+    def reward(self, vocab: Vocab) -> StepReward:
+        """What judges, for whoever decodes with the network."""
+        (a, b), (c, d) = ((m.weight.detach(), m.bias.detach()) for m in self.judge if isinstance(m, nn.Linear))
+        return StepReward((a, b), (c, d), vocab)
+
     def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
         """Nats a learned token, and `judging` times nats a judged one."""
         state_BTH = states(self.network.model, token_BT)
@@ -116,7 +123,8 @@ def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
 
 
 def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out; what was measured (also in out/training.json).
+    """Train, and save a directory that `polydec.load` reads at spec.out, and what judged beside it as a process reward model at
+    spec.out/prm; what was measured (also in out/training.json).
 
     Interrupted, it goes on from out/state.pt when called again. Raises ValueError on a wrong spec, or a state that belongs to
     another run."""
@@ -127,8 +135,8 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     own = list[Drawn]()
     if spec.own and spec.start is not None:
         own = draw(out / "own.jsonl", checkpoint.load(spec.start), spec.kinds, spec.own, temperature=1.0, seed=spec.seed)
-    learner, rows = Reasoner(network, spec.seed), Rows(tokenizer, spec, own)
-    apart = rows.batch(-1, 4 * spec.rows)
+    learner, rows = Reasoner(network, spec.seed), Rows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16])
+    apart = Rows(tokenizer, spec, own[::16]).batch(-1, 4 * spec.rows)
 
     bf16 = bf16_is_faster()
 
@@ -141,9 +149,11 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     with shown("reasoner", spec.steps) as watch:
         curve = fit(learner, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
-                    aside=lambda: learner.loss(*apart, 0.0))
+                    aside=lambda: learner.loss(*apart, spec.judging if own else 0.0))
     config = network.s.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
     save_directory(out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT), dtype=torch.int8)
+    about = {"target": out.name, "temperature": 1.0}
+    step_reward.save(out / "prm", learner.reward(checkpoint.load(str(out)).lm.vocab), about)
     result = {"parameters": sum(p.numel() for p in learner.network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
               "seconds": round(time.perf_counter() - began, 1), "curve": curve}
     files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))

@@ -22,18 +22,22 @@ from polydec.options import at_least_one
 @dataclass(frozen=True, eq=False)
 class Node:
     """A beginning of a solution. rng: what is drawn behind it; cost: of the path to it; hope: one less what the reward says;
-    number: in the order of finding."""
+    number: in the order of finding; drawn: steps that were drawn behind it; wait: what that costs it; found: the steps that
+    were."""
     attempt: Attempt
     rng: Rng
     cost: float = 0.0
     hope: float = 0.0
     depth: int = 0
     number: int = 0
+    drawn: int = 0
+    wait: float = 0.0
+    found: frozenset[tuple[int, ...]] = frozenset()
 
     @property
     def order(self) -> tuple[float, float, int, int]:
         """The least is looked at first."""
-        return (self.cost + self.hope, self.hope, -self.depth, self.number)
+        return (self.cost + self.hope + self.wait, self.hope, -self.depth, self.number)
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,12 @@ class AStar:
     max(0, reward(s) - reward(t)) + `toll`, so what the reward has fallen on the way is not forgotten (the paper's cost of a
     step is not known to us: this one is ours). The reward of nothing is 1, that of a text that was cut at the limit is 0.
 
+    A beginning is left for good once steps were drawn behind it, as in the paper. With `again` it waits instead, with so much
+    added to its f every time, and is taken up once more when all that was found behind it is less promising than that: ours.
+
     width: 1 to 64; delimiter: what a step ends with; longest: tokens of a step at most; budget: once so many tokens were
     written nothing new is begun: the best solution found is the answer, or else the most promising beginning is drawn to
-    its end. frontier: beginnings that are kept at most; the least promising ones go first.
+    its end. frontier: beginnings that are kept at most; the least promising ones go first. again: above 0, None: never.
 
     Exact: approximate: the reward chooses among draws.
     Reduces to: the method itself at width 1, draw for draw.
@@ -61,6 +68,7 @@ class AStar:
     budget: int = 1024
     toll: float = 0.01
     frontier: int = 64
+    again: float | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -69,6 +77,8 @@ class AStar:
         at_least_one(self, "longest", "budget", "frontier")
         if not self.toll >= 0.0:
             raise ValueError(f"toll is {self.toll}: it must be at least 0")
+        if self.again is not None and not self.again > 0.0:
+            raise ValueError(f"again is {self.again}: it must be above 0")
 
     @property
     def target(self) -> Target:
@@ -106,29 +116,35 @@ class _Search:
         best = min(whole or open_, key=lambda n: n.order)
         last, = self._forks(best, 1)
         if not last.ended:                        # the budget is spent: what is begun comes to its end
-            await last.go_on(best.rng)
+            await last.go_on(_stream(best, best.drawn))
         self._spent = self._spent.plus(last.spent)
         last.text.score = last.value
         self._answer.follow(last.text)
         return self._answer.result(replace(self._spent, first=max(self._first, 0)))
 
     async def _expand(self, node: Node) -> list[Node]:
-        plan, tokens = self._plan, len(node.attempt.text.tokens)
-        streams = [node.rng, *(node.rng.at("step", tokens, i) for i in range(1, plan.width))]
+        """What is new behind a node, and the node itself where it waits."""
+        plan = self._plan
+        numbers = range(node.drawn, node.drawn + plan.width)
+        streams = [_stream(node, i) for i in numbers]
         drawn = self._forks(node, plan.width)
         await gather(*(a.go_on(s, self._steps) for a, s in zip(drawn, streams, strict=True)))
         once = dict[tuple[int, ...], tuple[Attempt, Rng]]()
         for attempt, stream in zip(drawn, streams, strict=True):
-            once.setdefault(tuple(attempt.text.tokens), (attempt, stream))
+            if (text := tuple(attempt.text.tokens)) not in node.found:
+                once.setdefault(text, (attempt, stream))
         await gather(*(attempt.judge(plan.reward) for attempt, _ in once.values()))
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
-        return [self._node(node, *one) for one in once.values()]
+        waiting = [] if plan.again is None else [replace(node, drawn=numbers.stop, wait=node.wait + plan.again,
+                                                         found=node.found | set(once))]
+        return [*waiting, *(self._node(node, *one) for one in once.values())]
 
     def _forks(self, node: Node, count: int) -> list[Attempt]:
-        """So many that go on from a node, which is over with that."""
+        """So many that go on from a node, which is over with that unless it waits."""
         drawn = [node.attempt.fork(self._answer.choice or 0) for _ in range(count)]
         self._held += drawn
-        node.attempt.close()
+        if self._plan.again is None:
+            node.attempt.close()
         return drawn
 
     def _node(self, parent: Node, attempt: Attempt, rng: Rng) -> Node:
@@ -145,3 +161,8 @@ class _Search:
             self._first = sure
             self._answer.edit(Edit())
         self._answer.follow(texts[0], sure)
+
+
+def _stream(node: Node, number: int) -> Rng:
+    """What is drawn of a node's steps; the first goes on in the node's own stream, so that one text draws as plain decoding."""
+    return node.rng.at("step", len(node.attempt.text.tokens), number) if number else node.rng

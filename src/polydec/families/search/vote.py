@@ -12,14 +12,16 @@ from polydec.families.search.types import Tried, answer_of
 @dataclass(frozen=True)
 class Vote:
     """Reads the answer of every text (what stands behind the last `mark`, else its last line) and takes the one that most of
-    them give; of the texts that give it, the one of the highest score (a reward's, else the mean log-probability).
+    them give, where the vote of a text weighs what a reward says of it, 1 where none was asked; of the texts that give it, the
+    one of the highest score (a reward's, else the mean log-probability).
 
     mark: what stands before an answer, "" for the last line. keep: how many vote, those of the most steps (lines that are not
     empty); earlier begun ones first where these are equal; 0: all. Texts without an answer do not vote. As many votes: the
     answer whose texts have more steps together, then the one that was given first.
 
     Source: Wang et al., "Self-consistency improves chain of thought reasoning in language models" (2022); with `keep` Fu et
-    al., "Complexity-based prompting for multi-step reasoning" (2022).
+    al., "Complexity-based prompting for multi-step reasoning" (2022); with a reward Li et al., "Making language models better
+    reasoners with step-aware verifier" (2022).
     """
     mark: str = ""
     keep: int = 0
@@ -31,7 +33,8 @@ class Vote:
     def pick(self, tries: Sequence[Tried]) -> int:
         said = said_of(tries, self.mark)
         voters = sorted(said, key=lambda i: -steps(tries[i].said))[:self.keep or None]
-        return elect(tries, {i: said[i] for i in voters}, dict.fromkeys(voters, 1.0))
+        weight = {i: 1.0 if (value := tries[i].value) is None else value for i in voters}
+        return elect(tries, {i: said[i] for i in voters}, weight)
 
 
 def said_of(tries: Sequence[Tried], mark: str) -> dict[int, str]:
