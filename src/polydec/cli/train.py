@@ -134,6 +134,21 @@ def dparallel(out: Resumed,
 
 
 @app.command()
+def joint(out: Annotated[Path, typer.Option(help="directory to write")],
+          target: Annotated[str, typer.Option(help="a masked-diffusion model of ours")] = "zoo:diffusion",
+          tasks: Tasks = SHORT,
+          texts: Annotated[int, typer.Option(help="answers that the target writes")] = 1024,
+          count: Annotated[int, typer.Option(help="gaps that a pass will fill")] = 4,
+          rows: Annotated[int, typer.Option(help="answers a step")] = 64,
+          steps: Steps = 600,
+          rate: Rate = 2e-3,
+          seed: Seed = 0) -> None:
+    """Train the layer of adjust on a model's own answers; prints what was measured as one JSON object."""
+    from polydec.train.joint import JointSpec, train_joint
+    print(json.dumps(train_joint(JointSpec(str(out), target, _names(tasks), texts, count, rows, steps, rate, seed))))
+
+
+@app.command()
 def draft(out: Kept,
           target: Annotated[str, typer.Option(help="the model to draft for: a name like --model's")] = "zoo:smollm2",
           data: Prompts = None,
