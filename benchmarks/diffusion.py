@@ -284,7 +284,7 @@ def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
     order = sorted(kinds, key=lambda k: -max(kinds[k])[1])
     step = min(22.0, (high - top - 40) / len(order))
     for i, kind in enumerate(order):
-        some, hue = sorted(kinds[kind]), 360 * (i * 7 % len(order)) // len(order)
+        some, hue = sorted(kinds[kind]), round(137.5 * i) % 360          # neighbours look different
         colour, dash = f"hsl({hue} 65% {(38, 52)[i % 2]}%)", ("", ' stroke-dasharray="5 3"')[i // 2 % 2]
         line = " ".join(f"{'ML'[j > 0]}{x(p[0]):.1f} {y(p[1]):.1f}" for j, p in enumerate(some))
         out.append(f'<path d="{line}" fill="none" stroke="{colour}" stroke-width="1.5"{dash}/>')

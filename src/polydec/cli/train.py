@@ -88,12 +88,13 @@ def diffusion(out: Resumed,
               shifted: Annotated[bool, typer.Option(help="a position's law is read one before it, as in Dream")] = False,
               block: Annotated[int, typer.Option(help="block-causal, in blocks of so many positions (0: not)")] = 0,
               causal: Annotated[bool, typer.Option(help="an autoregressive model of the same tasks, to compare")] = False,
+              int8: Annotated[bool, typer.Option("--int8", help="keep matrices in 8 bits")] = False,
               seed: Seed = 0,
               json_: Json = False) -> None:
     """Train a small masked-diffusion model on tasks that are generated; says how long it will take."""
     from polydec.train.diffusion import DiffusionSpec, train_diffusion
     result = train_diffusion(DiffusionSpec(str(out), _names(tasks), steps, rows, shortest, length, long, width, layers, seed,
-                                           rate, muon, start, anneal, shifted, block, causal))
+                                           rate, muon, start, anneal, shifted, block, causal, int8))
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
