@@ -1,55 +1,110 @@
-"""Unmasking rules on the tasks of zoo:diffusion: passes saved, accuracy lost, with 95 % intervals; a table and a plot.
+"""Masked diffusion on the tasks of zoo:diffusion: passes, time and accuracy of every policy and cache; tables and plots.
 
-    python benchmarks/diffusion.py [--each 60] [--model zoo:diffusion] [--out docs/diffusion-policies]
+    python benchmarks/diffusion.py                       # short answers: docs/diffusion-policies.csv and .svg
+    python benchmarks/diffusion.py --part long           # answers that fill a canvas: docs/diffusion-long.csv and .svg
+    python benchmarks/diffusion.py --part more           # early answers, drift, different texts: docs/diffusion-more.csv
+
+--filter, --joint, --surer LABEL=DIR add what was trained for the model; --beside DIR an autoregressive model of the same
+tasks, which then stands in the tables (plain, with its cache; and with the diffusion model as its draft) and guides
+guided-diffusion.
 
 The baseline writes one token a pass, the surest first. Instances are fresh: of other seeds than the training's, and none of its
-questions (but for `fill`, which has few). `lost` is the difference to the baseline on the same instances, in points; its
-interval comes from 2,000 resamplings of them. Passes and positions are counted, never timed.
+questions, as far as --seen names them and the task has many. `lost` is the difference to the baseline on the same instances, in
+points; intervals are 95 %, those of differences and ratios from 2,000 resamplings. Time is CPU time of the process, one answer
+after the other on one thread. Texts, passes and accuracy do not depend on the machine; time does.
 """
 from __future__ import annotations
 
 import argparse
 import csv
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import sqrt
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from polydec import Engine, load
-from polydec.train.tasks import SHIPPED, TASKS, Task, make, right
+from polydec.api import LM
+from polydec.bench.drift import drift
+from polydec.bench.intervals import wilson
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Edit, Exactness
+from polydec.families.diffusion.denoising import Denoising
+from polydec.families.diffusion.types import Canvas, Look, filled
+from polydec.refreshes.full import Full
+from polydec.train.tasks import LONG, SHIPPED, TASKS, Task, make, right
+from polydec.unmaskers.confidence import Confidence
 
 ALL = {"block": 0}
+ROOM = 13
+"""Tokens of a canvas of short answers."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A row of the table. model: another one than the benchmark's, with `with_` beside it."""
-    label: str
+    """A row of the table. kind: rows of one kind are one line of the plot; model: another one than the benchmark's, with
+    `with_` and the draft beside it."""
+    kind: str
+    at: str
     method: str
     options: Mapping[str, Any]
     model: str | None = None
     with_: tuple[str, ...] = ()
     draft: str | None = None
 
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {self.at}".strip()
 
-BASE = Policy("one a pass", "llada", ALL)
+
+BASE = Policy("one a pass", "", "llada", ALL)
 FREE = (
-    BASE, Policy("all in one pass", "llada", {**ALL, "steps": 1}),
-    *(Policy(f"{k} passes", "llada", {**ALL, "steps": k}) for k in (2, 4)),
-    *(Policy(f"threshold {t}", "fast-dllm", {**ALL, "threshold": t}) for t in (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)),
-    *(Policy(f"factor {f}", "fast-dllm-factor", {**ALL, "factor": f}) for f in (0.5, 1.0, 1.5)),
-    *(Policy(f"credit {t}", "creditdecoding", {**ALL, "threshold": t}) for t in (0.9, 0.95)),
-    *(Policy(f"local {t}", "localleap", {**ALL, "threshold": t}) for t in (0.9, 0.95)),
-    Policy("ccd", "ccd", ALL), Policy("ccd, agreement", "ccd", {**ALL, "agree": True}),
-    *(Policy(f"prophet {b}", "prophet", {**ALL, "early": a, "middle": b, "late": c})
+    BASE, *(Policy("fixed passes", str(k), "llada", {**ALL, "steps": k}) for k in (1, 2, 4)),
+    *(Policy("threshold", str(t), "fast-dllm", {**ALL, "threshold": t}) for t in (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)),
+    *(Policy("factor", str(f), "fast-dllm-factor", {**ALL, "factor": f}) for f in (0.5, 1.0, 1.5)),
+    *(Policy("credit", str(t), "creditdecoding", {**ALL, "threshold": t}) for t in (0.9, 0.95, 0.99)),
+    *(Policy("local", str(t), "localleap", {**ALL, "threshold": t}) for t in (0.9, 0.95, 0.99)),
+    Policy("ccd", "", "ccd", ALL), Policy("ccd, agreement", "", "ccd", {**ALL, "agree": True}),
+    *(Policy("prophet", str(b), "prophet", {**ALL, "early": a, "middle": b, "late": c})
       for a, b, c in ((7.5, 5.0, 2.5), (12.0, 9.0, 6.0))),
-    Policy("entropy 0.45", "dparallel", ALL),
-    *(Policy(f"freedave {d}", "freedave", {**ALL, "drafts": d}) for d in (2, 4)),
-    Policy("dkv-cache", "dkv-cache", ALL), Policy("dkv-cache, threshold 0.9", "dkv-cache", {**ALL, "threshold": 0.9}),
-    Policy("dkv-cache-greedy", "dkv-cache-greedy", ALL), Policy("left to right", "left-to-right", ALL),
+    *(Policy("entropy", str(t), "dparallel", {**ALL, "threshold": t}) for t in (0.1, 0.45)),
+    *(Policy("freedave", str(d), "freedave", {**ALL, "drafts": d}) for d in (2, 4)),
+    Policy("dkv-cache", "", "dkv-cache", ALL), Policy("dkv-cache", "and threshold 0.9", "dkv-cache", {**ALL, "threshold": 0.9}),
+    Policy("dkv-cache-greedy", "", "dkv-cache-greedy", ALL), Policy("left to right", "", "left-to-right", ALL),
 )
+B32 = {"block": 32}
+LONG_BASE = Policy("one a pass", "", "llada", B32)
+CACHES = (
+    LONG_BASE, Policy("prefix cache", "", "llada", {**B32, "cache": 1}), Policy("dual cache", "", "llada", {**B32, "cache": 2}),
+    Policy("freecache", "", "freecache", B32), Policy("dkv-cache", "", "dkv-cache", B32),
+    Policy("dkv-cache-greedy", "", "dkv-cache-greedy", B32), Policy("left to right", "", "left-to-right", B32),
+    *(Policy("threshold", str(t), "fast-dllm", {**B32, "threshold": t}) for t in (0.9, 0.99)),
+    *(Policy("threshold, prefix cache", str(t), "fast-dllm", {**B32, "threshold": t, "cache": 1}) for t in (0.9, 0.99)),
+    *(Policy("threshold, dual cache", str(t), "fast-dllm", {**B32, "threshold": t, "cache": 2}) for t in (0.9, 0.99)),
+    Policy("threshold, freecache", "0.9", "freecache", {**B32, "threshold": 0.9}),
+    Policy("threshold, dkv-cache", "0.9", "dkv-cache", {**B32, "threshold": 0.9}),
+    Policy("credit, dual cache", "0.9", "creditdecoding", {**B32, "threshold": 0.9, "cache": 2}),
+    Policy("local, dual cache", "0.9", "localleap", {**B32, "threshold": 0.9, "cache": 2}),
+    Policy("freedave", "4", "freedave", {**B32, "drafts": 4}),
+)
+OWN = (Policy("one a pass", "", "block-diffusion", {"threshold": 2}),
+       *(Policy("block-diffusion", str(t), "block-diffusion", {"threshold": t}) for t in (0.9, 0.99)),
+       *(Policy("fast-dllm-v2", str(t), "fast-dllm-v2", {"threshold": t, "block": 4}) for t in (0.9, 0.99)))
+"""Of a block-causal model."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """ms: of CPU time."""
+    right: bool
+    passes: int
+    positions: int
+    ms: float
+    text: str
 
 
 def fresh(name: str, count: int, seen: frozenset[str], seed: int) -> list[Task]:
@@ -64,104 +119,257 @@ def trained_on(runs: Sequence[Sequence[Any]]) -> frozenset[str]:
     return frozenset(make(names[i % len(names)], seed, i).question for seed, names, count in runs for i in range(count))
 
 
-def answers(policy: Policy, model: str, tasks: Sequence[tuple[str, Task]]) -> Iterator[tuple[bool, int, int]]:
-    """Of each task whether the answer was right, the passes and the positions that it took."""
+def answers(policy: Policy, model: str, tasks: Sequence[tuple[str, Task]], room: int) -> Iterator[Answer]:
+    """One answer after the other. An answer that goes on is right where it fills its room."""
     lm = load(policy.model or model, draft=policy.draft, trained=policy.with_, threads=1)
-    engine = Engine(lm)                           # all at once: no answer depends on its company
-    asked = [engine.submit(t.question, method=policy.method, options=policy.options, max_tokens=13) for _, t in tasks]
-    for (name, task), done in zip(tasks, engine.run(asked), strict=True):
-        yield right(name, task.question, done.text), done.metrics["target_passes"], done.metrics["positions_fed"]
+    engine = Engine(lm)
+
+    def answer(task: Task) -> Any:
+        asked = engine.submit(task.question, method=policy.method, options=policy.options, max_tokens=room)
+        return engine.run([asked])[0]
+    answer(tasks[0][1])                           # what a first answer sets up is not timed
+    for name, task in tasks:
+        began = time.process_time()
+        done = answer(task)
+        ms = 1000 * (time.process_time() - began)
+        good = right(name, task.question, done.text) and (name not in LONG or len(done.token_ids) == room)
+        yield Answer(good, done.metrics["target_passes"], done.metrics["positions_fed"], ms, done.text)
 
 
-def wilson(k: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share."""
-    z, p = 1.96, k / n
-    mid, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return (mid - half) / (1 + z * z / n), (mid + half) / (1 + z * z / n)
+def resampled(count: int, of: Callable[[Sequence[int]], float]) -> tuple[float, float]:
+    """The 95 % interval of what `of` makes of indices of instances that are drawn again."""
+    r = random.Random(0)
+    values = sorted(of(r.choices(range(count), k=count)) for _ in range(2000))
+    return values[50], values[1949]
 
 
-def lost(base: Sequence[bool], other: Sequence[bool]) -> tuple[float, float, float]:
-    """Points of accuracy lost, and their 95 % interval, over pairs that are drawn again."""
-    differences, r, n = [a - b for a, b in zip(base, other, strict=True)], random.Random(0), len(base)
-    means = sorted(sum(r.choices(differences, k=n)) / n for _ in range(2000))
-    return 100 * sum(differences) / n, 100 * means[50], 100 * means[1949]
-
-
-def table(model: str, each: int, seed: int, seen: frozenset[str], policies: Sequence[Policy]) -> Iterator[dict[str, Any]]:
+def table(model: str, tasks: Sequence[tuple[str, Task]], policies: Sequence[Policy], room: int) -> Iterator[dict[str, Any]]:
     """A row for each policy and task, and one for all tasks together."""
-    tasks = [(name, t) for name in SHIPPED for t in fresh(name, each, seen, seed)]
-    base = None
+    base: list[Answer] | None = None
     for policy in policies:
-        got = list(answers(policy, model, tasks))
+        got = list(answers(policy, model, tasks, room))
         base = base or got
-        for part in (*SHIPPED, "all"):
+        for part in (*dict.fromkeys(name for name, _ in tasks), "all"):
             at = [i for i, (name, _) in enumerate(tasks) if part in (name, "all")]
-            ok = [got[i][0] for i in at]
-            passes, before = sum(got[i][1] for i in at), sum(base[i][1] for i in at)
-            low, high = wilson(sum(ok), len(ok))
-            points = lost([base[i][0] for i in at], ok)
-            yield {"policy": policy.label, "task": part, "n": len(ok), "accuracy": f"{100 * sum(ok) / len(ok):.1f}",
-                   "low": f"{100 * low:.1f}", "high": f"{100 * high:.1f}", "passes": f"{passes / len(at):.2f}",
-                   "passes_saved": f"{before / passes:.2f}", "positions": f"{sum(got[i][2] for i in at) / len(at):.1f}",
-                   "lost": f"{points[0]:.1f}", "lost_low": f"{points[1]:.1f}", "lost_high": f"{points[2]:.1f}"}
+            yield {"policy": policy.label, "kind": policy.kind, "task": part, **compared([base[i] for i in at],
+                                                                                        [got[i] for i in at])}
+        print(f"  {policy.label}", flush=True)
 
 
-def plot(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Accuracy against passes saved, all tasks together, as an SVG."""
-    points = [(float(r["passes_saved"]), float(r["accuracy"]), float(r["low"]), float(r["high"]), r["policy"])
-              for r in rows if r["task"] == "all"]
-    most = max(p[0] for p in points)
-    wide, high, left, top = 900, 460, 60, 20
-    x = lambda v: left + (wide - left - 190) * (v - 0.8) / (most - 0.8)        # noqa: E731
-    y = lambda v: top + (high - top - 50) * (1 - v / 100)                       # noqa: E731
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="11">',
+def compared(base: Sequence[Answer], got: Sequence[Answer]) -> dict[str, Any]:
+    """What a table says of some instances."""
+    n, count = len(got), sum(a.right for a in got)
+    low, high = wilson(count, n)
+
+    def points(at: Iterable[int]) -> float:
+        some = [base[i].right - got[i].right for i in at]
+        return 100 * sum(some) / len(some)
+
+    def times(what: Callable[[Answer], float], at: Iterable[int]) -> float:
+        at = list(at)
+        return sum(what(base[i]) for i in at) / sum(what(got[i]) for i in at)
+    saved_low, saved_high = resampled(n, lambda at: times(lambda a: a.passes, at))
+    lost_low, lost_high = resampled(n, points)
+    return {"n": n, "accuracy": f"{100 * count / n:.1f}", "low": f"{100 * low:.1f}", "high": f"{100 * high:.1f}",
+            "passes": f"{sum(a.passes for a in got) / n:.2f}", "passes_saved": f"{times(lambda a: a.passes, range(n)):.2f}",
+            "saved_low": f"{saved_low:.2f}", "saved_high": f"{saved_high:.2f}",
+            "positions": f"{sum(a.positions for a in got) / n:.1f}", "ms": f"{sum(a.ms for a in got) / n:.2f}",
+            "time_saved": f"{times(lambda a: a.ms, range(n)):.2f}", "lost": f"{points(range(n)):.1f}",
+            "lost_low": f"{lost_low:.1f}", "lost_high": f"{lost_high:.1f}",
+            "same": f"{100 * sum(a.text == b.text for a, b in zip(base, got, strict=True)) / n:.1f}"}
+
+
+def at_equal(rows: Sequence[Mapping[str, Any]], plain: str = "threshold") -> Iterator[str]:
+    """Of other policies the passes saved beside the plain threshold that saves most and is right as often at least."""
+    mine = [r for r in rows if r["task"] == "all"]
+    for r in mine:
+        fair = [t for t in mine if t["kind"] == plain and float(t["accuracy"]) >= float(r["accuracy"])]
+        if r["kind"] in ("ccd", "ccd, agreement", "credit", "local") and fair:
+            best = max(fair, key=lambda t: float(t["passes_saved"]))
+            yield (f"{r['policy']}: {r['passes_saved']} x [{r['saved_low']}, {r['saved_high']}] at {r['accuracy']} %; "
+                   f"{best['policy']}: {best['passes_saved']} x [{best['saved_low']}, {best['saved_high']}] at "
+                   f"{best['accuracy']} %")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One a pass, the surest first; seen: after each pass the canvas with the likeliest token in each gap."""
+    base: Confidence
+    seen: list[Canvas] = field(default_factory=list[Canvas])
+    everywhere = True
+    exactness = Exactness.APPROXIMATE
+
+    def start(self, canvas: Canvas) -> Any:
+        return self.base.start(canvas)
+
+    def enter(self, state: Any, count: int) -> Any:
+        return self.base.enter(state, count)
+
+    def choose(self, state: Any, look: Look, rng: Rng) -> tuple[Edit, Any]:
+        likeliest = look.logw_RV.argmax(-1).tolist()
+        self.seen.append(filled(look.canvas, look.edit(range(len(look.rows)), likeliest)))
+        return self.base.choose(state, look, rng)
+
+
+def early(lm: LM, tasks: Sequence[tuple[str, Task]], room: int) -> Iterator[dict[str, Any]]:
+    """How often the answer that the model would give at once is right after a part of the passes (Prophet's premise), and
+    whether it is then the final one."""
+    parts, hits = (0.0, 0.25, 0.5, 0.75, 1.0), dict[float, list[tuple[bool, bool]]]()
+    for name, task in tasks:
+        ids, watched = lm.ids(task.question), Watched(Confidence())
+        run([answer_one(Denoising(lm.checkpoint.lm, watched, Full()), Request(ids, room))])
+        texts = [said(lm, canvas[len(ids):]) for canvas in watched.seen]
+        for part in parts:
+            text = texts[min(int(part * len(texts)), len(texts) - 1)]
+            hits.setdefault(part, []).append((right(name, task.question, text), text == texts[-1]))
+    for part, some in hits.items():
+        for what, i in (("right", 0), ("final", 1)):
+            k = sum(x[i] for x in some)
+            low, high = wilson(k, len(some))
+            yield {"what": f"answer {what} after {part:.0%} of the passes", "which": "", "value": f"{100 * k / len(some):.1f}",
+                   "low": f"{100 * low:.1f}", "high": f"{100 * high:.1f}", "n": len(some)}
+
+
+def said(lm: LM, tokens: Sequence[int | None]) -> str:
+    """The text up to the first end."""
+    ends = lm.checkpoint.lm.vocab.eos
+    first = next((i for i, x in enumerate(tokens) if x in ends), len(tokens))
+    return lm.checkpoint.text.decode([x for x in tokens[:first] if x is not None])
+
+
+def drifts(lm: LM, tasks: Sequence[tuple[str, Task]], policies: Sequence[Policy], room: int) -> Iterator[dict[str, Any]]:
+    """Of each cache the mean divergence of its laws from those without one, over some answers."""
+    for policy in policies:
+        some = [drift(lm, t.question, policy.method, policy.options, sampling=lm.sampling(), max_tokens=room) for _, t in tasks]
+        rows = sum(d.rows for d in some)
+        yield {"what": "drift, nats a law", "which": policy.label, "value": f"{sum(d.nats * d.rows for d in some) / rows:.5f}",
+               "low": "", "high": f"{max(d.most for d in some):.3f}", "n": rows}
+        yield {"what": "drift, % other likeliest token", "which": policy.label,
+               "value": f"{100 * sum(d.moved * d.rows for d in some) / rows:.2f}", "low": "", "high": "", "n": rows}
+
+
+def different(model: str, policies: Sequence[Policy]) -> Iterator[dict[str, Any]]:
+    """How many different texts 50 different prompts give."""
+    prompts = [("slots" if i % 2 else "copy", make("slots" if i % 2 else "copy", 99, i)) for i in range(50)]
+    assert len({t.question for _, t in prompts}) == 50
+    for policy in policies:
+        texts = {a.text for a in answers(policy, model, prompts, ROOM)}
+        yield {"what": "different texts of 50 prompts", "which": policy.label, "value": str(len(texts)), "low": "", "high": "",
+               "n": 50}
+
+
+def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
+    """Accuracy against what was saved, all tasks together, as an SVG: a line for each kind of policy, and its name at the
+    right, those that save most first."""
+    kinds = dict[str, list[tuple[float, float, float, float]]]()
+    for r in rows:
+        if r["task"] == "all":
+            kinds.setdefault(r["kind"], []).append(tuple(float(r[k]) for k in (what, "accuracy", "low", "high")))     # type: ignore
+    points = [p for some in kinds.values() for p in some]
+    most, least, top_value = max(p[0] for p in points), min(p[2] for p in points), 100.0
+    least = 10 * int(least // 10)
+    wide, high, left, top, margin = 940, 520, 60, 30, 210
+    x = lambda v: left + (wide - left - margin) * (v - 0.6) / (most - 0.6)                   # noqa: E731
+    y = lambda v: top + (high - top - 50) * (1 - (v - least) / (top_value - least))          # noqa: E731
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
            f'<rect width="{wide}" height="{high}" fill="white"/>']
-    for v in range(0, 101, 20):
-        out.append(f'<path d="M{left} {y(v):.1f}H{wide - 190}" stroke="#ddd"/>'
+    for v in range(least, 101, 10):
+        out.append(f'<path d="M{left} {y(v):.1f}H{wide - margin}" stroke="#ddd"/>'
                    f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v}</text>')
-    for v in range(1, int(most) + 1):
+    for v in range(1, int(most) + 1, 1 + int(most) // 16):
         out.append(f'<text x="{x(v):.1f}" y="{high - 30}" text-anchor="middle">{v}</text>')
-    out.append(f'<text x="{(left + wide - 190) / 2}" y="{high - 8}" text-anchor="middle">passes saved (times)</text>'
+    out.append(f'<text x="{(left + wide - margin) / 2}" y="{high - 8}" text-anchor="middle">{title}</text>'
                f'<text x="14" y="{high / 2}" transform="rotate(-90 14 {high / 2})" text-anchor="middle">'
                'right answers (%)</text>')
-    for i, (saved, share, low, upper, label) in enumerate(points):
-        hue = 360 * i // len(points)
-        out.append(f'<path d="M{x(saved):.1f} {y(low):.1f}V{y(upper):.1f}" stroke="hsl({hue} 60% 45%)" opacity=".5"/>'
-                   f'<circle cx="{x(saved):.1f}" cy="{y(share):.1f}" r="4" fill="hsl({hue} 60% 45%)"/>'
-                   f'<circle cx="{wide - 178}" cy="{30 + 14 * i}" r="4" fill="hsl({hue} 60% 45%)"/>'
-                   f'<text x="{wide - 168}" y="{34 + 14 * i}">{label}</text>')
+    order = sorted(kinds, key=lambda k: -max(kinds[k])[1])
+    step = min(22.0, (high - top - 40) / len(order))
+    for i, kind in enumerate(order):
+        some, hue = sorted(kinds[kind]), round(137.5 * i) % 360          # neighbours look different
+        colour, dash = f"hsl({hue} 65% {(38, 52)[i % 2]}%)", ("", ' stroke-dasharray="5 3"')[i // 2 % 2]
+        line = " ".join(f"{'ML'[j > 0]}{x(p[0]):.1f} {y(p[1]):.1f}" for j, p in enumerate(some))
+        out.append(f'<path d="{line}" fill="none" stroke="{colour}" stroke-width="1.5"{dash}/>')
+        out += [f'<path d="M{x(p[0]):.1f} {y(p[2]):.1f}V{y(p[3]):.1f}" stroke="{colour}" opacity=".3"/>'
+                f'<circle cx="{x(p[0]):.1f}" cy="{y(p[1]):.1f}" r="3.5" fill="{colour}"/>' for p in some]
+        row = top + 4 + step * i
+        out.append(f'<path d="M{wide - margin + 14} {row:.1f}h22" stroke="{colour}" stroke-width="2"{dash}/>'
+                   f'<circle cx="{wide - margin + 25}" cy="{row:.1f}" r="3.5" fill="{colour}"/>'
+                   f'<text x="{wide - margin + 44}" y="{row + 4:.1f}">{kind}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def write(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
+    with out.with_suffix(".csv").open("w", newline="") as f:
+        writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The lines of a table in Markdown, all tasks together; and the tasks of the first two policies."""
+    print("| method | right | passes | saved | points lost | ms | time saved | same text |\n|---|---|---|---|---|---|---|---|")
+    for r in rows:
+        if r["task"] == "all":
+            print(f"| {r['policy']} | {r['accuracy']} % [{r['low']}, {r['high']}] | {r['passes']} | {r['passes_saved']} x | "
+                  f"{r['lost']} [{r['lost_low']}, {r['lost_high']}] | {r['ms']} | {r['time_saved']} x | {r['same']} % |")
+    first = list(dict.fromkeys(r["policy"] for r in rows))[:2]
+    print(f"\n| task | {' | '.join(first)} |\n|---|---|---|")
+    for task in dict.fromkeys(r["task"] for r in rows):
+        cells = [next(r["accuracy"] for r in rows if (r["policy"], r["task"]) == (p, task)) for p in first]
+        print(f"| {task} | {' % | '.join(cells)} % |")
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--part", choices=("policies", "long", "more"), default="policies")
     p.add_argument("--model", default="zoo:diffusion")
-    p.add_argument("--each", type=int, default=60, help="instances of each task")
+    p.add_argument("--each", type=int, help="instances of each task (default: 30 short ones, 8 long ones)")
+    p.add_argument("--room", type=int, default=240, help="tokens of a long answer")
     p.add_argument("--seed", type=int, default=77)
     p.add_argument("--seen", action="append", default=[], help="SEED:COUNT[:TASKS] of a training run (repeatable)")
     p.add_argument("--filter", help="directory of a filter: learn2pd, with and without end-of-text prediction")
+    p.add_argument("--joint", help="directory of a joint sampler's layer: adjust")
     p.add_argument("--surer", action="append", default=[], help="LABEL=DIRECTORY of what train dparallel made (repeatable)")
-    p.add_argument("--out", type=Path, default=Path("docs/diffusion-policies"))
+    p.add_argument("--beside", help="an autoregressive model of the same tasks")
+    p.add_argument("--out", type=Path, help="where the tables go, without an ending (default: docs/diffusion-PART)")
     a = p.parse_args()
-    policies = list(FREE)
-    if a.filter:
-        for label, ending in (("learn2pd", True), ("learn2pd, no end predicted", False)):
-            policies.append(Policy(label, "learn2pd", {"ending": ending}, with_=(a.filter,)))
-    for one in a.surer:
-        label, _, where = one.partition("=")
-        policies += [Policy(f"{label}, one a pass", "llada", ALL, model=where), Policy(label, "dparallel", ALL, model=where)]
+    lm, out = load(a.model, threads=1), a.out or Path(f"docs/diffusion-{a.part}")
+    own = bool(lm.checkpoint.lm.block)
+    short, long = OWN if own else FREE, OWN if own else CACHES
+    beside = () if a.beside is None else (Policy("autoregressive, plain", "", "plain", {}, model=a.beside),
+                                          Policy("autoregressive, diffuspec", "", "diffuspec", {}, a.beside, (), a.model))
+    if a.part == "more":
+        tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.each or 30, frozenset(), a.seed)]
+        far = [(name, t) for name in LONG for t in fresh(name, 2, frozenset(), a.seed)]
+        rows = [*([] if own else early(lm, tasks, ROOM)), *drifts(lm, far, long[1:], a.room),
+                *different(a.model, (*short, *(() if own else CACHES[1:])))]
+        write(rows, out)
+        for r in rows:
+            print(f"{r['what']:42} {r['which']:30} {r['value']:>8} {r['low']}-{r['high']}  n = {r['n']}")
+        return
     runs = [(int(s), tuple(names[0].split(",") if names else TASKS), int(n)) for s, n, *names in (x.split(":") for x in a.seen)]
-    rows = list(table(a.model, a.each, a.seed, trained_on(runs), policies))
-    with a.out.with_suffix(".csv").open("w", newline="") as f:
-        writer = csv.DictWriter(f, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    a.out.with_suffix(".svg").write_text(plot(rows), "utf-8")
-    for r in rows:
-        if r["task"] == "all":
-            print(f"{r['policy']:28} {r['accuracy']:>6} [{r['low']}, {r['high']}]  {r['passes']:>6} passes, "
-                  f"{r['passes_saved']} x, "
-                  f"{r['lost']} points lost [{r['lost_low']}, {r['lost_high']}]")
+    seen = trained_on(runs)
+    if a.part == "long":
+        tasks = [(name, t) for name in LONG for t in fresh(name, a.each or 8, seen, a.seed)]
+        rows = list(table(a.model, tasks, (*long, *beside), a.room))
+    else:
+        tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.each or 30, seen, a.seed)]
+        more = list[Policy]()
+        if a.filter:
+            more += [Policy("learn2pd", label, "learn2pd", {"ending": ending}, with_=(a.filter,))
+                     for label, ending in (("", True), ("without predicted ends", False))]
+        if a.joint:
+            more += [Policy("adjust", str(k), "adjust", {"count": k}, with_=(a.joint,)) for k in (2, 4)]
+        for label, _, where in (one.partition("=") for one in a.surer):
+            more += [Policy(f"{label}, one a pass", "", "llada", ALL, model=where),
+                     *(Policy(label, str(t), "dparallel", {**ALL, "threshold": t}, model=where) for t in (0.1, 0.45))]
+        if a.beside and not own:
+            more.append(Policy("guided-diffusion", "", "guided-diffusion", ALL, draft=a.beside))
+        rows = list(table(a.model, tasks, (*short, *more, *beside), ROOM))
+    write(rows, out)
+    what, title = ("passes_saved", "passes saved (times)") if a.part == "policies" else ("time_saved", "CPU time saved (times)")
+    out.with_suffix(".svg").write_text(plot(rows, what, title), "utf-8")
+    show(rows)
+    print(*at_equal(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -75,6 +75,15 @@ def test_generate_from_the_command_line(trained, capfd, monkeypatch):
     assert "masked-diffusion" in capfd.readouterr().err
 
 
+def test_eight_bits_are_read_and_begun_with(tmp_path):
+    spec = {"rows": 4, "width": 32, "layers": 1, "steps": 1}
+    train_diffusion(DiffusionSpec(str(tmp_path / "a"), ("copy",), int8=True, **spec))
+    train_diffusion(DiffusionSpec(str(tmp_path / "b"), ("copy",), start=str(tmp_path / "a"), int8=True, **spec))
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["torch_dtype"] == "int8"
+    engine = Engine(load(str(tmp_path / "b")))
+    assert engine.run([engine.submit("copy: 123123", method="auto", max_tokens=8)])[0].usage["completion_tokens"] <= 8
+
+
 def test_an_interrupted_run_goes_on(tmp_path):
     spec = {"tasks": ("copy",), "rows": 4, "width": 32, "layers": 1}
     whole = train_diffusion(DiffusionSpec(str(tmp_path / "a"), steps=4, **spec))

@@ -89,12 +89,13 @@ def diffusion(out: Resumed,
               shifted: Annotated[bool, typer.Option(help="a position's law is read one before it, as in Dream")] = False,
               block: Annotated[int, typer.Option(help="block-causal, in blocks of so many positions (0: not)")] = 0,
               causal: Annotated[bool, typer.Option(help="an autoregressive model of the same tasks, to compare")] = False,
+              int8: Annotated[bool, typer.Option("--int8", help="keep matrices in 8 bits")] = False,
               seed: Seed = 0,
               json_: Json = False) -> None:
     """Train a small masked-diffusion model on tasks that are generated; says how long it will take."""
     from polydec.train.diffusion import DiffusionSpec, train_diffusion
     result = train_diffusion(DiffusionSpec(str(out), _names(tasks), steps, rows, shortest, length, long, width, layers, seed,
-                                           rate, muon, start, anneal, shifted, block, causal))
+                                           rate, muon, start, anneal, shifted, block, causal, int8))
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
@@ -132,6 +133,21 @@ def dparallel(out: Resumed,
     from polydec.train.dparallel import DParallelSpec, train_dparallel
     print(json.dumps(train_dparallel(DParallelSpec(str(out), target, _names(tasks), each, max_tokens, beta, rows, steps, rate,
                                                    seed))))
+
+
+@app.command()
+def joint(out: Annotated[Path, typer.Option(help="directory to write")],
+          target: Annotated[str, typer.Option(help="a masked-diffusion model of ours")] = "zoo:diffusion",
+          tasks: Tasks = SHORT,
+          texts: Annotated[int, typer.Option(help="answers that the target writes")] = 1024,
+          count: Annotated[int, typer.Option(help="gaps that a pass will fill")] = 4,
+          rows: Annotated[int, typer.Option(help="answers a step")] = 64,
+          steps: Steps = 600,
+          rate: Rate = 2e-3,
+          seed: Seed = 0) -> None:
+    """Train the layer of adjust on a model's own answers; prints what was measured as one JSON object."""
+    from polydec.train.joint import JointSpec, train_joint
+    print(json.dumps(train_joint(JointSpec(str(out), target, _names(tasks), texts, count, rows, steps, rate, seed))))
 
 
 @app.command()

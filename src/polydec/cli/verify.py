@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,10 +14,12 @@ from rich.progress import track
 from polydec import api, registry
 from polydec.bench import machine
 from polydec.bench.certify import Comparison, compare
+from polydec.bench.drift import drift
 from polydec.cli import asking, prompts
 from polydec.cli.flags import Flags, shared
 from polydec.cli.shown import cell, emit
 from polydec.edge import printable
+from polydec.kit import family_of
 
 
 @shared
@@ -25,7 +27,8 @@ def verify(flags: Flags,
            data: Annotated[Path | None, typer.Option(help="prompts: JSON lines, or one a line (default: built-in)")] = None,
            prompt_tokens: Annotated[int | None, typer.Option(help="of running text: tokens of a prompt")] = None,
            limit: Annotated[int | None, typer.Option(help="use the first prompts only")] = None) -> None:
-    """Compare a method's greedy text with plain decoding, token for token. Exit code 1 where a fault is found."""
+    """Compare a method's greedy text with plain decoding, token for token; of a masked-diffusion model, the laws of a kept
+    cache with those of passes over the whole canvas. Exit code 1 where a fault is found."""
     method = flags.method
     registry.get(method)
     if flags.temperature:
@@ -33,6 +36,8 @@ def verify(flags: Flags,
     lm = flags.load()
     rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
     request = {"sampling": replace(flags.sampling(lm), temperature=0.0), "max_tokens": flags.max_tokens or 128}
+    if family_of(lm.checkpoint.lm) == "diffusion":
+        return drifts(lm, method, rows, request, flags)
     asking.check(lm, ((r.prompt, flags.raw or r.raw) for r in rows), (("plain", {}), (method, flags.options())), **request)
     found = list[Comparison]()
     if not flags.json_:
@@ -48,6 +53,22 @@ def verify(flags: Flags,
     raise typer.Exit(1 if any(c.verdict == "fault" for c in found) else 0)
 
 
+def drifts(lm: api.LM, method: str, rows: Sequence[prompts.Row], request: Mapping[str, Any], flags: Flags) -> None:
+    """How far the laws of a masked-diffusion model's cache are from those without one."""
+    name = registry.of_model(method, "diffusion")
+    asking.check(lm, ((r.prompt, flags.raw or r.raw) for r in rows), ((name, flags.options()),), **request)
+    found = [drift(lm, r.prompt, name, flags.options(), **request, raw=flags.raw or r.raw, seed=flags.seed)
+             for r in track(rows, "comparing", console=Console(stderr=True), transient=True)]
+    if flags.json_:
+        emit(json.dumps({"model": lm.name, "method": name, "prompts": [
+            {"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, found)]}))
+        return
+    emit(DRIFT.format("prompt", "laws", "passes", "KL, nats", "largest", "other token"))
+    for r, d in zip(rows, found):
+        emit(DRIFT.format(cell(r.key, 60).plain, d.rows, d.passes, f"{d.nats:.2e}", f"{d.most:.2e}", f"{d.moved:.1%}"))
+
+
+DRIFT = "{:60}  {:>6}  {:>6}  {:>9}  {:>9}  {:>11}"
 LINE = "{:60}  {:8}  {:>6}  {:>7}  {}"
 
 

@@ -14,6 +14,7 @@ from polydec.models import (
     edge,
     filter,
     heads,
+    joint,
     judge,
     narrow,
     ngrams,
@@ -25,7 +26,7 @@ from polydec.models import (
 )
 
 MODULES = {m.KIND.name: m for m in (
-    ngrams, stop_head, heads, clover, eagle, eagle3, narrow, chimera, probes, judge, step_reward, filter)}
+    ngrams, stop_head, heads, clover, eagle, eagle3, narrow, chimera, probes, judge, step_reward, filter, joint)}
 """The module that reads each kind."""
 
 

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from polydec.core.effects import Forward
 from polydec.core.law import NEG_INF
-from polydec.core.types import Vocab, Want
+from polydec.core.types import Reads, Vocab, Want
 from polydec.models import edge, fields
 from polydec.models.cache import nbytes
 from polydec.models.query import Answer, Network, Query
 from polydec.models.scores import finite
 
 _ROWS = Want()
+_STATES = Want(law=Reads.NOTHING, hidden=True)
 
 
 class Masked:
@@ -45,6 +46,21 @@ class Masked:
     def nbytes(self) -> int:
         """Bytes of the caches of open boards."""
         return nbytes(b.cache for b in self._boards if b.cache is not None)
+
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        """What enters the first layer for each token, and for gaps."""
+        return self.network.embed([self.mask if x is None else x for x in canvas]).float().cpu()
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """Log-weights where these are the states behind the last layer."""
+        return self.unmasked(self.network.head(state_RH))
+
+    def unmasked(self, logits_RV: Tensor) -> Tensor:
+        """Float64, without the mask. Raises ValueError where a number is not finite."""
+        logw_RV = logits_RV.double().cpu()
+        logw_RV[:, self.mask] = NEG_INF
+        finite(logw_RV.max(-1).values.tolist())
+        return logw_RV
 
     def open(self, length: int, prompt: int = 0) -> MaskedBoard:
         """Raises ValueError where the canvas is longer than the model's context."""
@@ -72,10 +88,21 @@ class MaskedBoard:
         query = Query(self.cache, fed[0], tokens, [index[r - back] for r in rows], _ROWS, at=at)
         answer: Answer = await Forward(model.network, query, len(tokens))
         assert answer.logits_RV is not None
-        logw_RV = answer.logits_RV.double().cpu()
-        logw_RV[:, model.mask] = NEG_INF
-        finite(logw_RV.max(-1).values.tolist())
-        return logw_RV
+        return model.unmasked(answer.logits_RV)
+
+    async def read(self, canvas: Sequence[int | None], feed: Sequence[int]) -> Tensor:
+        """Under a shifted head a position's state is that of the one before it (the first has its own)."""
+        model = self._model
+        self._stage(len(canvas), feed)
+        fed = sorted({*feed, *(p - 1 for p in feed if p)}) if model.shifted else feed
+        tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
+        index = {p: i for i, p in enumerate(fed)}
+        at = None if fed[-1] - fed[0] == len(fed) - 1 else tuple(fed)
+        query = Query(self.cache, fed[0], tokens, range(len(fed)), _STATES, at=at)
+        answer: Answer = await Forward(model.network, query, len(tokens))
+        assert answer.hidden_RH is not None
+        back = int(model.shifted)
+        return answer.hidden_RH[[index[max(p - back, 0)] for p in feed]].float().cpu()
 
     def _stage(self, length: int, feed: Sequence[int]) -> None:
         """Slots for all that is fed; those of positions that the canvas has no more are given up."""

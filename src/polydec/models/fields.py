@@ -224,6 +224,14 @@ class OnStates(Strict):
     share: Annotated[float, Field(ge=0, le=1e3)] = 0.0
 
 
+class JointFields(Strict):
+    """config.json of a joint sampler's layer."""
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    layer: LayerFields
+
+
 class HeadsFields(OnStates):
     """Of draft heads."""
     reads: bool

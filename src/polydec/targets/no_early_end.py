@@ -38,6 +38,21 @@ class NoEarlyEnd:
     def context(self) -> int:
         return self.denoiser.context
 
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        return self.denoiser.embed(canvas)
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        return self.bent(self.denoiser.laws(state_RH, rows), rows)
+
+    def bent(self, logw_RV: Tensor, rows: Sequence[int]) -> Tensor:
+        """Log-weights of these positions without early ends."""
+        early = [i for i, r in enumerate(rows) if r < self.first]
+        if early and self.ends:
+            logw_RV = logw_RV.clone()
+            for x in self.ends:
+                logw_RV[early, x] = NEG_INF
+        return logw_RV
+
     def open(self, length: int, prompt: int = 0) -> NoEarlyEndBoard:
         return NoEarlyEndBoard(self, self.denoiser.open(length, prompt))
 
@@ -48,13 +63,10 @@ class NoEarlyEndBoard:
         self._model, self._board = model, board
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
-        logw_RV = await self._board.score(canvas, rows, feed)
-        early = [i for i, r in enumerate(rows) if r < self._model.first]
-        if early and self._model.ends:
-            logw_RV = logw_RV.clone()
-            for x in self._model.ends:
-                logw_RV[early, x] = NEG_INF
-        return logw_RV
+        return self._model.bent(await self._board.score(canvas, rows, feed), rows)
+
+    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        return await self._board.read(canvas, feed)
 
     def close(self) -> None:
         self._board.close()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from polydec.core.effects import gather
@@ -46,22 +47,40 @@ class Prompted:
     def context(self) -> int:
         return self.denoiser.context
 
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        """Once for the states with the prompt, once for those without it."""
+        return self.denoiser.embed(canvas).repeat(1, 2)
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """Of states that `PromptedBoard.read` gave: those with the prompt, and those without it beside them."""
+        told_RH, untold_RH = state_RH.chunk(2, -1)
+        return self.bent(self.denoiser.laws(told_RH, rows), self.denoiser.laws(untold_RH, rows))
+
+    def bent(self, told_RV: Tensor, untold_RV: Tensor) -> Tensor:
+        """The log-weights of both, mixed."""
+        with_RV, without_RV = normalise(told_RV), normalise(untold_RV)
+        out_RV = (1 + self.scale) * with_RV - self.scale * without_RV
+        return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
+
     def open(self, length: int, prompt: int = 0) -> PromptedBoard:
         told, untold = (self.denoiser.open(length, prompt) for _ in range(2))
-        return PromptedBoard(self.scale, prompt, told, untold)
+        return PromptedBoard(self, prompt, told, untold)
 
 
 class PromptedBoard:
     """Two boards: one with the prompt, and one on which it is gaps."""
-    def __init__(self, scale: float, prompt: int, told: Board, untold: Board) -> None:
-        self._scale, self._prompt, self._told, self._untold = scale, prompt, told, untold
+    def __init__(self, model: Prompted, prompt: int, told: Board, untold: Board) -> None:
+        self._model, self._prompt, self._told, self._untold = model, prompt, told, untold
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
-        blank: Canvas = (*(None,) * self._prompt, *canvas[self._prompt:])
-        with_RV, without_RV = map(normalise, await gather(self._told.score(canvas, rows, feed),
-                                                          self._untold.score(blank, rows, feed)))
-        out_RV = (1 + self._scale) * with_RV - self._scale * without_RV
-        return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
+        return self._model.bent(*await gather(self._told.score(canvas, rows, feed),
+                                              self._untold.score(self._blank(canvas), rows, feed)))
+
+    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        return torch.cat(await gather(self._told.read(canvas, feed), self._untold.read(self._blank(canvas), feed)), -1)
+
+    def _blank(self, canvas: Canvas) -> Canvas:
+        return (*(None,) * self._prompt, *canvas[self._prompt:])
 
     def close(self) -> None:
         self._told.close()

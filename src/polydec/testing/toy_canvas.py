@@ -13,6 +13,7 @@ from torch import Tensor
 from polydec.core.effects import Forward
 from polydec.core.types import Vocab
 from polydec.families.diffusion.types import Canvas
+from polydec.models.joint import TOY
 from polydec.testing.enumerate import Law
 
 
@@ -87,6 +88,17 @@ class ToyDenoiser:
     def context(self) -> int:
         return self.network.context
 
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        """A one at the token's place, gaps the mask's."""
+        index = torch.tensor([self.network.size if x is None else x for x in canvas], dtype=torch.long)
+        return torch.nn.functional.one_hot(index, TOY).float()
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """States are log-weights, and zeros behind them."""
+        out_RV = state_RH[:, :self.network.size + 1].double()
+        out_RV[:, self.network.size] = float("-inf")
+        return out_RV
+
     def open(self, length: int, prompt: int = 0) -> ToyBoard:
         if length > self.network.context:
             raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")
@@ -120,6 +132,14 @@ class ToyBoard:
         seen = range(min(len(canvas), -(-(feed[-1] + 1) // block) * block) if block else len(canvas))
         assert set(seen) <= self._fed, "a pass sees positions that were never fed"
         return await Forward(self._network, (canvas, tuple(rows), len(feed), block), len(feed))
+
+    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        rows = [p for p in feed if canvas[p] is None]
+        out_FH = torch.zeros(len(feed), TOY)
+        logw_RV = await self.score(canvas, rows, feed)
+        for r, logw_V in zip(rows, logw_RV, strict=True):
+            out_FH[list(feed).index(r), :len(logw_V) - 1] = logw_V[:-1].float()
+        return out_FH
 
     def close(self) -> None:
         _OPEN.discard(id(self))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec import files
-from polydec.models import edge, zoo
+from polydec.models import edge, rows8, zoo
 from polydec.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
 from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
@@ -45,7 +45,8 @@ class DiffusionSpec:
     start: a directory to begin with, masked-diffusion or autoregressive, whose tokenizer and sizes are taken (None: random
     weights); anneal: steps in which more and more of what stands behind a position is shown to it, for one that was
     autoregressive; shifted: the law of a position is read one before it; block: positions see no further than to the end of
-    their own block of so many (0: everything); causal: an autoregressive model of the same tasks instead, to compare with.
+    their own block of so many (0: everything); causal: an autoregressive model of the same tasks instead, to compare with;
+    int8: keep matrices in 8 bits, in half a file that only Polydec reads.
     """
     out: str
     tasks: tuple[str, ...] = tuple(TASKS)
@@ -64,6 +65,7 @@ class DiffusionSpec:
     shifted: bool = False
     block: int = 0
     causal: bool = False
+    int8: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(self, "steps", "rows", "layers")
@@ -125,7 +127,7 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
         curve = fit(network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
     kind = {} if spec.causal else {"polydec_causal": False, "polydec_mask": student.mask, "polydec_shifted": spec.shifted,
                                    "polydec_block": spec.block}
-    save(out, student, kind)
+    save(out, student, kind, torch.int8 if spec.int8 else torch.float16)
     result = {"parameters": sum(p.numel() for p in network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
               "seconds": round(time.perf_counter() - began, 1), "curve": curve}
     files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
@@ -142,7 +144,8 @@ def begun(spec: DiffusionSpec) -> Student:
     else:
         path = edge.at_home(zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start)
         with edge.reading(f"start is {str(path)!r}: it cannot be read"):
-            config, weights = edge.read_json(path / "config.json"), load_file(str(path / "model.safetensors"))
+            config = edge.read_json(path / "config.json")
+            weights = dict(rows8.unpacked(load_file(str(path / "model.safetensors"))))
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
             size = config["polydec_mask"] if config.get("polydec_mask") is not None else tokenizer.get_vocab_size()
             network = from_weights(*_with_mask(config, weights, size), spec.most).requires_grad_(True).train()
@@ -158,12 +161,13 @@ def _with_mask(config: dict[str, Any], weights: dict[str, Tensor], mask: int) ->
     return {**config, "vocab_size": max(mask + 1, config["vocab_size"])}, weights
 
 
-def save(out: Path, student: Student, kind: dict[str, Any]) -> None:
-    """A directory that `polydec.load` reads; kind: fields of its config beside those of the Llama skeleton."""
+def save(out: Path, student: Student, kind: dict[str, Any], dtype: torch.dtype = torch.float16) -> None:
+    """A directory that `polydec.load` reads; kind: fields of its config beside those of the Llama skeleton; dtype: of the
+    weights."""
     network, tokenizer = student.network, student.tokenizer
     end, begin = tokenizer.token_to_id(END), tokenizer.token_to_id(BEGIN)
     config = {**network.s.config(bos=begin, eos=end, tied=network.lm_head is None), **kind}
-    save_directory(out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=torch.float16)
+    save_directory(out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=dtype)
 
 
 def _loss(spec: DiffusionSpec, student: Student, step: int, token_BT: Tensor, answer_BT: Tensor,

@@ -21,6 +21,10 @@ class Board(Protocol):
         feeds all that the model sees: under a block-causal model everything up to the end of a block."""
         ...
 
+    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        """The same pass, asked for states: of each position of `feed` the state whose law `Denoiser.laws` gives, [feed, H]."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -44,6 +48,14 @@ class Denoiser(Protocol):
     def open(self, length: int, prompt: int = 0) -> Board:
         """For a canvas of `length` positions, of which the first `prompt` are the prompt. Raises ValueError where it is longer
         than the model's context."""
+        ...
+
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        """What enters the first layer for each token, and for gaps, [n, H], fp32."""
+        ...
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """Log-weights at these positions, whose states these are, as `Board.score` gives them."""
         ...
 
 

@@ -1,0 +1,147 @@
+"""`polydec train joint`: a layer that tells a masked-diffusion model's states what was just written (ADJUST)."""
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polydec.kit import family_of
+from polydec.loaded import load
+from polydec.models import joint
+from polydec.models.joint import Joint
+from polydec.options import at_least_one
+from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
+from polydec.train.loop import Schedule, fit
+from polydec.train.progress import shown
+from polydec.train.reasoner import states
+from polydec.train.tasks import SHIPPED
+
+
+@dataclass(frozen=True)
+class JointSpec:
+    """What `train_joint` makes.
+
+    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours; tasks: names of TASKS
+    that it answers; texts: answers that it writes, one token a pass; count: gaps that a pass will fill; rows: states a step;
+    steps: optimiser steps; rate; seed.
+    """
+    out: str
+    target: str = "zoo:diffusion"
+    tasks: tuple[str, ...] = SHIPPED
+    texts: int = 1024
+    count: int = 4
+    rows: int = 64
+    steps: int = 600
+    rate: float = 2e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "texts", "rows", "steps")
+        if self.count < 2:
+            raise ValueError(f"count is {self.count}: it must be at least 2, as the first gap of a pass needs no layer")
+
+
+@dataclass(frozen=True)
+class Written:
+    """Answers, and when each of their tokens was written: token_BT; at_BT, from 0, -1 where a token is given."""
+    token_BT: Tensor
+    at_BT: Tensor
+
+    def canvas(self, step_B: Tensor, mask: int) -> Tensor:
+        """The canvases as they were before these steps."""
+        return self.token_BT.masked_fill(self.at_BT >= step_B[:, None], mask)
+
+
+def train_joint(spec: JointSpec) -> dict[str, Any]:
+    """Train, and save the layer at spec.out; what was measured: on answers that were set aside, by the number of tokens since
+    the pass, the divergence (nats a gap) of the model's own laws from what the layer gives, and from those of the pass."""
+    began, lm = time.perf_counter(), load(spec.target, draft=None, threads=torch.get_num_threads())
+    if family_of(lm.checkpoint.lm) != "diffusion":
+        raise ValueError(f"target is {spec.target!r}: it must be a masked-diffusion model, such as zoo:diffusion")
+    longest = min(DiffusionSpec.length, lm.network.context)
+    about = DiffusionSpec("", spec.tasks, rows=spec.rows, start=spec.target, shortest=min(DiffusionSpec.shortest, longest),
+                          length=longest, seed=spec.seed)
+    student = begun(about)
+    student.network.requires_grad_(False).eval()
+    rows, rng = Rows(student.tokenizer, about), torch.Generator().manual_seed(spec.seed)
+    some = [written(student, *rows.batch(i), rng) for i in range(-(-spec.texts // spec.rows) + 1)]
+    aside = some.pop()
+    s = student.network.s
+    net = _Net(joint.fresh(s.width, s.heads, s.inner, s.theta, lm.checkpoint.lm.vocab, spec.seed))
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        g = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
+        batch = some[int(torch.randint(len(some), (), generator=g))]
+        far = 1 + int(torch.multinomial(0.5 ** torch.arange(spec.count - 1).double(), 1, generator=g))
+        return divergences(student, net.layer(), batch, far, g)[0], batch.token_BT.numel()
+
+    with shown("joint", spec.steps) as watch:
+        curve = fit(net, loss, Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps)), watch=watch)
+    made = net.layer()
+    with torch.no_grad():
+        by_far = [torch.tensor([divergences(student, made, aside, far, torch.Generator().manual_seed(i)) for i in range(8)])
+                  .mean(0).tolist() for far in range(1, spec.count)]
+    result = {"answers": sum(len(w.token_BT) for w in some), "loss": curve[-1][1],
+              "adjusted": [round(a, 4) for a, _ in by_far], "stale": [round(b, 4) for _, b in by_far],
+              "seconds": round(time.perf_counter() - began, 1)}
+    joint.save(spec.out, made, {"target": spec.target, "tasks": list(spec.tasks), **result})
+    return result
+
+
+class _Net(nn.Module):
+    """A layer's numbers, to train."""
+    def __init__(self, begun: Joint) -> None:
+        super().__init__()
+        self._begun, self._names = begun, list(begun.layer.tensors)
+        outside = (begun.fuse_H2, begun.token_H, begun.state_H, begun.out_H)
+        self.p = nn.ParameterList([*outside, *begun.layer.tensors.values()])
+
+    def layer(self) -> Joint:
+        """What it is now."""
+        fuse, token, state, out, *inside = self.p
+        layer = replace(self._begun.layer, tensors=dict(zip(self._names, inside, strict=True)))
+        return replace(self._begun, fuse_H2=fuse, token_H=token, state_H=state, out_H=out, layer=layer)
+
+
+@torch.no_grad()
+def written(student: Student, token_BT: Tensor, answer_BT: Tensor, rng: torch.Generator) -> Written:
+    """The model's own answers, drawn one token a pass at the gap of lowest entropy."""
+    token_BT, at_BT = token_BT.masked_fill(answer_BT, student.mask), torch.where(answer_BT, -2, -1)
+    for step in range(int(answer_BT.sum(1).max())):
+        p_BTV = laws(student, states(student.network.model, token_BT)).exp()
+        nats_BT = torch.special.entr(p_BTV).sum(-1).masked_fill(at_BT != -2, float("inf"))
+        open_B = (at_BT == -2).any(1).nonzero()[:, 0]
+        best_B = nats_BT[open_B].argmin(1)
+        token_BT[open_B, best_B] = torch.multinomial(p_BTV[open_B, best_B], 1, generator=rng)[:, 0]
+        at_BT[open_B, best_B] = step
+    return Written(token_BT, at_BT)
+
+
+def laws(student: Student, state_BTH: Tensor) -> Tensor:
+    """Log-probabilities of states behind the last layer; a mask is never written."""
+    logits = student.network.logits(student.network.model.norm(state_BTH)).float()
+    return logits.index_fill(-1, torch.tensor([student.mask]), float("-inf")).log_softmax(-1)
+
+
+def divergences(student: Student, layer: Joint, some: Written, far: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Nats a gap, over canvases at random: of the model's own laws once `far` more tokens stand, from those that the layer
+    gives step by step, and from those of the pass before them."""
+    count_B = some.at_BT.max(1).values + 1
+    keep = count_B > far
+    some, count_B = Written(some.token_BT[keep], some.at_BT[keep]), count_B[keep]
+    first_B = (torch.rand(len(count_B), generator=g) * (count_B - far)).long()
+    model = student.network.model
+    with torch.no_grad():
+        state_BTH = before = states(model, some.canvas(first_B, student.mask))
+        last = some.canvas(first_B + far, student.mask)
+        true_BTV, gap_BT = laws(student, states(model, last)), last == student.mask
+    for step in range(1, far + 1):
+        state_BTH = layer(model.embed_tokens(some.canvas(first_B + step, student.mask)), state_BTH)
+
+    def nats(state: Tensor) -> Tensor:
+        term = true_BTV.exp() * (true_BTV - laws(student, state))
+        return term.masked_fill(true_BTV == float("-inf"), 0.0).sum(-1)[gap_BT].mean()
+    return nats(state_BTH), nats(before)

@@ -1,0 +1,39 @@
+"""Different prompts give different texts, with every method and cache that decodes the embedded masked-diffusion models."""
+import pytest
+import torch
+
+from polydec import Engine, load, registry
+from polydec.models import filter as filters
+from polydec.models import joint, zoo
+from polydec.train.tasks import make
+
+MODELS = [name for name in ("zoo:diffusion", "zoo:block-diffusion") if name in zoo.names()]
+CACHED = [(name, cache) for name in registry.of_family("diffusion")
+          for cache in ((0, 1, 2) if "cache" in {o.name for o in registry.options(name) if o.type is int} else (None,))]
+
+
+def extras(lm, tmp_path):
+    """A filter and a joint sampler's layer that were not trained: what they choose may be wrong, never the same for all."""
+    width = lm.network.config.width
+    one = joint.fresh(width, 4, width, 1e4, lm.checkpoint.lm.vocab, 0)
+    joint.save(tmp_path / "joint", one, {})
+    filters.save(tmp_path / "filter", filters.fresh(13, 0), {})
+    return str(tmp_path / "joint"), str(tmp_path / "filter")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("method, cache", CACHED)
+def test_fifty_prompts(model, method, cache, tmp_path):
+    torch.set_num_threads(1)
+    lm = load(model, threads=1)
+    if registry.get(method).CARD.needs:
+        lm = load(model, threads=1, trained=extras(lm, tmp_path))
+    if not registry.can(method, lm.kit()):
+        pytest.skip("it needs another kind of model, or a draft")
+    tasks = [make("slots" if i % 2 else "copy", 99, i) for i in range(50)]
+    assert len({t.question for t in tasks}) == 50
+    engine = Engine(lm)
+    options = {} if cache is None else {"cache": cache}
+    done = engine.run([engine.submit(t.question, method=method, options=options, max_tokens=13) for t in tasks])
+    assert len({d.text for d in done}) >= 45
