@@ -124,6 +124,21 @@ def test_killed_once_and_resumed_to_the_same_weights(kind, model, tmp_path, monk
     assert lm.artefacts[0].share > 0 and one.kind == lm.artefacts[0].kind
 
 
+def test_glancing_ends_with_the_training(model):
+    """Falcon's guesses are trained with part of the truth shown, less and less of it, and drawn by the step alone."""
+    source, vocab = checkpoint.open_source(str(model)), checkpoint.load(str(model), dtype="float32").lm.vocab
+    student = KINDS["falcon"].start(Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 2, 1))
+    entry, window = torch.randn(2, 12, 32), torch.randint(5, 300, (2, 14, 3))
+
+    def laws(step):
+        student.at(step, 10)
+        return next(iter(student(entry, window)))[1].detach()
+    with torch.no_grad():
+        plain = laws(0)
+    assert laws(10).allclose(plain, atol=1e-6) and not laws(0).allclose(plain, atol=1e-3)
+    assert laws(3).equal(laws(3))
+
+
 def test_ranks_are_counted_over_the_target_s_answers_alone(model):
     lm = checkpoint.load(str(model), dtype="float32").lm
     lessons = Lessons.of(lm, [Sample(TEXT[:4], TEXT[4:]), Sample(TEXT[:2], TEXT[2:9])])

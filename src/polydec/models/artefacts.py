@@ -12,6 +12,7 @@ from polydec.models import (
     eagle,
     eagle3,
     edge,
+    falcon,
     filter,
     heads,
     judge,
@@ -25,7 +26,7 @@ from polydec.models import (
 )
 
 MODULES = {m.KIND.name: m for m in (
-    ngrams, stop_head, heads, clover, eagle, eagle3, narrow, chimera, probes, judge, step_reward, filter)}
+    ngrams, stop_head, heads, clover, eagle, eagle3, narrow, chimera, falcon, probes, judge, step_reward, filter)}
 """The module that reads each kind."""
 
 

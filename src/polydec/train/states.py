@@ -141,6 +141,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
         row_B = pieces[torch.randint(len(pieces), (spec.rows,), generator=g)]
+        student.at(step, spec.steps)
         with precision(fast):
             return divergence(student, lessons, row_B, spec, kind)[0], spec.rows * spec.length
 
@@ -265,9 +266,9 @@ def rates(student: Student, lessons: Lessons, pieces: Tensor, length: int, level
     for row_B in pieces[::max(1, length // 4, len(pieces) // LOOKED)].split(16):
         at_BT, at_BM = (row_B[:, None] + torch.arange(n) for n in (length, length + levels))
         made = student(lessons.entry_ND[at_BT].float(), lessons.window_NW[at_BM], 1)
-        for k, (_, logits, _) in enumerate(made):
-            top_BTK = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices)
-            hit, counts = top_BTK == lessons.token_N[at_BT + k + 1][..., None], lessons.answer_N[at_BT + k + 1]
+        for k, (_, logits, at_T) in enumerate(made):
+            top_BTK, aim_BT = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices), at_BT[:, at_T] + k + 1
+            hit, counts = top_BTK == lessons.token_N[aim_BT][..., None], lessons.answer_N[aim_BT]
             hits_LK[k, :top_BTK.shape[-1]] += hit[counts].sum(0)
             counted_L[k] += counts.sum()
     return [[round(x, 4) for x in row] for row in (hits_LK / counted_L.clamp(min=1)[:, None]).tolist()]
