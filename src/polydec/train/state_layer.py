@@ -53,7 +53,7 @@ class Block(nn.Module):
         """The stream [B, T, H] behind it. With an empty past: of a piece of text, which is remembered there. Then of drafted
         entries, one behind each position of `at_T`: they see the text up to that position, and those of earlier levels behind
         it."""
-        w, H = self.layer.tensors, self._target.width
+        w, H, x_BTS = self.layer.tensors, self._target.width, x_BTS.float()       # the stream, whatever products are made in
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
         x = x_BTS + F.pad(attend(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0))
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]

@@ -136,7 +136,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     pieces, aside = pieces[~aside], pieces[aside]
     if not len(pieces) or not len(aside):
         raise ValueError(f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens")
-    looked = aside[::max(1, len(aside) // 24)]
+    looked, seen = aside[::max(1, len(aside) // 24)], list[list[float]]()
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
@@ -148,6 +148,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     def on_aside() -> Tensor:
         with precision(fast):
             value, right = divergence(student, lessons, looked, spec, kind)
+        seen.append([round(float(value), 3), *right])
         print(f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}", file=sys.stderr, flush=True)
         return value
 
@@ -168,7 +169,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
               "tokens_per_pass": {n: tokens_per_pass(point.lm, given.unseen[:MEASURED], spec.max_tokens, kind.drafter(
                   student.model(known), Ranked.of(deep(known), n)), kind.rows(n)) for n in NODES}}
     files.replace(out / "training.json",
-                  lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+                  lambda at: Path(at).write_text(json.dumps({**result, "curve": curve, "set_aside": seen}, indent=1) + "\n"))
     return result
 
 
