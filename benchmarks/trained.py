@@ -40,7 +40,7 @@ from polydec.train.states import cost_of
 
 METHODS = {
     "heads": ("medusa", "hydra", "hydra-plus-plus"), "clover": ("clover",), "eagle": ("eagle", "eagle-2"),
-    "eagle-3": ("eagle-3",), "chimera": ("chimera",), "judge": ("judge-decoding",),
+    "eagle-3": ("eagle-3",), "chimera": ("chimera",), "falcon": ("falcon",), "judge": ("judge-decoding",),
     "probes": ("ppd", "hidden-transfer", "lexical-unit-decoding", "lexical-unit-decoding-verified")}
 """The methods that each kind of artefact may serve."""
 LAWS = {"greedy": Greedy(), "T = 0.7": Temperature(0.7)}
@@ -143,7 +143,7 @@ def main() -> None:
     for where in args.trained:
         said, size = json.loads((Path(where) / "training.json").read_text()), sum(
             p.stat().st_size for p in Path(where).glob("*.safetensors"))
-        for case in decoders(bench, artefacts.read(where), sizes):
+        for case in decoders(bench, artefacts.bound(artefacts.read(where), point.lm), sizes):
             rows.append({**bench.row(*case), "training seconds": said["seconds"], "bytes": size})
             print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:

@@ -11,16 +11,17 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab
-from polydec.drafters._states import StateGuess
+from polydec.drafters._states import LAYER, StateGuess
 from polydec.drafters.eagle import FromEagle
+from polydec.drafters.falcon import FromFalcon
 from polydec.drafters.heads import FromHeads, HeadLaws
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
 from polydec.kit import Kit
-from polydec.models import artefacts, eagle, eagle3, heads
+from polydec.models import artefacts, eagle, eagle3, falcon, heads
 from polydec.models.costs import Costs
 from polydec.models.heads import Heads
-from polydec.models.query import Answer
+from polydec.models.query import Answer, Query
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
@@ -75,8 +76,8 @@ def test_who_knows_the_model_is_never_wrong(tree):
 
 class Fed:
     """In place of EAGLE's weights: of a toy's state (token, the one before, 7, 0) and the next token the next state. The cache
-    holds the tokens, each of which must stand behind the one that its state says."""
-    depth = 64
+    holds the tokens, each of which must stand behind the one that its state says. Of Falcon's as well, with blocks of one."""
+    depth, block = 64, 1
 
     def __init__(self, law, depths=(), window=1):
         self.network, self.depths, self.window = self, depths, window
@@ -112,19 +113,52 @@ def test_a_cache_of_its_own_holds_the_text(tree, prompt, more):
     check_informed(lambda law: FromEagle(Fed(law, **more if law.layers else {}), tree, prompt))
 
 
+@pytest.mark.parametrize("tree, prompt", [(CHAIN, True), (BestFirst(2), False)], ids=["chain", "last"])
+def test_blocks_of_one_state_are_an_eagle(tree, prompt):
+    """Falcon's tree, cache and states, where a block is one state: the one that knows the model is never wrong."""
+    check_informed(lambda law: FromFalcon(Fed(law), tree, prompt))
+
+
+def test_a_block_is_guessed_in_one_pass_and_seen_as_a_whole():
+    """Two levels a pass; and what stands last in a block bears on all that the block guesses, on no block before it."""
+    vocab, calls = Vocab(5, frozenset()), []
+    one = falcon.examples(vocab, 4, 4)[0]
+    network, rows = one.network, torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+
+    def guesses(rows, *asked):
+        cache = network.new_cache()
+        first = cache.stage(range(-1, len(rows) - 1))
+        cache.commit(range(len(rows)))
+        return network.forward([Query(cache, first, (), asked, LAYER, rows)])[0].hidden_RH
+    other = torch.cat([rows[:5], rows[5:] + 1.0])
+    before, now = guesses(rows, 4, 5), guesses(other, 4, 5)
+    assert before.shape == (2, 8) and before[0].equal(now[0])
+    assert not before[1, :4].allclose(now[1, :4]) and not before[1, 4:].allclose(now[1, 4:])
+
+    class Counted:
+        def __init__(self, own): self.own, self.new_cache, self.cost = own, own.new_cache, 0.1
+        def forward(self, queries): calls.append(len(queries)); return self.own.forward(queries)
+    object.__setattr__(one, "network", Counted(network))
+    law = Shaped(toy(3, 5, eos=-1), Greedy())
+    decoder = Speculative(law, FromFalcon(one, CHAIN), Match(), Fixed(4))
+    done = run([answer_one(decoder, Request((0, 1, 2), 12, ignore_eos=True))])[0]
+    assert done.stats.drafted > sum(calls) > 0    # a layer of one state a pass takes a pass a token
+
+
 def test_an_eagle_keeps_the_law():
     check_law(lambda target, draft: Speculative(target, FromEagle(eagle.examples(target.vocab, 4, 4)[0], BestFirst(2), False),
                                                 Match(), Fixed(2, 4)), laws=2, length=2)
 
 
-def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(tmp_path):
+@pytest.mark.parametrize("module, draws", [(eagle, FromEagle), (falcon, FromFalcon)], ids=["eagle", "falcon"])
+def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(module, draws, tmp_path):
     """On a network: the state behind all rounds equals the one from an empty cache, over true states alone."""
     lm = load(str(micro.write(tmp_path)), draft=None, dtype="float32").checkpoint.lm
-    own, tips = eagle.examples(lm.vocab, 32, 32)[0], []
+    own, tips = module.examples(lm.vocab, 32, 32)[0], []
 
     class Spy:
         def open(self, prompt, session):
-            tips.append(FromEagle(own, BestFirst(3)).open(prompt, session))
+            tips.append(draws(own, BestFirst(3)).open(prompt, session))
             tips[-1].close = lambda: None         # so that the cache can be looked at
             return tips[-1]
     out = run([answer_one(Speculative(lm, Spy(), Match(), Fixed(3, 8)), Request((5, 6, 7, 8), 30, ignore_eos=True))])[0]
@@ -134,7 +168,7 @@ def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(tmp_path):
     state_NH, _ = states(lm, text)
 
     async def anew():
-        guess = FromEagle(own, BestFirst(3)).open(text, lm.open(text))
+        guess = draws(own, BestFirst(3)).open(text, lm.open(text))
         guess.pending, guess.true_H = [((x,), s) for x, s in zip(text[1:], state_NH, strict=True)], state_NH[-1]
         await guess.propose(text[-1], len(text), Budget(1, 1), Rng.of(0))
         return guess.tip.hidden_RH

@@ -14,14 +14,15 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.ar.walk import prefill
-from polydec.models import artefacts, checkpoint
+from polydec.models import artefacts, checkpoint, narrow
+from polydec.models.state_layer import even
 from polydec.train import states
 from polydec.train.kinds import KINDS
-from polydec.train.network import from_weights
+from polydec.train.network import Llama, from_weights
 from polydec.train.own_text import Lessons
 from polydec.train.selfplay import Sample
 from polydec.train.states import StatesSpec, train_states
-from polydec.train.students import Shown
+from polydec.train.students import Shown, quarters_of
 
 TEXT = (5, 6, 7, 8, 30, 31, 9, 40, 41, 12, 50, 61, 7, 70)
 
@@ -124,6 +125,40 @@ def test_killed_once_and_resumed_to_the_same_weights(kind, model, tmp_path, monk
     assert lm.artefacts[0].share > 0 and one.kind == lm.artefacts[0].kind
 
 
+def test_a_narrow_one_begins_as_the_draft_model(model):
+    """With embeddings of one length its law before training is the draft model's, whatever the target's states are."""
+    source, vocab = checkpoint.open_source(str(model)), checkpoint.load(str(model), dtype="float32").lm.vocab
+    target, tokens = from_weights(source.config, source.weights), torch.arange(3, 300)
+    table = even(target.model.embed_tokens.weight) * 0.5
+    target.model.embed_tokens.weight.data.copy_(table)
+    draft = Llama(replace(target.s, layers=1), outer=table, tokens=tokens.int(), seed=4)
+    begin = {**draft.state_dict(), "lm_head.tokens": tokens.int()}
+    student = KINDS["eagle-3-narrow"].start(Shown(target, vocab, tokens, 2, 1, begin))
+    window = torch.randint(5, 300, (2, 14, 3))
+    with torch.no_grad():
+        first = next(iter(student(torch.randn(2, 12, 32 * len(quarters_of(target.s.layers))), window)))[1]
+        assert first.allclose(draft(window[:, :12, -1]), atol=1e-4)
+    with pytest.raises(ValueError, match="start knows other tokens"):
+        narrow.head_of(begin, tokens[1:])
+    with pytest.raises(ValueError, match="start has no head of its own"):
+        narrow.tokens_of({})
+
+
+def test_glancing_ends_with_the_training(model):
+    """Falcon's guesses are trained with part of the truth shown, less and less of it, and drawn by the step alone."""
+    source, vocab = checkpoint.open_source(str(model)), checkpoint.load(str(model), dtype="float32").lm.vocab
+    student = KINDS["falcon"].start(Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 2, 1))
+    entry, window = torch.randn(2, 12, 32), torch.randint(5, 300, (2, 14, 3))
+
+    def laws(step):
+        student.at(step, 10)
+        return next(iter(student(entry, window)))[1].detach()
+    with torch.no_grad():
+        plain = laws(0)
+    assert laws(10).allclose(plain, atol=1e-6) and not laws(0).allclose(plain, atol=1e-3)
+    assert laws(3).equal(laws(3))
+
+
 def test_ranks_are_counted_over_the_target_s_answers_alone(model):
     lm = checkpoint.load(str(model), dtype="float32").lm
     lessons = Lessons.of(lm, [Sample(TEXT[:4], TEXT[4:]), Sample(TEXT[:2], TEXT[2:9])])
@@ -136,7 +171,8 @@ def test_ranks_are_counted_over_the_target_s_answers_alone(model):
 
 def test_wrong_options_are_told_in_one_sentence():
     for bad, said in (({"kind": "medussa"}, "kind is 'medussa': it must be one of medusa"), ({"steps": 0}, "steps is 0"),
-                      ({"levels": 17}, "levels is 17"), ({"rate": 0.0}, "rate is 0.0")):
+                      ({"levels": 17}, "levels is 17"), ({"rate": 0.0}, "rate is 0.0"), ({"every": 0}, "every is 0"),
+                      ({"start": "x"}, "start is 'x': it is for kind eagle-3-narrow")):
         with pytest.raises(ValueError, match=said):
             StatesSpec("x", **{"kind": "eagle", **bad})
     from typer.testing import CliRunner

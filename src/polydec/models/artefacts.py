@@ -12,6 +12,7 @@ from polydec.models import (
     eagle,
     eagle3,
     edge,
+    falcon,
     filter,
     heads,
     joint,
@@ -26,7 +27,7 @@ from polydec.models import (
 )
 
 MODULES = {m.KIND.name: m for m in (
-    ngrams, stop_head, heads, clover, eagle, eagle3, narrow, chimera, probes, judge, step_reward, filter, joint)}
+    ngrams, stop_head, heads, clover, eagle, eagle3, narrow, chimera, falcon, probes, judge, step_reward, filter, joint)}
 """The module that reads each kind."""
 
 

@@ -13,7 +13,8 @@ from polydec.models import artefact, artefacts, checkpoint, edge, published, zoo
 WHY: Mapping[str, str] = MappingProxyType({
     "heads": "their Medusa heads add to the state that left the target's last norm, and these replace the one before it",
     "eagle": "their EAGLE layer has no norm before attention and none before the target's head, and this one has both",
-    "clover": "neither has Clover", "chimera": "neither has Chimera", "probes": "neither has soft probes",
+    "clover": "neither has Clover", "chimera": "neither has Chimera", "falcon": "neither has Falcon",
+    "probes": "neither has soft probes",
     "ngrams": "neither reads an n-gram table (their n-gram drafts come from the prompt)",
     "stop-head": "neither has a stop head", "judge": "neither has a judge", "prm": "neither reads a reward of steps",
     "filter": "neither decodes masked-diffusion models with a learned filter",

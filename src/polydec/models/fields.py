@@ -261,6 +261,11 @@ class CloverFields(EagleFields):
     levels: Annotated[int, Field(ge=1, le=16)]
 
 
+class FalconFields(EagleFields):
+    """Of a Falcon drafter."""
+    block: Annotated[int, Field(ge=1, le=8)]
+
+
 class Eagle3Fields(EagleFields):
     """Of an EAGLE-3 drafter."""
     depths: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]

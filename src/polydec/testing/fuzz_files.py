@@ -126,6 +126,7 @@ def _discard(_: object) -> None:
 def _draft(made: Artefact) -> None:
     """Write a few tokens of a toy by every method of the first family that reads this."""
     target, small = toy(1, VOCAB), toy(2, VOCAB, cost=0.1)
+    made = artefacts.bound(made, target)
     for name in registry.of_family("ar"):
         if any(isinstance(made, n.kind) and n.which(made) for n in registry.get(name).CARD.needs if isinstance(n, Trained)):
             decoder = build(name, target, small, artefacts=(made,))[0]

@@ -35,6 +35,12 @@ class Block(nn.Module):
         t = self._target
         return StateLayer(dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta)
 
+    def project(self, x_BTH: Tensor, at_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [B, heads, T, head] of rows at these places."""
+        w = self.layer.tensors
+        n_BTH = F.rms_norm(x_BTH, x_BTH.shape[-1:], w["input_layernorm.weight"], EPS)
+        return projected(self._target, w, self._turn, n_BTH, at_T)
+
     def take(self, weights: Mapping[str, Tensor]) -> None:
         """Become the first layer of a Llama. Raises ValueError where it has another shape."""
         for name, own in zip(self._names, self.weights, strict=True):
@@ -47,7 +53,7 @@ class Block(nn.Module):
         """The stream [B, T, H] behind it. With an empty past: of a piece of text, which is remembered there. Then of drafted
         entries, one behind each position of `at_T`: they see the text up to that position, and those of earlier levels behind
         it."""
-        w, H = self.layer.tensors, self._target.width
+        w, H, x_BTS = self.layer.tensors, self._target.width, x_BTS.float()       # the stream, whatever products are made in
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
         x = x_BTS + F.pad(attend(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0))
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
@@ -125,15 +131,22 @@ def attend(s: Shape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS
     """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `Block.forward`."""
     past = [] if past is None else past
     T, level = n_BTS.shape[1], len(past)
-    made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
-    q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
     first_T = torch.arange(T) if at_T is None or not level else at_T
-    cos, sin = (t[first_T + level] for t in turn)
-    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-    k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
+    q, k, v = projected(s, w, turn, n_BTS, first_T + level)
     past.append((k, v))
     y = behind(q, past, first_T) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
+
+
+def projected(s: Shape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS: Tensor,
+              place_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [B, heads, T, head] of rows at these places that a norm has been over."""
+    made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
+    q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
+    cos, sin = (t[place_T] for t in turn)
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
+    return q, k, v
 
 
 def mlp(w: Mapping[str, Tensor], n: Tensor) -> Tensor:

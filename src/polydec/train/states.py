@@ -136,17 +136,19 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     pieces, aside = pieces[~aside], pieces[aside]
     if not len(pieces) or not len(aside):
         raise ValueError(f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens")
-    looked = aside[::max(1, len(aside) // 24)]
+    looked, seen = aside[::max(1, len(aside) // 24)], list[list[float]]()
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
         row_B = pieces[torch.randint(len(pieces), (spec.rows,), generator=g)]
+        student.at(step, spec.steps)
         with precision(fast):
             return divergence(student, lessons, row_B, spec, kind)[0], spec.rows * spec.length
 
     def on_aside() -> Tensor:
         with precision(fast):
             value, right = divergence(student, lessons, looked, spec, kind)
+        seen.append([round(float(value), 3), *right])
         print(f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}", file=sys.stderr, flush=True)
         return value
 
@@ -167,7 +169,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
               "tokens_per_pass": {n: tokens_per_pass(point.lm, given.unseen[:MEASURED], spec.max_tokens, kind.drafter(
                   student.model(known), Ranked.of(deep(known), n)), kind.rows(n)) for n in NODES}}
     files.replace(out / "training.json",
-                  lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+                  lambda at: Path(at).write_text(json.dumps({**result, "curve": curve, "set_aside": seen}, indent=1) + "\n"))
     return result
 
 
@@ -265,9 +267,9 @@ def rates(student: Student, lessons: Lessons, pieces: Tensor, length: int, level
     for row_B in pieces[::max(1, length // 4, len(pieces) // LOOKED)].split(16):
         at_BT, at_BM = (row_B[:, None] + torch.arange(n) for n in (length, length + levels))
         made = student(lessons.entry_ND[at_BT].float(), lessons.window_NW[at_BM], 1)
-        for k, (_, logits, _) in enumerate(made):
-            top_BTK = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices)
-            hit, counts = top_BTK == lessons.token_N[at_BT + k + 1][..., None], lessons.answer_N[at_BT + k + 1]
+        for k, (_, logits, at_T) in enumerate(made):
+            top_BTK, aim_BT = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices), at_BT[:, at_T] + k + 1
+            hit, counts = top_BTK == lessons.token_N[aim_BT][..., None], lessons.answer_N[aim_BT]
             hits_LK[k, :top_BTK.shape[-1]] += hit[counts].sum(0)
             counted_L[k] += counts.sum()
     return [[round(x, 4) for x in row] for row in (hits_LK / counted_L.clamp(min=1)[:, None]).tolist()]

@@ -64,6 +64,9 @@ class Student(nn.Module):
         self.shown, self.block, self._make = shown, block, make
         self.tensors = nn.ParameterList([nn.Parameter(t) for t in tensors])
 
+    def at(self, step: int, steps: int) -> None:
+        """Training is at this step of so many."""
+
     @property
     def matrices(self) -> list[nn.Parameter]:
         """What Muon may train: all matrices but a head over tokens, whose rows are many."""

@@ -1,0 +1,39 @@
+"""Falcon: one pass of a small network drafts the states of several tokens."""
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.card import Card
+from polydec.core.types import Exactness
+from polydec.drafters.cost_aware import worth_its_cost
+from polydec.drafters.falcon import FromFalcon
+from polydec.families.ar.speculative import Speculative
+from polydec.kit import Kit, Trained
+from polydec.models.falcon import Falcon
+from polydec.options import Within
+from polydec.policies.fixed import Fixed
+from polydec.trees.ranked import Ranked
+from polydec.verifiers.match import Match
+
+CARD = Card(
+    name="falcon", title="Falcon", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    summary="An LSTM and a layer that sees whole blocks guess as many states a pass as a block has; trained by glancing.",
+    source="Gao et al., Falcon: faster and parallel inference of LLMs through enhanced semi-autoregressive drafting, 2024",
+    reduces_to="plain at depth 0",
+    parent="eagle", home="a target that is used long enough to train the network for it, where a pass of it is dear",
+    needs=(Trained(Falcon),), needs_training=True, arxiv="2412.12639",
+)
+
+
+def build(
+    kit: Kit, *,
+    nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
+    depth: Annotated[int, Within(1, 16), "levels"] = 4,
+    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
+    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+) -> Speculative:
+    falcon = kit.need(Falcon)
+    rates = (*falcon.rates, *[falcon.rates[-1]] * depth)[:depth]
+    drafter = FromFalcon(falcon, Ranked.of(rates, nodes), prompt)
+    drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter
+    return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))
