@@ -251,7 +251,7 @@ class Engine:
             assert ticket.task is not None, "a request that never began was on hold"
             self._scheduler.resume(ticket.task)
             self._running.append(ticket)
-        if self._held:
+        if self._held or not self._waiting:
             return
         answers = sum(t.plan.request.n for t in self._running)
         while self._waiting:

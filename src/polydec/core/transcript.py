@@ -182,17 +182,17 @@ class Text:
                 raise ValueError(f"position {at} is final: edits begin at {first}")
 
     def _tell(self, edit: Edit, new: tuple[int, ...], pieces: tuple[str, ...], accepted: int) -> None:
-        behind = tuple(range(self.position, self.position + len(self._ahead)))
-        if self.finish_reason is not None:        # the canvas behind the end is no part of the answer
-            self._ahead = []
-        if self.choice is None:
+        choice, on = self.choice, self._record.on
+        if choice is not None:
+            on(Edited(choice, edit, new, pieces, accepted))
+        if self.finish_reason is None:
             return
-        on = self._record.on
-        on(Edited(self.choice, edit, new, pieces, accepted))
-        if self.finish_reason is not None:
+        behind = tuple(range(self.position, self.position + len(self._ahead)))
+        self._ahead = []                          # the canvas behind the end is no part of the answer
+        if choice is not None:
             if behind:
-                on(Edited(self.choice, Edit(erase=behind), (), (), 0))
-            on(Finished(self.choice, self.finish_reason))
+                on(Edited(choice, Edit(erase=behind), (), (), 0))
+            on(Finished(choice, self.finish_reason))
 
 
 def common(texts: Iterable[Text]) -> list[int]:

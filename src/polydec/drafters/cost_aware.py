@@ -55,7 +55,8 @@ class CostAware:
 
     free: says its chances; where its proposals have a price, it is asked like the paid one, while that has been worth it.
     paid: None, or a chain drafter that asks the budget's go_on with its own probabilities and takes costs.draft_ms a token
-    beside its price; costs: of passes and of one token of the paid drafter.
+    beside its price; costs: of passes and of one token of the paid drafter; lasting: whether something of the free drafter
+    outlives the request, which must then have seen all of the text when it ends.
 
     Exact: law, under any exact verifier: what is certain may be chosen freely, what was drawn is left as it was drawn.
     Reduces to: `free` where further rows and time cost nothing; `nothing` where they cost too much.
@@ -65,6 +66,7 @@ class CostAware:
     free: Drafter
     paid: Drafter | None
     costs: Costs
+    lasting: bool = True
 
     def open(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
         paid = None if self.paid is None else self.paid.open(prompt, session)
@@ -242,6 +244,8 @@ class CostAwareGuess:
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
         """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
+        if len(draft) == 1:                       # nothing was proposed
+            return [0]
         now, believed, share, peers = self.round, self.ledger.paths, self.config.costs.share, self.session.peers
         value, chance = [1.0], draft.chance or (1.0,) * len(draft)
         for p, c in zip(draft.parent[1:], chance[1:]):
@@ -333,7 +337,8 @@ class CostAwareGuess:
                        round=deepcopy(self.round))
 
     def close(self) -> None:
-        self._catch_up()
+        if self.config.lasting:
+            self._catch_up()
         for guess in self.guesses:
             guess.close()
 

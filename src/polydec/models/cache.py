@@ -85,15 +85,15 @@ class Cache:
         stay staged, in this order, the others are dropped."""
         parent = self.parent
         kept = [*path, *stay]
-        moved = next((i for i, j in enumerate(kept) if i != j), len(kept))
-        if moved < len(kept):
+        if kept and kept[-1] >= len(kept):        # some before the last one are dropped
+            moved = next(i for i, j in enumerate(kept) if i != j)
             self._move(self.length + moved, self.end)
             index = torch.tensor(kept[moved:], device=self.kv.device) + (self.length - self.start)
             at = self.length - self.start + moved
             self.kv[..., at:at + len(index), :] = self.kv.index_select(-2, index)
         self.length += len(path)
         new = {j: i for i, j in enumerate(stay)}
-        self.parent = [new.get(parent[j], -1) for j in stay]
+        self.parent = [new.get(parent[j], -1) for j in stay] if stay else []
 
     def truncate(self, length: int) -> None:
         """Forget what is staged and every committed slot from `length` on. 0 gives all memory back."""

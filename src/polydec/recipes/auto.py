@@ -56,4 +56,4 @@ def build(
     free = MergedTree((free, Recycling())) if noted else free
     asked = rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT) if ask is None else ask
     paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
-    return Speculative(kit.target, CostAware(free, paid, kit.costs), Match(), Fixed(depth, nodes))
+    return Speculative(kit.target, CostAware(free, paid, kit.costs, lasting=False), Match(), Fixed(depth, nodes))

@@ -16,7 +16,7 @@ from polydec.core.types import Draft, Exactness, Reads, Vocab, Want
 from polydec.families.ar.draws import categorical, drawn
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.ar.protocols import Verifier
-from polydec.families.ar.stats import DraftStats
+from polydec.families.ar.stats import DraftCount
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Pearl:
                 session.close()
 
     async def _write(self, big: Session, small: Session, text: Text, rng: Rng, into: Transcript) -> Result:
-        choice, asked, stats = text.choice or 0, into.request.logprobs, DraftStats()
+        choice, asked, counted = text.choice or 0, into.request.logprobs, DraftCount()
         want = Want(law=Reads.ROW, base=Reads.NOTHING if asked is None else Reads.ROW)
         pending = line = Draft.chain(into.request.prompt[-1])
         # pending: the root and what waits for the target; line: what the draft has staged
@@ -89,9 +89,9 @@ class Pearl:
             into.on(Verified(choice, n, verdict.path[:len(new) - 1], new[-1]))
             notes = () if asked is None else logprobs(scores, range(len(new)), new, asked)
             count = text.write(new, notes, got)
-            stats = stats.seen(tested, verdict, count)
+            counted.see(tested, verdict, count)
             if text.finish_reason is not None:
-                return text.result(stats)
+                return text.result(counted.stats)
             if got == len(tested) - 1:
                 big.commit(pending.token)
                 pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))

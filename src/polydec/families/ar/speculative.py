@@ -13,7 +13,7 @@ from polydec.core.transcript import Text, Transcript, logprobs
 from polydec.core.types import Exactness, Reads, Vocab
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.ar.protocols import Drafter, Policy, Verifier
-from polydec.families.ar.stats import DraftStats
+from polydec.families.ar.stats import DraftCount
 from polydec.families.ar.walk import Round, Walk
 
 
@@ -53,7 +53,7 @@ class Speculative:
 async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript) -> Result:
     """Round after round until the text ends."""
     choice, asked = text.choice or 0, into.request.logprobs
-    told, stats = into.told(Proposed), DraftStats()
+    told, guard, count = into.told(Proposed), into.request.guard, DraftCount()
     while True:
         r = await walk.round(rng, text.room, text.ends)
         if told:
@@ -61,19 +61,20 @@ async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript) -> Result:
             into.on(Verified(choice, r.position, r.verdict.path, r.verdict.bonus))
         notes = () if asked is None else logprobs(r.scores, r.nodes, r.tokens, asked)
         before = text.guarded
-        count = text.write(r.tokens, notes, len(r.verdict.path))
-        stats = stats.seen(r.draft, r.verdict, count).without(_kept(into.request.guard, before, r, count))
+        new = text.write(r.tokens, notes, len(r.verdict.path))
+        count.see(r.draft, r.verdict, new)
+        if guard is not None:
+            count.mask(_kept(guard, before, r, new))
         if text.finish_reason is not None:
             walk.close()                          # at once: what it holds is free for those that go on
-            return text.result(stats)
+            return text.result(count.stats)
         walk.take(r)
 
 
-def _kept(guard: Guard | None, states: Any, r: Round, count: int) -> list[float]:
+def _kept(guard: Guard, states: Any, r: Round, count: int) -> list[float]:
     """Of the first tokens of a round the log-probability that the model gave to what the request's rules leave there."""
     out = list[float]()
-    for node, x in zip(r.nodes, r.tokens[:0 if guard is None else count], strict=False):
-        assert guard is not None
+    for node, x in zip(r.nodes, r.tokens[:count], strict=False):
         out.append(guard.kept(states, r.scores.base.row(node)))
         states = guard.step(states, x)
     return out

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -29,27 +29,6 @@ class DraftStats:
     kept: float = 0.0
     least: float = 0.0
 
-    def without(self, kept: Sequence[float]) -> DraftStats:
-        """With more tokens at which rules took some away; kept: of each the log-probability of what was left."""
-        if not kept:
-            return self
-        return replace(self, masked=self.masked + len(kept), kept=self.kept + sum(kept), least=min(self.least, *kept))
-
-    def seen(self, draft: Draft, verdict: Verdict, new: int) -> DraftStats:
-        """One more pass, which gave `new` tokens."""
-        first = self.first if self.passes else new
-        if len(draft) == 1:
-            return replace(self, passes=self.passes + 1, first=first)
-        deepest, got = max((draft.depth[c] for below in draft.children for c in below), default=0), len(verdict.path)
-        drafted = sum(map(len, draft.children))
-        expected = None
-        if self.expected is not None and (draft.chance is not None or not drafted):
-            expected = self.expected + draft.expected
-        return DraftStats(
-            self.passes + 1, self.drafts + (drafted > 0), self.drafted + drafted, self.accepted + got,
-            _added(self.accepted_at, (1,) * got + (0,) * (deepest - got)), _added(self.tried_at, (1,) * deepest),
-            first, expected, self.masked, self.kept, self.least)
-
     def plus(self, other: DraftStats) -> DraftStats:
         """Both together: of two answers, or of two parts of one."""
         expected = None if self.expected is None or other.expected is None else self.expected + other.expected
@@ -71,6 +50,51 @@ class DraftStats:
             "draft_acceptance_rate": self.accepted / self.drafted if self.drafted else None,
             "expected_tokens_per_pass": 1 + (self.expected or 0.0) / self.passes if known else None,
         }
+
+
+class DraftCount:
+    """The same figures while an answer is being written: they change with every pass."""
+    __slots__ = ("_accepted", "_accepted_at", "_drafted", "_drafts", "_expected", "_first", "_kept", "_passes", "_tried_at")
+
+    def __init__(self) -> None:
+        self._passes = self._drafts = self._drafted = self._accepted = self._first = 0
+        self._accepted_at, self._tried_at = list[int](), list[int]()
+        self._expected: float | None = 0.0
+        self._kept = list[float]()
+
+    def see(self, draft: Draft, verdict: Verdict, new: int) -> None:
+        """One more pass, which gave `new` tokens."""
+        if not self._passes:
+            self._first = new
+        self._passes += 1
+        if len(draft.token) == 1:
+            return
+        nodes, got = [i for below in draft.children for i in below], len(verdict.path)
+        deepest = max((draft.depth[i] for i in nodes), default=0)
+        self._drafts += bool(nodes)
+        self._drafted += len(nodes)
+        self._accepted += got
+        more = [0] * (deepest - len(self._tried_at))
+        self._tried_at += more
+        self._accepted_at += more
+        for d in range(deepest):
+            self._tried_at[d] += 1
+            self._accepted_at[d] += d < got
+        if nodes and draft.chance is None:
+            self._expected = None
+        elif self._expected is not None:
+            self._expected += draft.expected
+
+    def mask(self, kept: Sequence[float]) -> None:
+        """More tokens at which rules took some away; kept: of each the log-probability of what was left."""
+        self._kept += kept
+
+    @property
+    def stats(self) -> DraftStats:
+        """What was counted so far."""
+        return DraftStats(
+            self._passes, self._drafts, self._drafted, self._accepted, tuple(self._accepted_at), tuple(self._tried_at),
+            self._first, self._expected, len(self._kept), sum(self._kept), min(self._kept, default=0.0))
 
 
 def _added(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

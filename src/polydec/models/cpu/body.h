@@ -1,6 +1,5 @@
 // Everything but linear layers, and the table of kernels. Included once per instruction set, after its 16 lanes and
-// ROWS (rows of the largest tile), WIDE (panels side by side by rows), HEADS (queries that share a load of keys) and SUMS_AT_ONCE
-// (sums of scores that are added up together).
+// ROWS (rows of the largest tile), WIDE (panels side by side by rows) and HEADS (queries that share a load of keys).
 #pragma once
 #include "tile.h"
 
@@ -79,9 +78,10 @@ void rescale(const View& v, int p0, int n, int queries, float* out) {
     for (int p = 0; p < n; p += LANES) store(out + g * SPAN + p, mul(load(out + g * SPAN + p), load(scale + p)));
 }
 
-// Scores of G queries in a block of n positions, P at a time; meanwhile the block's values are fetched.
+// Scores of G queries in a block of n positions, four at a time: more keys at once come from memory more slowly. Meanwhile the
+// block's values are fetched.
 template <class E, int G> void dots(const float* const* q, const View& v, int p0, int n, const u8* soon, float* out) {
-  constexpr int P = SUMS_AT_ONCE / G < 4 ? 4 : G == 3 ? 4 : SUMS_AT_ONCE / G;
+  constexpr int P = 4;
   const int head = v.head, last = p0 + n - 1;
   for (int p = p0; p <= last; p += P) {
     const u8* k[P];

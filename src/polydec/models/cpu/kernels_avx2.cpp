@@ -10,7 +10,7 @@
 #include "simd_avx2.h"
 
 namespace {
-constexpr int ROWS = 5, HEADS = 3, SUMS_AT_ONCE = 4;
+constexpr int ROWS = 5, HEADS = 3;
 constexpr int WIDE[9] = {0, 4, 2, 1, 1, 1};
 }  // namespace
 

@@ -10,7 +10,7 @@
 #include "simd_avx512.h"
 
 namespace {
-constexpr int ROWS = 8, HEADS = 4, SUMS_AT_ONCE = 16;
+constexpr int ROWS = 8, HEADS = 4;
 constexpr int WIDE[9] = {0, 4, 4, 4, 4, 2, 2, 2, 2};
 }  // namespace
 

@@ -2,7 +2,7 @@
 #include "simd_portable.h"
 
 namespace {
-constexpr int ROWS = 4, HEADS = 2, SUMS_AT_ONCE = 4;
+constexpr int ROWS = 4, HEADS = 2;
 constexpr int WIDE[9] = {0, 1, 1, 1, 1};
 }  // namespace
 

@@ -496,7 +496,10 @@ int Model::run(const StepBatch& b) {
   const size_t m = size_t(b.rows), wide = size_t(std::max({c.width, c.inner, c.expert_inner, c.heads * c.head})), H = size_t(c.heads);
   const size_t part = size_t(c.head + LANES), G = H / size_t(c.kv_heads), row = wide + wide / BLOCK * std::max(size_t(BLOCK + SUMS), WHOLE_FLOATS);
   const int blocks = (longest + SPAN - 1) / SPAN, threads = pools.get().size();
-  const Job j{pools.get(), b, blocks, blocks * c.kv_heads < 4 * threads ? 1 : int(G),
+  // Queries that share a load of keys take about two thirds of the time that they take apart, but leave fewer units to share out.
+  auto turns_of = [&](int units) { return (units + threads - 1) / threads; };
+  const int shared = turns_of(blocks * c.kv_heads) * int(G), apart = turns_of(blocks * c.heads);
+  const Job j{pools.get(), b, blocks, 2 * shared <= 3 * apart ? int(G) : 1,
               m < 4 || (m < 8 && blocks > 4) ? 0 : std::clamp(int(b.rows) * c.kv_heads / (3 * threads), 1, ROWS_OF_HEAD)};
   try {
     x.need(m * size_t(c.width));
