@@ -122,7 +122,7 @@ def table(rows: Sequence[Row], asked: Sequence[Problem]) -> list[dict[str, Any]]
 
 
 COLOURS = ("#000000", "#777777", "#1b6ca8", "#17becf", "#d98b1f", "#b2182b", "#5aae61", "#1b7837", "#a6d96a", "#9970ab",
-           "#8c510a", "#e377c2", "#bcbd22")
+           "#8c510a", "#e377c2", "#bcbd22", "#f4a582", "#35978f")
 
 
 def svg(rows: Sequence[Row]) -> str:

@@ -29,9 +29,9 @@ class Refine:
     not seen. The best of all is the answer.
 
     A proposal is judged as an answer to the request's own prompt, behind which it is read once more; its log-probabilities are
-    those behind that prompt. One that was cut at a limit in a later round is dropped; in the first round its value is 0. Where
-    `patience` rounds in a row found nothing better, the next best answer is shown, and so on in turns. What is shown takes half
-    of the room behind the prompt at most: of a longer answer the beginning.
+    those behind that prompt. One of a later round that was cut at a limit, or holds nothing, is dropped; the value of one that
+    was cut in the first round is 0. Where `patience` rounds in a row found nothing better, the next best answer is shown, and
+    so on in turns. What is shown takes half of the room behind the prompt at most: of a longer answer the beginning.
 
     rounds, proposals: 1 to 64; feedback: text behind the answer that is shown, "{score}" in it becomes the value, two digits;
     enough: a value, 0 to 1, at which no further round is begun; patience: at least 1; context: tokens that a prompt and all
@@ -160,7 +160,8 @@ class _Rounds:
         spent = side_by_side([a.spent for a in drawn])
         self._spent = self._spent.plus(replace(spent, scored=spent.scored + len(prompt) - 1))
         known = {tuple(a.text.tokens) for a in self._seen}
-        new = dict.fromkeys(tuple(a.text.tokens) for a in drawn if a.text.finish_reason == "stop")
+        new = dict.fromkeys(tuple(a.text.tokens) for a in drawn if a.text.finish_reason == "stop"
+                            and a.text.tokens[0] not in a.text.ends)       # behind an answer many end at once
         for a in drawn:
             a.close()
         await self._judge([tokens for tokens in new if tokens not in known])
