@@ -50,7 +50,11 @@ class Joined:
         self.new_cache, self.head = inner.new_cache, inner.head
 
     def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        return self._inner.forward([replace(q, embed=linear(q.embed, self._join)) for q in queries])
+        return self._inner.forward([self._joined(q) for q in queries])
+
+    def _joined(self, q: Query) -> Query:
+        assert q.embed is not None, "it is fed by rows"
+        return replace(q, embed=linear(q.embed, self._join))
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise ValueError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
