@@ -238,9 +238,8 @@ def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any] | None = None
     config says. Raises ValueError where the weights are of the form that models/eagle3.py describes, which neither can take."""
     layer = eagle.layer
     if eagle.evened or not isinstance(layer, PublishedLayer):
-        raise ValueError("vLLM and SGLang cannot take this EAGLE-3 drafter: its norms go over token and state together, or it "
-                         "joins them first, and their layer has a norm for each (`polydec train eagle --kind "
-                         "eagle-3-published` trains that form)")
+        raise ValueError("vLLM and SGLang cannot take this EAGLE-3 drafter: its norms go over token and state together, and "
+                         "their layer has one for each (`polydec train eagle --kind eagle-3-published` trains that form)")
     c, own = layer.about, eagle.own
     size, C = eagle.vocab.size, len(own.token_C)
     config = {**c.model_dump(exclude_none=True), "architectures": [NAMES[0]], "model_type": "llama", "num_hidden_layers": 1,
