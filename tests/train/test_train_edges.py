@@ -213,7 +213,7 @@ def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
     from polydec.train.stop_head import StopHeadSpec
     monkeypatch.setattr(selfplay, "prompts", lambda *a, **k: [("x", chr(97 + n) * 3) for n in range(5)])
     monkeypatch.setattr(own_text, "data_root", lambda at: None)
-    lm, real = toy(0, 5), selfplay.answers
+    lm, real = toy(0, 5), selfplay.watched
 
     class Text:
         has_chat = False
@@ -223,11 +223,11 @@ def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
         yield from itertools.islice(real(*args, **more), 2)
         raise KeyboardInterrupt
     spec = StopHeadSpec(str(tmp_path), max_tokens=4)
-    monkeypatch.setattr(selfplay, "answers", stops)
+    monkeypatch.setattr(selfplay, "watched", stops)
     with pytest.raises(KeyboardInterrupt):
         own_text.gather(spec, lm, Text(), False)
     had = (tmp_path / "text.part.jsonl").read_text()
-    monkeypatch.setattr(selfplay, "answers", real)
+    monkeypatch.setattr(selfplay, "watched", real)
     own_text.gather(spec, lm, Text(), False)
     assert had.count("\n") == 2 and (tmp_path / "text.jsonl").read_text().startswith(had)
     assert len(selfplay.read(tmp_path / "text.jsonl")) == 5

@@ -13,6 +13,7 @@ from polydec.models import artefact, artefacts, checkpoint, edge, published, zoo
 WHY: Mapping[str, str] = MappingProxyType({
     "heads": "their Medusa heads add to the state that left the target's last norm, and these replace the one before it",
     "eagle": "their EAGLE layer has no norm before attention and none before the target's head, and this one has both",
+    "eagle-3-narrow": "their EAGLE-3 layer has a norm each for token and state, and this one joins them before it",
     "clover": "neither has Clover", "chimera": "neither has Chimera", "falcon": "neither has Falcon",
     "probes": "neither has soft probes",
     "ngrams": "neither reads an n-gram table (their n-gram drafts come from the prompt)",

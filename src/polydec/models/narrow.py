@@ -42,15 +42,22 @@ class NarrowLayer:
 
 
 class Joined:
-    """A network that is fed rows of twice its width."""
+    """A network that is fed rows of twice its width, each of which it joins to one first."""
     def __init__(self, join_HS: Tensor, inner: Network) -> None:
         self._join, self._inner = join_HS, inner
+        self.layers, self.context, self.cost = inner.layers, inner.context, inner.cost + join_HS.numel()
+        self.tree, self.rollback, self.partial = inner.tree, inner.rollback, False
+        self.new_cache, self.head = inner.new_cache, inner.head
 
     def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        return self._inner.forward([replace(q, embed=linear(q.embed, self._join)) for q in queries])
+        return self._inner.forward([self._joined(q) for q in queries])
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def _joined(self, q: Query) -> Query:
+        assert q.embed is not None, "it is fed by rows"
+        return replace(q, embed=linear(q.embed, self._join))
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        raise ValueError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
 
 
 @dataclass(frozen=True, eq=False)

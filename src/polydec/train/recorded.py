@@ -14,7 +14,7 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._states import states_after
 from polydec.families.ar.types import Budget, Verdict
-from polydec.files import replace
+from polydec.files import lock, replace
 from polydec.models.lm import LM
 from polydec.train.progress import counted
 from polydec.train.selfplay import Sample, digests
@@ -127,11 +127,11 @@ class StateFile:
             f.write(digest(sample) + "\n")
 
     def complete(self, lm: LM, samples: Sequence[Sample]) -> None:
-        """The target reads the samples whose states are not here yet."""
+        """The target reads the samples whose states are not here yet. Raises ValueError where another process writes here."""
         if self.index.exists() and self.held(samples) == len(samples):
             return
-        held = self.hold(samples)
-        with counted(f"reading for {self.path.name}") as watch:
+        with lock(self.path), counted(f"reading for {self.path.name}") as watch:
+            held = self.hold(samples)
             for i, sample in enumerate(samples[held:], held + 1):
                 self.add(sample, read_states(lm, (*sample.prompt_ids, *sample.output_ids)[:-1], self.depths))
                 watch(i, len(samples))
