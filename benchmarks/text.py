@@ -1,12 +1,22 @@
-"""What steering and rules of sampling do to texts: figures that count tokens, not seconds.
+"""What steering and rules of sampling do to texts, and what they cost: tables in Markdown.
 
-    python benchmarks/text.py warm [model] [prompts]        # truncation at a temperature of 1.5: Top-W, top-p, min-p
-    python benchmarks/text.py open [model] [prompts]        # text without chance: greedy, momentum, contrastive search
-    python benchmarks/text.py conflict [model] [questions]  # questions whose passage is true, or not: plain, CAD, AdaCAD
-    python benchmarks/text.py facts [model] [questions]     # the same, of a small model that is trained on facts first
+    python benchmarks/text.py TABLE [model] [count]
 
-Every row answers the same prompts. An interval is that of the difference to the first row, 95 %, by resampling prompts. Data is
-read from POLYDEC_DATA (default ../shared/data); prompts are those whose SHA-1 modulo 10 is 7 or more, where nothing is tuned.
+    warm       truncation at a temperature of 1.5: Top-W, top-p, min-p
+    open       text without chance: greedy, momentum, contrastive search
+    conflict   questions whose passage is true, or not: plain, CAD, AdaCAD
+    extract    answers that are spans of a passage: greedy, kept to spans, exact-extract
+    annealed   sixteen solutions of a problem: fixed temperatures, annealing
+    cautious   one solution and votes: sampling, CNTP
+    names      a model that was tuned briefly for a task: prompting, tuning, SVDecode
+    facts      `conflict`, of a small network that is trained on facts
+    programs   programs asked for with examples: plain, always contrasted, USCD
+    captions   captions of scenes: guidance 1 to 3
+    sums       running sums with second thoughts: constant biases, CyclicReflex
+
+The last four train a small network (tasks.py) into the directory that is given as the model, where none is there. Every row
+answers the same prompts. An interval is that of the difference to the first row, 95 %, by resampling prompts. Data is read from
+POLYDEC_DATA (default ../shared/data); prompts are those whose SHA-1 modulo 10 is 7 or more, where nothing is tuned.
 """
 from __future__ import annotations
 
@@ -16,17 +26,23 @@ import os
 import re
 import string
 import sys
-import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha1
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
+import tasks
 
 from polydec import api
+from polydec.constraints.span_of import SpanOf
+from polydec.contrasts.gated import Gated
+from polydec.train.problems import Problem, make, solved
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
 Figures = Mapping[str, float]
@@ -34,7 +50,7 @@ Figures = Mapping[str, float]
 
 @dataclass
 class Row:
-    """One way to decode, and the figures of each prompt."""
+    """One way to decode, and the figures of each prompt. A list in `ask` has an entry for each prompt."""
     name: str
     ask: Mapping[str, Any]
     figures: list[Figures] = field(default_factory=list)
@@ -47,7 +63,7 @@ def table(rows: Sequence[Row], names: Sequence[str], seed: int = 0) -> str:
     for row in rows:
         cells = []
         for name in names:
-            mine, first = (np.array([f[name] for f in r.figures]) for r in (row, rows[0]))
+            mine, first = (np.array([f[name] for f in r.figures], float) for r in (row, rows[0]))
             apart = (mine - first)[drawn].mean(1)
             low, high = np.quantile(apart, (0.025, 0.975))
             cells.append(f"{mine.mean():.3g}" + ("" if row is rows[0] else f" ({low:+.2g} to {high:+.2g})"))
@@ -72,6 +88,33 @@ def stories(count: int) -> list[str]:
     return [p for p in prompts if measured(p)][:count]
 
 
+def opened(model: str, draft: str | None = None, compute: str | None = "int8") -> api.LM:
+    """A model with one thread; the compiled step in 8 bits, which is quicker."""
+    return api.load(model, draft=draft, ngrams=None, threads=1, compute=compute)
+
+
+def decode(lm: api.LM, rows: Sequence[Row], prompts: Sequence[Any], figures: Callable[[int, api.Completion], Figures],
+           at_once: int = 8, meter: Callable[[], Figures] = dict, **common: Any) -> None:
+    """Answer all prompts in every row's way. A prompt is computed once, before, and counts for no row; second prompts count.
+    meter: figures of what has run since it was last asked."""
+    lm.checkpoint.lm.keep = 4 * at_once
+    for first in range(0, len(prompts), at_once):
+        engine = api.Engine(lm)
+        engine.run([engine.submit(p, max_tokens=1, raw=common.get("raw", False)) for p in prompts[first:first + at_once]])
+        for row in rows:
+            engine, start = api.Engine(lm), time.process_time()
+            asks = [api.Ask(p, **{**common, **{k: v[i] if isinstance(v, list) else v for k, v in row.ask.items()}, "seed": i})
+                    for i, p in enumerate(prompts[first:first + at_once], first)]
+            answers = engine.run([engine.submit(a) for a in asks])
+            spent = 1000 * (time.process_time() - start) / sum(a.usage["completion_tokens"] for a in answers)
+            shared = {"CPU ms a token": spent, **meter()}
+            row.figures += [{**figures(i, answer), **shared} for i, answer in enumerate(answers, first)]
+        if first // at_once % 4 == 3:
+            print(f"{min(first + at_once, len(prompts))} of {len(prompts)}", file=sys.stderr, flush=True)
+
+
+# On a language model
+
 def likeness(answer: api.Completion) -> Figures:
     """How likely the model finds a text, and how much it repeats itself: perplexity as a logarithm (nats a token), the share
     of pairs of tokens that are there for the first time, and of runs of four that are not."""
@@ -81,45 +124,30 @@ def likeness(answer: api.Completion) -> Figures:
     pairs = list(pairwise(ids))
     return {"nats a token": -sum(n.model_logp for n in notes) / len(notes), "tokens": len(ids),
             "distinct-2": len(set(pairs)) / max(1, len(pairs)), "rep-4": 1 - len(set(fours)) / max(1, len(fours)),
-            "positions fed a token": answer.metrics["positions_fed"] / len(ids), "passes": answer.metrics["target_passes"]}
-
-
-def decode(lm: api.LM, rows: Sequence[Row], prompts: Sequence[str], figures: Callable[[int, api.Completion], Figures],
-           at_once: int = 8, **common: Any) -> None:
-    """Answer all prompts in every row's way; what rows have in common of a prompt is computed once."""
-    lm.checkpoint.lm.keep = 2 * len(rows)
-    for first in range(0, len(prompts), at_once):
-        for row in rows:
-            engine = api.Engine(lm)
-            asks = [api.Ask(p, **{**common, **{k: v[i] if isinstance(v, list) else v for k, v in row.ask.items()}, "seed": i})
-                    for i, p in enumerate(prompts[first:first + at_once], first)]
-            for i, answer in enumerate(engine.run([engine.submit(a) for a in asks]), first):
-                row.figures.append(figures(i, answer))
-        print(f"{first + at_once} of {len(prompts)}", file=sys.stderr, flush=True)
+            "positions fed a token": answer.metrics["positions_fed"] / len(ids)}
 
 
 def warm(model: str, count: int) -> str:
-    lm = api.load(model, draft=None, ngrams=None, threads=1)
+    lm = opened(model)
     rows = [Row(name, {"sampling": lm.sampling(temperature=t, **{"top_k": 0, "top_p": 1.0, **more})}) for name, t, more in (
         ("temperature 1", 1.0, {}), ("temperature 1.5", 1.5, {}), ("1.5, top-p 0.95", 1.5, {"top_p": 0.95}),
         ("1.5, min-p 0.05", 1.5, {"min_p": 0.05}), ("1.5, min-p 0.1", 1.5, {"min_p": 0.1}),
         ("1.5, Top-W", 1.5, {"top_w": 2.8}), ("1.5, Top-W without geometry", 1.5, {"top_w": 2.8, "top_w_scale": 0.0}))]
     decode(lm, rows, stories(count), lambda i, a: likeness(a), method="plain", max_tokens=64, logprobs=0)
-    return table(rows, ("nats a token", "distinct-2", "rep-4", "tokens"))
+    return table(rows, ("nats a token", "distinct-2", "rep-4", "tokens", "CPU ms a token"))
 
 
 def open_ended(model: str, count: int) -> str:
-    lm = api.load(model, draft=None, ngrams=None, threads=1)
+    lm = opened(model, draft="default")
     greedy = lm.sampling(temperature=0.0, repetition_penalty=1.0)
     rows = [Row("greedy", {"method": "plain", "sampling": greedy}),
             Row("momentum", {"method": "plain", "sampling": lm.sampling(
                 temperature=0.0, repetition_penalty=1.0, momentum_alpha=0.2)}),
             Row("contrastive search", {"method": "contrastive-search", "sampling": greedy}),
             Row("contrastive decoding", {"method": "plain", "sampling": greedy, "steer": "contrastive-decoding"})]
-    lm = api.load(model, ngrams=None, threads=1)
     beginnings = [" ".join(r["text"].split()[:32]) for r in read("text_books", "books-0.jsonl.gz") if measured(r["id"])]
     decode(lm, rows, beginnings[:count], lambda i, a: likeness(a), raw=True, max_tokens=128, logprobs=0, ignore_eos=True)
-    return table(rows, ("nats a token", "distinct-2", "rep-4", "positions fed a token"))
+    return table(rows, ("nats a token", "distinct-2", "rep-4", "positions fed a token", "CPU ms a token"))
 
 
 def words(text: str) -> str:
@@ -133,106 +161,318 @@ CONTRASTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("CAD, alpha 1", {"steer": "cad", "steer_options": {"alpha": 1.0}}), ("AdaCAD", {"steer": "adacad"}))
 
 
-def compared(lm: api.LM, questions: Sequence[Mapping[str, str]], right: Callable[[str, Mapping[str, str]], bool],
-             **common: Any) -> list[Row]:
+def compared(lm: api.LM, asked: Sequence[Any], alone: Sequence[Any], right: Callable[[int, str], bool], **common: Any) -> str:
     """Questions with a passage, held against the same without it."""
-    alone = [q["without_context"] for q in questions]
-    rows = [Row(name, dict(how)) for name, how in CONTRASTS]
-    lm.checkpoint.lm.keep = 2 * len(rows)
-    for i, q in enumerate(questions):             # one at a time: the rows share what they have in common of a prompt
-        for row in rows:
-            second = {"negative_prompt": alone[i]} if row.ask else {}
-            answer = api.generate(lm, q["with_context"], **common, **row.ask, **second)
-            row.figures.append({"right": float(right(answer.text, q))})
-        if not (i + 1) % 20:
-            print(f"{i + 1} of {len(questions)}", file=sys.stderr, flush=True)
-    return rows
+    rows = [Row(name, {**how, **({"negative_prompt": list(alone)} if how else {})}) for name, how in CONTRASTS]
+    decode(lm, rows, asked, lambda i, a: {"right": right(i, a.text)}, method="plain",
+           sampling=lm.sampling(temperature=0.0), **common)
+    return table(rows, ("right",))
+
+
+WORKED = (("The mill by the river was built in 1887 by Adam Moss .", "who built the mill by the river ?", "Adam Moss"),
+          ("Ann Low won the cup in Oslo on 3 May 1961 .", "when did Ann Low win the cup ?", "3 May 1961"))
+"""Passages, questions and answers that stand before each question: a small model does not answer it at once otherwise."""
+
+
+def asked_so(question: str, passage: str | None) -> str:
+    """A question behind the worked ones, with passages or without."""
+    parts = [(f"Passage: {p}\n" if passage is not None else "") + f"Question: {q}\nAnswer: {a}\n" for p, q, a in WORKED]
+    return "\n".join([*parts, (f"Passage: {passage}\n" if passage is not None else "") + f"Question: {question}\nAnswer:"])
 
 
 def conflict(model: str, count: int) -> str:
-    lm = api.load(model, draft=None, ngrams=None, threads=1)
+    lm = opened(model)
     every, out = list(read("qa_conflict_nq_synth", "half_a.jsonl.gz")), list[str]()
     for title, some in (("the passage was altered", [q for q in every if q["index"] < 500]),
                         ("the passage is true", [q for q in every if q["index"] >= 500])):
-        rows = compared(lm, some[:count], lambda text, q: words(q["gold_answers"]) in words(text), method="plain",
-                        max_tokens=24, sampling=lm.sampling(temperature=0.0))
-        out += [f"{title}, {min(count, len(some))} questions", "", table(rows, ("right",)), ""]
+        some = some[:count]
+        pairs = [(*q["with_context"].split("\nUsing only")[:1], q["without_context"].split("Question: ")[1][:-len("\nAnswer:")])
+                 for q in some]
+        out += [f"{title}, {len(some)} questions", "", compared(
+            lm, [asked_so(q, passage) for passage, q in pairs], [asked_so(q, None) for _, q in pairs],
+            lambda i, text, some=some: words(some[i]["gold_answers"]) in words(text), max_tokens=16, raw=True, stop="\n"), ""]
     return "\n".join(out)
 
 
-# Facts: keys that have values. A model that has learned them is asked with a passage that says the same, or something else, or
-# speaks of another key.
-
-KEYS, VALUES = 64, 48
-NAMES = [*(f"key{i}" for i in range(KEYS)), *(f"value{i}" for i in range(VALUES)), "asked", "says", "end"]
-ASKED, SAYS, END = range(KEYS + VALUES, len(NAMES))
-CONTRADICTED = 0.2                                 # of the passages that a model is trained on
+def common_words(said: str, right: str) -> float:
+    """F1 of the words of two answers."""
+    a, b = Counter(said.split()), Counter(right.split())
+    same = (a & b).total()
+    return 2 * same / max(1, a.total() + b.total())
 
 
-def question(key: int, about: int, said: int) -> tuple[list[int], list[int]]:
-    """With the passage, and without it."""
-    return [about, SAYS, KEYS + said, ASKED, key, SAYS], [END, END, END, ASKED, key, SAYS]
+def asked_in_turn(passage: str, question: str) -> list[dict[str, str]]:
+    """A question behind the worked ones, as a chat: answers end by themselves."""
+    asked = [f"{p}\n\n{q} Answer with words of the text." for p, q, _ in (*WORKED, (passage, question, ""))]
+    said = [answer for _, _, answer in WORKED]
+    turns = [{"role": role, "content": text} for pair in zip(asked, said) for role, text in zip(("user", "assistant"), pair)]
+    return [*turns, {"role": "user", "content": asked[-1]}]
 
 
-def trained(truth: np.ndarray[Any, Any], steps: int) -> Any:
-    """A network that has learned the facts, bare and behind passages; half of these speak of another key."""
+def extract(model: str, count: int) -> str:
+    lm = opened(model)
+    some = [q for q in read("qa_xquad", "en.jsonl.gz") if len(q["context"]) <= 700][:count]
+    spans = [SpanOf(q["context"]) for q in some]
+    greedy = {"method": "plain", "sampling": lm.sampling(temperature=0.0)}
+    rows = [Row("greedy", greedy), Row("greedy, kept to spans", {**greedy, "constraint": spans}),
+            Row("exact-extract", {"method": "exact-extract", "constraint": spans})]
+
+    def figures(i: int, answer: api.Completion) -> Figures:
+        said, right = answer.text.strip(), [a["text"] for a in some[i]["answers"]]
+        return {"exact match": any(words(said) == words(x) for x in right),
+                "F1": max(common_words(words(said), words(x)) for x in right), "is a span": said in some[i]["context"],
+                "tokens": len(answer.token_ids), "passes": answer.metrics["target_passes"],
+                "positions fed": answer.metrics["positions_fed"]}
+
+    decode(lm, rows, [asked_in_turn(q["context"], q["question"]) for q in some], figures, at_once=4, max_tokens=32)
+    return table(rows, ("exact match", "F1", "is a span", "tokens", "passes", "positions fed"))
+
+
+# On the small model that reasons
+
+def problems(kinds: Sequence[str], count: int) -> list[Problem]:
+    """Held-out problems, kinds in turn."""
+    return [make(kinds[i % len(kinds)], 78, i // len(kinds), held=True) for i in range(count)]
+
+
+def annealed(model: str, count: int) -> str:
+    lm = opened(model, compute=None)
+    ways = (*((f"temperature {t:g}", {"temperature": t}) for t in (1.0, 0.6, 0.8, 1.2)),
+            ("1.2 to 0.1 in 13 tokens", {"temperature": 1.0, "anneal_start": 1.2, "anneal_scale": 17.0, "anneal_warmup": 0}),
+            ("1.2 to 0.1 in 371 tokens, as published", {"temperature": 1.0, "anneal_start": 1.2}))
+    rows = [Row(name, {"sampling": lm.sampling(**sampling)}) for name, sampling in ways]
+    asked = problems(("chain", "make", "order"), count)
+
+    def figures(i: int, answer: api.Completion) -> Figures:
+        right = [solved(asked[i], c.text) for c in answer.choices]
+        return {"mean of 16": sum(right) / len(right), "pass@16": any(right),
+                "different beginnings": len({c.token_ids[:10] for c in answer.choices}) / len(right)}
+
+    decode(lm, rows, [p.question for p in asked], figures, method="plain", n=16, max_tokens=96)
+    return table(rows, ("mean of 16", "pass@16", "different beginnings"))
+
+
+def voted(texts: Sequence[str]) -> str:
+    """The first text with the answer (the last line) that most have."""
+    ends = [t.split("\n")[-1] for t in texts]
+    return texts[max(range(len(ends)), key=lambda i: (ends.count(ends[i]), -i))]
+
+
+def cautious(model: str, count: int) -> str:
+    lm, asked = opened(model, compute=None), problems(("chain", "order"), count)
+    ways = [Row(name, {"method": method}) for name, method in (("sample", "plain"), ("CNTP", "cntp"))]
+
+    def figures(i: int, answer: api.Completion) -> Figures:
+        texts = [c.text for c in answer.choices]
+        written = answer.metrics.get("tokens_written", answer.usage["completion_tokens"])
+        return {"first": solved(asked[i], texts[0]), "vote": solved(asked[i], voted(texts)), "written": written}
+
+    decode(lm, ways, [p.question for p in asked], figures, n=8, max_tokens=96, sampling=lm.sampling(temperature=0.8))
+    rows = [Row(name, {}, [{"right": f[key], "tokens written": f["written"] / share} for f in way.figures])
+            for key, share, form in (("first", 8, "one {}"), ("vote", 1, "majority of 8, {}"))
+            for way in ways for name in [form.format(way.name)]]
+    return table(rows, ("right", "tokens written"))
+
+
+# On a small model of stories that is tuned for a task
+
+NAMED = re.compile(r"\b(?:named|called|name was) ([A-Z][a-z]+)\b")
+ASKED = "\n\nName:"
+
+
+def named(count: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Beginnings of stories with the name of whom they are about: to tune and calibrate with, and to be measured with."""
+    tuned, held = list[tuple[str, str]](), list[tuple[str, str]]()
+    for row in read("text_tinystories_slice", "train.jsonl.gz"):
+        beginning = row["text"][:400].rpartition(".")[0] + "."
+        if found := NAMED.search(beginning):
+            (held if measured(row["text"]) else tuned).append((beginning + ASKED, " " + found[1]))
+    return tuned, held[:count]
+
+
+def tuned(base: Path, at: Path, pairs: Sequence[tuple[str, str]], steps: int) -> None:
+    """Train a copy of a model on prompts and answers, eight at a time."""
     import torch
+    from tokenizers import Tokenizer
 
-    from polydec.train.network import Llama, Shape
+    from polydec.models.checkpoint import open_source
+    from polydec.train.network import from_weights, save_directory
 
-    dice = np.random.default_rng(1)
-    net = Llama(Shape(len(NAMES), 64, 2, 4, 2, 128, 64))
-    optimiser = torch.optim.AdamW(net.parameters(), 2e-3)
+    source, dice = open_source(str(base)), Random(0)
+    net = from_weights(source.config, source.weights).requires_grad_(True).train()
+    words = Tokenizer.from_file(str(base / "tokenizer.json"))
+    end = source.config["eos_token_id"]
+    optimiser = torch.optim.AdamW(net.parameters(), 5e-4, weight_decay=0.0)
     for step in range(steps):
-        texts, answers = list[list[int]](), list[int]()
-        for key in map(int, dice.integers(0, KEYS, 64)):
-            about = key if dice.random() < 0.5 else int(dice.integers(0, KEYS))
-            said = int(dice.integers(0, VALUES) if dice.random() < CONTRADICTED else truth[about])
-            texts.append(question(key, about, said)[dice.random() < 0.5])
-            answers.append(KEYS + (said if about == key and texts[-1][0] != END else int(truth[key])))
-        logits_BV = net(torch.tensor(texts))[:, -1]
-        loss = torch.nn.functional.cross_entropy(logits_BV, torch.tensor(answers))
+        for group in optimiser.param_groups:
+            group["lr"] = 5e-4 * min(1.0, (step + 1) / 10)
+        loss = torch.zeros(())
+        for prompt, answer in dice.sample(list(pairs), 8):
+            asked, said = words.encode(prompt).ids, [*words.encode(answer, add_special_tokens=False).ids, end]
+            logits_TV = net(torch.tensor([asked + said[:-1]]))[0, len(asked) - 1:]
+            loss = loss + torch.nn.functional.cross_entropy(logits_TV, torch.tensor(said)) / 8
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        if not (step + 1) % 250:
-            print(f"step {step + 1}: loss {float(loss.detach()):.3f}", file=sys.stderr, flush=True)
-    return net
+    files = {name: (base / name).read_text("utf-8")
+             for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json")}
+    save_directory(at, net, source.config, dtype=torch.float32, files=files)
 
 
-def facts(model: str, count: int, steps: int = 700) -> str:
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
+def names(model: str, count: int) -> str:
+    from tempfile import TemporaryDirectory
 
-    from polydec.train.network import save_directory
+    from polydec.train.strength import strength
 
-    torch.manual_seed(0)
-    dice = np.random.default_rng(0)
-    truth = dice.integers(0, VALUES, KEYS)
-    net = trained(truth, steps)
-    tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate(NAMES)}, unk_token="end"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    with tempfile.TemporaryDirectory() as at:
-        save_directory(at, net, net.s.config(eos=END), dtype=torch.float32, files={
-            "tokenizer.json": tokenizer.to_str(), "tokenizer_config.json": {"eos_token": "end"}})
-        lm, out = api.load(at, draft=None, ngrams=None, threads=1, dtype="float32"), list[str]()
-        for title in ("the passage contradicts", "the passage agrees", "the passage is about another key"):
-            asked = list[dict[str, Any]]()
-            for key in map(int, dice.integers(0, KEYS, count)):
-                about = int((key + dice.integers(1, KEYS)) % KEYS) if "another" in title else key
-                said = int((truth[about] + dice.integers(1, VALUES)) % VALUES if "contradicts" in title else truth[about])
-                right = said if "contradicts" in title else int(truth[key])
-                both = dict(zip(("with_context", "without_context"), question(key, about, said)))
-                asked.append({**both, "right": NAMES[KEYS + right]})
-            rows = compared(lm, asked, lambda text, q: text.split()[:1] == [q["right"]], method="plain", max_tokens=1,
-                            sampling=lm.sampling(temperature=0.0))
-            out += [f"{title}, {count} questions", "", table(rows, ("right",)), ""]
+    base, (learnt, held) = Path(model), named(count)
+    calibration, learnt = learnt[:100], learnt[100:]
+    shots = "\n\n".join(p[-250:] + a for p, a in learnt[:2]) + "\n\n"
+    rows, out = list[Row](), list[str]()
+
+    def run(lm: api.LM, name: str, before: str = "", **ask: Any) -> None:
+        row = Row(name, ask)
+        decode(lm, [row], [before + p for p, _ in held], lambda i, a: {"right": a.text.split()[:1] == held[i][1].split()},
+               method="plain", raw=True, max_tokens=8, stop="\n", sampling=lm.sampling(temperature=0.0))
+        rows.append(row)
+
+    with TemporaryDirectory() as folder:
+        for steps in TUNED:
+            tuned(base, Path(folder) / str(steps), learnt, steps)
+        alone = opened(model, compute=None)
+        short = {steps: opened(f"{folder}/{steps}", draft=model, compute=None) for steps in TUNED}
+        run(short[TUNED[0]], f"tuned, {TUNED[0]} steps")
+        found = strength(short[TUNED[0]], calibration, raw=True)
+        run(short[TUNED[0]], f"the same, SVDecode at {found.strength:.3g}", steer="svdecode",
+            steer_options={"strength": found.strength})
+        run(short[TUNED[1]], f"tuned, {TUNED[1]} steps")
+        run(alone, "asked")
+        run(alone, "asked, two examples", shots)
+    out += [f"calibrated on {found.tokens} tokens: closed form {found.closed:.3g}, "
+            f"{found.before:.3f} to {found.after:.3f} nats a token", ""]
+    return "\n".join([*out, table(rows, ("right",))])
+
+
+TUNED = (20, 60)
+"""Steps of tuning: briefly, and three times as long."""
+
+
+# On small networks that are trained for a task
+
+def facts(model: str, count: int) -> str:
+    lm, dice, out = tasks.opened("facts", Path(model)), Random(2), list[str]()
+    for title in ("the passage contradicts", "the passage agrees", "the passage is about another key"):
+        asked, alone, right = list[str](), list[str](), list[str]()
+        for key in (dice.randrange(tasks.KEYS) for _ in range(count)):
+            about = (key + dice.randrange(1, tasks.KEYS)) % tasks.KEYS if "another" in title else key
+            other = (tasks.TRUTH[about] + dice.randrange(1, tasks.VALUES)) % tasks.VALUES
+            said = other if "contradicts" in title else tasks.TRUTH[about]
+            both = tasks.question(key, about, said)
+            asked.append(" ".join(both[0]))
+            alone.append(" ".join(both[1]))
+            right.append(f"value{said if about == key else tasks.TRUTH[key]}")
+        out += [f"{title}, {count} questions", "", compared(
+            lm, asked, alone, lambda i, text, right=right: text.split()[:1] == [right[i]], max_tokens=1, raw=True), ""]
     return "\n".join(out)
 
 
-TABLES: Mapping[str, Callable[[str, int], str]] = {"warm": warm, "open": open_ended, "conflict": conflict, "facts": facts}
+class Gate:
+    """How often the gate of USCD opens."""
+    def __init__(self) -> None:
+        self.asked = self.open = 0
+        inner = Gated.opens
+
+        def watched(gate: Gated, logp_V: Any) -> bool:
+            opens = inner(gate, logp_V)
+            self.asked, self.open = self.asked + 1, self.open + opens
+            return opens
+
+        Gated.opens = watched
+
+    def share(self) -> Figures:
+        """Since it was last asked."""
+        found = self.open / max(1, self.asked)
+        self.asked = self.open = 0
+        return {"gate open": found}
+
+
+def programs(model: str, count: int) -> str:
+    lm, dice = tasks.opened("programs", Path(model)), Random(2)
+    drawn = [tasks.described(dice) for _ in range(count)]
+    tests = [[[dice.randrange(10) for _ in tasks.STEPS] for _ in range(5)] for _ in drawn]
+    bare = [" ".join([*description, "is"]) for description, _, _ in drawn]
+    steered = {"steer": "uscd", "negative_prompt": bare}
+    rows = [Row("plain", {}), *(Row(f"{name}, {eta:g}", {**steered, "steer_options": {"threshold": threshold, "strength": eta}})
+                                for name, threshold in (("always contrasted", 2.0), ("USCD", 0.8)) for eta in (0.5, 1.0))]
+
+    def figures(i: int, answer: api.Completion) -> Figures:
+        said, (_, _, program) = answer.text.split(), drawn[i]
+        right = bool(said) and all(tasks.ran(said, x) == tasks.ran(program, x) for x in tests[i])
+        return {"pass@1": right}
+
+    decode(lm, rows, [" ".join([*w, *shown, "is"]) for w, shown, _ in drawn], figures, meter=Gate().share, method="plain",
+           raw=True, max_tokens=6, sampling=lm.sampling(temperature=0.0))
+    return table(rows, ("pass@1", "gate open"))
+
+
+def captions(model: str, count: int) -> str:
+    dice, folder = Random(2), Path(model)
+    seen = [tasks.scene(dice) for _ in range(count)]
+    references = [tasks.caption(dice, s) for s in seen]
+    others = [[tasks.scene(dice) for _ in range(99)] for _ in seen]
+    every = {x for values in tasks.SCENE.values() for x in values}
+
+    def figures(i: int, answer: api.Completion) -> Figures:
+        said = answer.text.split()
+        named = [x for x in said if x in every]
+        fitting = 1 + sum(set(named) <= set(other) for other in others[i])
+        return {"attributes named": len(set(named) & set(seen[i])) / len(seen[i]),
+                "wrong ones": len(set(named) - set(seen[i])), "equals the reference": said == references[i],
+                "found among 100": (set(named) <= set(seen[i])) / fitting}
+
+    def guided(lm: api.LM, name: str, scale: float, steer: str = "cfg") -> Row:
+        row = Row(name, {"steer": steer, "steer_options": {"scale": scale}})
+        decode(lm, [row], [" ".join([*s, "shows"]) for s in seen], figures, method="plain", raw=True, max_tokens=12,
+               negative_prompt=" ".join([*tasks.NO_SCENE, "shows"]), sampling=lm.sampling(temperature=0.0))
+        return row
+
+    lm = tasks.opened("captions", folder / "captions", folder / "captions-language")
+    rows = [guided(lm, f"guidance {scale:g}", scale) for scale in (1.0, 1.2, 1.5, 2.0, 3.0)]
+    rows += [guided(lm, f"from a language model, {scale:g}", scale, "lm-guidance") for scale in (1.0, 2.0)]
+    bare = tasks.opened("captions-never-dropped", folder / "captions-never-dropped")
+    rows += [guided(bare, f"condition never dropped, guidance {scale:g}", scale) for scale in (1.0, 2.0)]
+    return table(rows, ("attributes named", "wrong ones", "equals the reference", "found among 100"))
+
+
+def sums(model: str, count: int) -> str:
+    lm, dice = tasks.opened("sums", Path(model)), Random(2)
+    drawn = [tasks.sums(dice) for _ in range(count)]
+    wait = tasks.TASKS["sums"].names.index("wait")
+    ways: list[tuple[str, dict[str, Any]]] = [("plain", {})]
+    ways += [(f"constant {bias:+g}", {"logit_bias": {wait: float(bias)}}) for bias in (-3, -1, 1, 3)]
+    ways += [(f"CyclicReflex, {size:g}, period {period}", {"reflex_amplitude": size, "reflex_period": period,
+                                                           "reflex_token_ids": (wait,)})
+             for size, period in ((5.0, 6), (5.0, 12), (5.0, 24), (5.0, 48), (2.0, 12))]
+    rows = [Row(name, {"sampling": lm.sampling(temperature=1.0, **how)}) for name, how in ways]
+
+    def figures(i: int, answer: api.Completion) -> Figures:
+        said = answer.text.split()
+        return {"right": said[-2:] == ["=", str(drawn[i][1])], "waits": said.count("wait"), "tokens": len(said)}
+
+    decode(lm, rows, [" ".join([*p, "sum"]) for p, _ in drawn], figures, at_once=32, method="plain", raw=True, max_tokens=60)
+    return table(rows, ("right", "waits", "tokens"))
+
+
+SMOLLM, REASONER, STORIES = "zoo:smollm2", "zoo:reasoner", str(DATA / "model_stories260k" / "hf")
+NETS = Path(os.environ.get("POLYDEC_NETS", "nets"))
+TABLES: Mapping[str, tuple[Callable[[str, int], str], str]] = {
+    "warm": (warm, SMOLLM), "open": (open_ended, SMOLLM), "conflict": (conflict, SMOLLM), "extract": (extract, SMOLLM),
+    "annealed": (annealed, REASONER), "cautious": (cautious, REASONER), "names": (names, STORIES),
+    "facts": (facts, str(NETS / "facts")), "programs": (programs, str(NETS / "programs")), "captions": (captions, str(NETS)),
+    "sums": (sums, str(NETS / "sums"))}
 
 
 if __name__ == "__main__":
-    which, model, count = (*sys.argv[1:], *("conflict", "zoo:smollm2", "200")[len(sys.argv) - 1:])
-    print(TABLES[which](model, int(count)))
+    if not 2 <= len(sys.argv) <= 4 or sys.argv[1] not in TABLES:
+        raise SystemExit(f"usage: text.py TABLE [model] [count]; TABLE is one of {', '.join(TABLES)}")
+    run, usual = TABLES[sys.argv[1]]
+    print(run(*(sys.argv[2:3] or [usual]), int((sys.argv[3:] or [200])[0])))
