@@ -12,6 +12,8 @@ from polydec.core.scheduler import run
 from polydec.models import checkpoint
 from polydec.refreshes.dual import Dual
 from polydec.refreshes.prefix import Prefix
+from polydec.targets.no_early_end import NoEarlyEnd
+from polydec.targets.prompted import Prompted
 
 W, H, KV, INNER, LAYERS, V, MASK = 32, 4, 2, 48, 3, 40, 39
 
@@ -336,3 +338,35 @@ def test_no_end_stands_before_min_tokens(lm):
             assert len(ids) > least
             seen.add(len(ids) > 9)
     assert seen == {True, False} and vocab.size > 40
+
+
+@pytest.mark.parametrize("dtype", ["float32", "native"])
+@pytest.mark.parametrize("kind", [{}, {"polydec_shifted": True}, {"polydec_block": 4},
+                                  {"polydec_block": 4, "polydec_shifted": True}])
+def test_states_have_the_laws_of_a_score(tmp_path, kind, dtype):
+    """Also in a second pass that feeds a part (but under a shifted head, where one position more is fed for states), and under
+    what bends laws by position or by the prompt."""
+    path = micro.write(tmp_path, hidden=64)
+    config = json.loads((path / "config.json").read_text())
+    masked = {**config, "polydec_causal": False, "polydec_mask": config["vocab_size"] - 1, **kind}
+    (path / "config.json").write_text(json.dumps(masked))
+    model = load(str(path), draft=None, dtype=dtype).checkpoint.lm
+    first: tuple = (5, 9, 7, None, None, 11, None, None)
+    second: tuple = (5, 9, 7, 8, None, 11, None, None)
+
+    async def laws(target, read):
+        board, out = target.open(8, 3), []
+        for canvas, feed in ((first, range(8)), (second, range(0 if "polydec_shifted" in kind else 3, 8))):
+            rows = [p for p in feed if canvas[p] is None]
+            if read:
+                states = await board.read(canvas, feed)
+                out.append(target.laws(states[[p - feed[0] for p in rows]], rows))
+            else:
+                out.append(await board.score(canvas, rows, feed))
+        board.close()
+        return torch.cat(out).log_softmax(-1)
+    for target in (model, NoEarlyEnd(model, frozenset({3}), 5), Prompted(model, 0.7)):
+        a, b = run([laws(target, True)])[0], run([laws(target, False)])[0]
+        finite = b > float("-inf")
+        assert torch.equal(a > float("-inf"), finite) and float((a - b)[finite].abs().max()) < 1e-4
+    assert model.embed((5, None)).shape == (2, config["hidden_size"])
