@@ -19,6 +19,7 @@ WHY: Mapping[str, str] = MappingProxyType({
     "ngrams": "neither reads an n-gram table (their n-gram drafts come from the prompt)",
     "stop-head": "neither has a stop head", "judge": "neither has a judge", "prm": "neither reads a reward of steps",
     "filter": "neither decodes masked-diffusion models with a learned filter",
+    "joint": "neither decodes masked-diffusion models with a layer of joint draws",
 })
 """Of each kind of artefact that cannot be written, what vLLM and SGLang lack for it."""
 
