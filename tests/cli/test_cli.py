@@ -13,7 +13,7 @@ import torch
 import micro
 from polydec.bench import profile
 from polydec.cli.main import main
-from polydec.models import stop_head
+from polydec.models.learned import stop_head
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 
 from polydec import api, registry
 from polydec.bench import profile
-from polydec.models import stop_head
+from polydec.models.learned import stop_head
 from polydec.testing.examples import artefacts
 
 CASES = [(name, o.name) for name in sorted(registry.of_family("ar")) for o in registry.options(name)

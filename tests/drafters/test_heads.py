@@ -18,9 +18,10 @@ from polydec.drafters.heads import FromHeads, HeadLaws
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
 from polydec.kit import Kit
-from polydec.models import artefacts, eagle, eagle3, falcon, heads
+from polydec.models import artefacts
 from polydec.models.costs import Costs
-from polydec.models.heads import Heads
+from polydec.models.learned import eagle, eagle3, falcon, heads
+from polydec.models.learned.heads import Heads
 from polydec.models.query import Answer, Query
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy

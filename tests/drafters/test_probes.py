@@ -12,9 +12,10 @@ from polydec.core.types import Draft, Vocab, Want
 from polydec.drafters.probes import FromProbes, allotted
 from polydec.families.ar.types import Budget, Verdict
 from polydec.kit import Kit
-from polydec.models import checkpoint, probes
+from polydec.models import checkpoint
+from polydec.models.learned import probes
+from polydec.models.learned.probes import Probes
 from polydec.models.lm import LM
-from polydec.models.probes import Probes
 from polydec.models.transformer import Transformer
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped

@@ -19,7 +19,7 @@ from polydec.families.diffusion.free_drafts import FreeDrafts
 from polydec.families.diffusion.guided import Guided
 from polydec.families.diffusion.stats import DenoiseStats
 from polydec.families.diffusion.types import Look, best, entropy, filled, gaps, quota
-from polydec.models import filter as filters
+from polydec.models.learned import filter as filters
 from polydec.refreshes import exact
 from polydec.refreshes.blockwise import Blockwise
 from polydec.refreshes.delayed import Delayed

@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from polydec import Engine, load, registry
-from polydec.models import filter as filters
-from polydec.models import joint, zoo
+from polydec.models import zoo
+from polydec.models.learned import filter as filters
+from polydec.models.learned import joint
 from polydec.train.tasks import make
 
 MODELS = [name for name in ("zoo:diffusion", "zoo:block-diffusion") if name in zoo.names()]

@@ -11,8 +11,8 @@ import polydec
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.models import artefacts, published, zoo
-from polydec.models.eagle3 import Eagle3
 from polydec.models.export import WHY, export
+from polydec.models.learned.eagle3 import Eagle3
 
 H, HEADS, KV, INNER, VOCAB, SOME = 192, 6, 2, 96, 4096, 500
 CONFIG = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": H, "num_attention_heads": HEADS,

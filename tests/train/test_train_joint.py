@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from polydec import Engine, load
-from polydec.models import artefacts, joint
+from polydec.models import artefacts
+from polydec.models.learned import joint
 from polydec.train.joint import JointSpec, Written, train_joint
 
 MODEL = "zoo:diffusion"

@@ -13,8 +13,8 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.kit import Kit
-from polydec.models import judge
-from polydec.models.judge import Judge
+from polydec.models.learned import judge
+from polydec.models.learned.judge import Judge
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import toy

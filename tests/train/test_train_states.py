@@ -14,7 +14,8 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.ar.walk import prefill
-from polydec.models import artefacts, checkpoint, narrow
+from polydec.models import artefacts, checkpoint
+from polydec.models.learned import narrow
 from polydec.models.state_layer import even
 from polydec.train import states
 from polydec.train.kinds import KINDS

@@ -15,7 +15,8 @@ from polydec.core.types import Draft, Want
 from polydec.drafters.model import FromModel
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Budget
-from polydec.models import artefacts, stop_head
+from polydec.models import artefacts
+from polydec.models.learned import stop_head
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped

@@ -17,7 +17,7 @@ from polydec import api
 from polydec.bench import diagnose, machine, profile
 from polydec.edge import check_threads
 from polydec.models import cpu, zoo
-from polydec.models.ngrams import NGrams
+from polydec.models.learned.ngrams import NGrams
 
 
 def doctor(model: Annotated[str, typer.Option(help="model to ask about: a name like generate's")] = "zoo:smollm2",

@@ -10,7 +10,7 @@ from polydec.core.types import Draft, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.drafters.suffix import Suffix, SuffixGuess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.ngrams import NGrams
+from polydec.models.learned.ngrams import NGrams
 
 Place = tuple[int, int, list[int]]
 """Of a node: state and length of its match in the text, and the last tokens."""

@@ -16,7 +16,7 @@ from polydec.models.query import Answer
 
 
 class Layered(Weights, Protocol):
-    """A layer that reads true states and then drafted tokens: see models/eagle.py."""
+    """A layer that reads true states and then drafted tokens: see models/learned/eagle.py."""
     @property
     def depths(self) -> tuple[int, ...]: ...
     @property

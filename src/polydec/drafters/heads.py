@@ -16,7 +16,7 @@ from polydec.families.ar.protocols import Tree
 
 
 class Stepped(Weights, Model, Protocol):
-    """Heads of which each goes on where the one before it stopped: see models/heads.py."""
+    """Heads of which each goes on where the one before it stopped: see models/learned/heads.py."""
     @property
     def reads(self) -> bool: ...
     def __len__(self) -> int: ...

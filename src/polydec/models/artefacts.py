@@ -1,33 +1,16 @@
 """What `polydec train` makes for a model beside weights: tables and heads, each in a directory that says what it is."""
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 from polydec.core.protocols import Target
-from polydec.models import (
-    artefact,
-    chimera,
-    clover,
-    eagle,
-    eagle3,
-    edge,
-    falcon,
-    filter,
-    heads,
-    joint,
-    judge,
-    narrow,
-    ngrams,
-    probes,
-    published,
-    step_reward,
-    stop_head,
-    zoo,
-)
+from polydec.models import artefact, edge, learned, published, zoo
 
-MODULES = {m.KIND.name: m for m in (
-    ngrams, stop_head, heads, clover, eagle, eagle3, narrow, chimera, falcon, probes, judge, step_reward, filter, joint)}
+MODULES = {module.KIND.name: module for module in
+           (import_module(f"{learned.__name__}.{m.name}") for m in iter_modules(learned.__path__))}
 """The module that reads each kind."""
 
 

@@ -1,6 +1,6 @@
 """EAGLE-3 in the layout in which it is published, and which vLLM and SGLang load: reading and writing it.
 
-Where it differs from models/eagle3.py: states of the target enter as they are, the layer has a norm for the token and one for
+Where it differs from learned/eagle3.py: states of the target enter as they are, the layer has a norm for the token and one for
 the state, and its other norms go over the state alone.
 """
 from __future__ import annotations
@@ -21,8 +21,8 @@ from polydec.core.types import Reads, Vocab
 from polydec.files import replace as replace_file
 from polydec.models import artefact, checkpoint, edge
 from polydec.models.cache import Cache
-from polydec.models.eagle3 import Eagle3
 from polydec.models.fields import PublishedFields
+from polydec.models.learned.eagle3 import Eagle3
 from polydec.models.masks import depths, visible
 from polydec.models.query import Answer, Query, bounded
 from polydec.models.rope import Rope
@@ -235,7 +235,7 @@ def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
 
 def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any] | None = None) -> None:
     """Write config.json and model.safetensors into the directory `path`, as vLLM and SGLang load them; about: what else the
-    config says. Raises ValueError where the weights are of the form that models/eagle3.py describes, which neither can take."""
+    config says. Raises ValueError where the weights have the form of learned/eagle3.py, which neither can take."""
     layer = eagle.layer
     if eagle.evened or not isinstance(layer, PublishedLayer):
         raise ValueError("vLLM and SGLang cannot take this EAGLE-3 drafter: its norms go over token and state together, and "

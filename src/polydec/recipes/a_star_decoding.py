@@ -9,7 +9,7 @@ from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
 from polydec.families.search.a_star import AStar
 from polydec.kit import Kit, Trained
-from polydec.models.step_reward import StepReward
+from polydec.models.learned.step_reward import StepReward
 from polydec.options import AtLeast, Note, Within
 from polydec.policies.fixed import Fixed
 from polydec.targets.searched import searched

@@ -8,7 +8,7 @@ from polydec.core.types import Exactness
 from polydec.families.diffusion.denoising import Denoising
 from polydec.families.diffusion.joint import JointDenoising
 from polydec.kit import Kit, Trained
-from polydec.models.joint import Joint
+from polydec.models.learned.joint import Joint
 from polydec.options import AtLeast
 from polydec.refreshes.full import Full
 from polydec.unmaskers.entropy import Entropy

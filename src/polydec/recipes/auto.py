@@ -13,7 +13,7 @@ from polydec.drafters.recycling import Recycling
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.models.ngrams import NGrams
+from polydec.models.learned.ngrams import NGrams
 from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy

@@ -9,7 +9,7 @@ from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.eagle import FromEagle
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.eagle import Eagle
+from polydec.models.learned.eagle import Eagle
 from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.best_first import BestFirst

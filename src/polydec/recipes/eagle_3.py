@@ -9,7 +9,7 @@ from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.eagle import FromEagle
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit, Trained
-from polydec.models.eagle3 import Eagle3
+from polydec.models.learned.eagle3 import Eagle3
 from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.best_first import BestFirst

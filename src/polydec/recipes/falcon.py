@@ -9,7 +9,7 @@ from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.falcon import FromFalcon
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.falcon import Falcon
+from polydec.models.learned.falcon import Falcon
 from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.ranked import Ranked

@@ -9,7 +9,7 @@ from polydec.drafters.cost_aware import worth_its_cost
 from polydec.drafters.heads import FromHeads
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.heads import Heads
+from polydec.models.learned.heads import Heads
 from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.ranked import Ranked

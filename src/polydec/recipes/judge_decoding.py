@@ -9,7 +9,7 @@ from polydec.drafters.model import FromModel
 from polydec.drafters.with_states import WithStates
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit, Trained
-from polydec.models.judge import Judge
+from polydec.models.learned.judge import Judge
 from polydec.options import Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.ranked import Ranked

@@ -8,7 +8,7 @@ from polydec.core.types import Exactness
 from polydec.families.diffusion.denoising import Denoising
 from polydec.families.diffusion.endings import Predicted, Whole
 from polydec.kit import Kit, Trained
-from polydec.models.filter import Filter
+from polydec.models.learned.filter import Filter
 from polydec.options import Within
 from polydec.refreshes import kept
 from polydec.unmaskers.filtered import Filtered

@@ -8,7 +8,7 @@ from polydec.core.types import Exactness
 from polydec.drafters.probes import FromProbes
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.probes import Probes
+from polydec.models.learned.probes import Probes
 from polydec.options import AtLeast, Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.sure_prefix import SurePrefix

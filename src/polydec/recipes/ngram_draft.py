@@ -9,7 +9,7 @@ from polydec.drafters.backoff import Backoff
 from polydec.drafters.cost_aware import CostAware
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.ngrams import NGrams
+from polydec.models.learned.ngrams import NGrams
 from polydec.options import Formerly, Within
 from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match

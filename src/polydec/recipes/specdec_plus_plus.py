@@ -8,7 +8,7 @@ from polydec.core.types import Exactness
 from polydec.drafters.model import FromModel
 from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit, Trained
-from polydec.models.stop_head import StopHead
+from polydec.models.learned.stop_head import StopHead
 from polydec.options import AtLeast, Within
 from polydec.policies.fixed import Fixed
 from polydec.trees.learned_stop import LearnedStop

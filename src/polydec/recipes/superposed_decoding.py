@@ -7,7 +7,7 @@ from polydec.card import Card
 from polydec.core.types import Exactness
 from polydec.families.search.superposed import Superposed
 from polydec.kit import STATES, Kit
-from polydec.models.ngrams import NGrams
+from polydec.models.learned.ngrams import NGrams
 from polydec.options import Above, Within
 from polydec.targets.searched import searched
 

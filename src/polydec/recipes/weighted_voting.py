@@ -10,7 +10,7 @@ from polydec.families.ar.speculative import Speculative
 from polydec.families.search.rollouts import Rollouts
 from polydec.families.search.vote import Vote
 from polydec.kit import Kit, Trained
-from polydec.models.step_reward import StepReward
+from polydec.models.learned.step_reward import StepReward
 from polydec.options import Note, Within
 from polydec.policies.fixed import Fixed
 from polydec.targets.searched import searched

@@ -20,15 +20,15 @@ from polydec.families.ar.protocols import Drafter, Guess, Tree, Verifier
 from polydec.families.ar.types import Budget, Verdict
 from polydec.families.diffusion.protocols import Denoiser, Unmasker
 from polydec.kit import MASKED_DRAFT, Artefact
-from polydec.models import ngrams as ngram_tables
-from polydec.models import stop_head
 from polydec.models.artefacts import MODULES
 from polydec.models.costs import Costs
-from polydec.models.eagle import Eagle
-from polydec.models.heads import Heads
+from polydec.models.learned import ngrams as ngram_tables
+from polydec.models.learned import stop_head
+from polydec.models.learned.eagle import Eagle
+from polydec.models.learned.heads import Heads
+from polydec.models.learned.ngrams import NGrams
+from polydec.models.learned.stop_head import StopHead
 from polydec.models.lm import LM
-from polydec.models.ngrams import NGrams
-from polydec.models.stop_head import StopHead
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.presence import Presence
 from polydec.shapers.repetition import Repetition

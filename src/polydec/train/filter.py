@@ -15,7 +15,7 @@ from polydec.families.diffusion.protocols import Denoiser
 from polydec.families.diffusion.types import Canvas
 from polydec.kit import family_of
 from polydec.loaded import load
-from polydec.models import filter as filters
+from polydec.models.learned import filter as filters
 from polydec.options import at_least_one
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown

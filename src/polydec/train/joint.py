@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from polydec.kit import family_of
 from polydec.loaded import load
-from polydec.models import joint
-from polydec.models.joint import Joint
+from polydec.models.learned import joint
+from polydec.models.learned.joint import Joint
 from polydec.options import at_least_one
 from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
 from polydec.train.loop import Schedule, fit

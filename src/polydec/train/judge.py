@@ -20,8 +20,8 @@ from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
 from polydec.files import replace
 from polydec.models import checkpoint, zoo
-from polydec.models import judge as trained
-from polydec.models.judge import Judge
+from polydec.models.learned import judge as trained
+from polydec.models.learned.judge import Judge
 from polydec.models.lm import LM
 from polydec.models.text import Text
 from polydec.options import above_zero, at_least_one

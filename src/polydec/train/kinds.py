@@ -7,7 +7,8 @@ from polydec.drafters.eagle import FromEagle
 from polydec.drafters.falcon import FromFalcon
 from polydec.drafters.heads import FromHeads
 from polydec.drafters.probes import FromProbes
-from polydec.models import chimera, clover, eagle, eagle3, falcon, heads, narrow, probes, published
+from polydec.models import published
+from polydec.models.learned import chimera, clover, eagle, eagle3, falcon, heads, narrow, probes
 from polydec.train.falcon import make_falcon
 from polydec.train.probes import make_hidden, make_ppd
 from polydec.train.students import (

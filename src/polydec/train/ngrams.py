@@ -13,7 +13,7 @@ import numpy as np
 from polydec.core.types import Vocab
 from polydec.files import replace
 from polydec.models import checkpoint
-from polydec.models.ngrams import LAST, MIX, NGrams, save
+from polydec.models.learned.ngrams import LAST, MIX, NGrams, save
 from polydec.train import selfplay
 from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample

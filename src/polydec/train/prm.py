@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.files import replace
-from polydec.models import checkpoint, step_reward
+from polydec.models import checkpoint
 from polydec.models.checkpoint import Checkpoint
-from polydec.models.step_reward import StepReward
+from polydec.models.learned import step_reward
+from polydec.models.learned.step_reward import StepReward
 from polydec.options import above_zero, at_least_one
 from polydec.train import problems
 from polydec.train.loop import Schedule, fit

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models.probes import Probes
+from polydec.models.learned.probes import Probes
 from polydec.models.state_layer import StateLayer
 from polydec.train.network import Layer, Llama, rotate
 from polydec.train.state_layer import Past, behind

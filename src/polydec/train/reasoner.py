@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from polydec import files
 from polydec.core.types import Vocab
-from polydec.models import checkpoint, step_reward
-from polydec.models.step_reward import StepReward
+from polydec.models import checkpoint
+from polydec.models.learned import step_reward
+from polydec.models.learned.step_reward import StepReward
 from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.models.fields import PublishedFields
-from polydec.models.narrow import NarrowLayer
+from polydec.models.learned.narrow import NarrowLayer
 from polydec.models.published import PublishedLayer, layout
 from polydec.models.state_layer import EPS, StateLayer, shapes
 from polydec.train.network import Shape, rotate
@@ -61,7 +61,7 @@ class Block(nn.Module):
 
 
 class NarrowBlock(nn.Module):
-    """The same of models/narrow.py. begin: tensors of a one-layer Llama of the target's width, which it then is: it
+    """The same of models/learned/narrow.py. begin: tensors of a one-layer Llama of the target's width, which it then is: it
     reads tokens alone at first (None: at random); scale: root mean square of that Llama's embeddings."""
     beside = 0
 

@@ -22,7 +22,8 @@ from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.protocols import Drafter
 from polydec.families.ar.speculative import Speculative
-from polydec.models import checkpoint, narrow
+from polydec.models import checkpoint
+from polydec.models.learned import narrow
 from polydec.models.lm import LM
 from polydec.models.state_layer import even
 from polydec.options import above_zero, at_least_one

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.files import replace
-from polydec.models import checkpoint, stop_head, zoo
+from polydec.models import checkpoint, zoo
+from polydec.models.learned import stop_head
+from polydec.models.learned.stop_head import StopHead
 from polydec.models.lm import LM
-from polydec.models.stop_head import StopHead
 from polydec.options import above_zero, at_least_one
 from polydec.train import selfplay
 from polydec.train.loop import Schedule, fit

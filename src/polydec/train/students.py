@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models import chimera, clover, narrow
-from polydec.models.chimera import Chimera
-from polydec.models.clover import Clover
-from polydec.models.eagle import Eagle
-from polydec.models.eagle3 import Eagle3
 from polydec.models.head import fresh
-from polydec.models.heads import Heads
+from polydec.models.learned import chimera, clover, narrow
+from polydec.models.learned.chimera import Chimera
+from polydec.models.learned.clover import Clover
+from polydec.models.learned.eagle import Eagle
+from polydec.models.learned.eagle3 import Eagle3
+from polydec.models.learned.heads import Heads
 from polydec.models.state_layer import EPS, StateLayer, Vocabulary
 from polydec.train.network import Llama
 from polydec.train.state_layer import Block, NarrowBlock, Past, PublishedBlock

@@ -10,7 +10,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Edit
 from polydec.families.diffusion.states import approximate, drawn, no_state, still_none
 from polydec.families.diffusion.types import Look, best
-from polydec.models.filter import Filter
+from polydec.models.learned.filter import Filter
 
 
 @dataclass(frozen=True)

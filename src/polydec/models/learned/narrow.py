@@ -13,8 +13,8 @@ from torch.nn.functional import linear
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import artefact, checkpoint, edge, rows8, state_layer
-from polydec.models.eagle3 import Eagle3
 from polydec.models.fields import NarrowFields
+from polydec.models.learned.eagle3 import Eagle3
 from polydec.models.query import Answer, Network, Query
 from polydec.models.state_layer import StateLayer, Vocabulary
 
