@@ -168,7 +168,11 @@ class Table:
     def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """Logits of states, also of those that somebody made up."""
         rows = list[torch.Tensor]()
-        for x, prev, ran, wrong in hidden_RH.tolist():
+        for state_H in hidden_RH:
+            if not state_H.isfinite().all():      # as in a real network, what is no number ends in none
+                rows.append(torch.full((self.size,), float("nan"), dtype=torch.float64))
+                continue
+            x, prev, ran, wrong = state_H.tolist()
             whole = self.weight[int(prev) % (self.size + 1), int(x) % (self.size + 1)]
             odd = int(31 * ((1 << self.layers) - 1 - ran) + wrong) % 97
             rows.append(whole + self.other[odd] if ran != (1 << self.layers) - 1 or wrong else whole)
