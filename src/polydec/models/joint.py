@@ -119,6 +119,7 @@ def load(path: str | Path) -> Joint:
         c = edge.check(JointFields, config, artefact.CONFIG)
         H = c.width
         fuse_H2 = artefact.tensor(t, KIND, "fuse.weight", (H, 2 * H)).float()
-        token_H, state_H, out_H = (artefact.tensor(t, KIND, f"{name}.weight", (H,)).float() for name in ("token", "state", "out"))
+        token_H, state_H, out_H = (artefact.tensor(t, KIND, f"{name}.weight", (H,)).float()
+                                   for name in ("token", "state", "out"))
         layer = state_layer.read(c.layer, t, KIND, H)
         return Joint(fuse_H2, token_H, state_H, out_H, layer, Vocab(c.vocab_size, frozenset(), c.tokenizer))
