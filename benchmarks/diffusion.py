@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from polydec import Engine, load
 from polydec.api import LM
@@ -32,8 +33,9 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Edit, Exactness
+from polydec.core.types import Edit
 from polydec.families.diffusion.denoising import Denoising
+from polydec.families.diffusion.states import approximate
 from polydec.families.diffusion.types import Canvas, Look, filled
 from polydec.refreshes.full import Full
 from polydec.train.tasks import LONG, SHIPPED, TASKS, Task, make, right
@@ -136,11 +138,16 @@ def answers(policy: Policy, model: str, tasks: Sequence[tuple[str, Task]], room:
         yield Answer(good, done.metrics["target_passes"], done.metrics["positions_fed"], ms, done.text)
 
 
-def resampled(count: int, of: Callable[[Sequence[int]], float]) -> tuple[float, float]:
-    """The 95 % interval of what `of` makes of indices of instances that are drawn again."""
-    r = random.Random(0)
-    values = sorted(of(r.choices(range(count), k=count)) for _ in range(2000))
-    return values[50], values[1949]
+def resampled(values: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of a figure: its values over instances that were drawn again, as `again` gives them."""
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def again(column: Sequence[float]) -> np.ndarray:
+    """Sums over 2,000 drawings of as many instances, the same ones for every column of a length."""
+    n = len(column)
+    return np.asarray(column, float)[np.random.default_rng(0).integers(0, n, (2000, n))].sum(1)
 
 
 def table(model: str, tasks: Sequence[tuple[str, Task]], policies: Sequence[Policy], room: int) -> Iterator[dict[str, Any]]:
@@ -161,20 +168,16 @@ def compared(base: Sequence[Answer], got: Sequence[Answer]) -> dict[str, Any]:
     n, count = len(got), sum(a.right for a in got)
     low, high = wilson(count, n)
 
-    def points(at: Iterable[int]) -> float:
-        some = [base[i].right - got[i].right for i in at]
-        return 100 * sum(some) / len(some)
-
-    def times(what: Callable[[Answer], float], at: Iterable[int]) -> float:
-        at = list(at)
-        return sum(what(base[i]) for i in at) / sum(what(got[i]) for i in at)
-    saved_low, saved_high = resampled(n, lambda at: times(lambda a: a.passes, at))
-    lost_low, lost_high = resampled(n, points)
+    worse = [float(x.right) - float(y.right) for x, y in zip(base, got, strict=True)]
+    lost_low, lost_high = resampled(100 * again(worse) / n)
+    passes, before = [x.passes for x in got], [x.passes for x in base]
+    saved_low, saved_high = resampled(again(before) / again(passes))
+    saved, faster = sum(before) / sum(passes), sum(x.ms for x in base) / sum(x.ms for x in got)
     return {"n": n, "accuracy": f"{100 * count / n:.1f}", "low": f"{100 * low:.1f}", "high": f"{100 * high:.1f}",
-            "passes": f"{sum(a.passes for a in got) / n:.2f}", "passes_saved": f"{times(lambda a: a.passes, range(n)):.2f}",
+            "passes": f"{sum(a.passes for a in got) / n:.2f}", "passes_saved": f"{saved:.2f}",
             "saved_low": f"{saved_low:.2f}", "saved_high": f"{saved_high:.2f}",
             "positions": f"{sum(a.positions for a in got) / n:.1f}", "ms": f"{sum(a.ms for a in got) / n:.2f}",
-            "time_saved": f"{times(lambda a: a.ms, range(n)):.2f}", "lost": f"{points(range(n)):.1f}",
+            "time_saved": f"{faster:.2f}", "lost": f"{100 * sum(worse) / n:.1f}",
             "lost_low": f"{lost_low:.1f}", "lost_high": f"{lost_high:.1f}",
             "same": f"{100 * sum(a.text == b.text for a, b in zip(base, got, strict=True)) / n:.1f}"}
 
@@ -196,8 +199,8 @@ class Watched:
     """One a pass, the surest first; seen: after each pass the canvas with the likeliest token in each gap."""
     base: Confidence
     seen: list[Canvas] = field(default_factory=list[Canvas])
-    everywhere = True
-    exactness = Exactness.APPROXIMATE
+    everywhere: ClassVar[bool] = True
+    exactness = approximate
 
     def start(self, canvas: Canvas) -> Any:
         return self.base.start(canvas)

@@ -55,6 +55,8 @@ _ENTRIES = (
           "counted here, in what zoo:smollm2 writes itself", "Apache-2.0", "a few MB"),
     Entry("diffusion", "a small masked-diffusion model that does a few tasks with lists and sentences",
           "trained here, on tasks that are generated", "Apache-2.0", "about 2 MB"),
+    Entry("block-diffusion", "the same, block-causal: a position sees its own block of 8 and those before it",
+          "trained here, on tasks that are generated", "Apache-2.0", "about 1 MB"),
     Entry("tiny", "about 3 million parameters, for tests and first steps: prose, code and dialogue",
           "trained here", "Apache-2.0", "about 6 MB"),
     Entry("tiny-draft", "a draft model for zoo:tiny", "trained here", "Apache-2.0", "about 1 MB"),
