@@ -4,6 +4,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from polydec.models import checkpoint
+
 TEXT = [f"The {a} {b} {c} the {d} by the old river, and nobody asked why." for a in ("grey", "tall", "quiet", "young")
         for b in ("fox", "baker", "teacher") for c in ("watched", "followed", "painted") for d in ("boat", "bridge", "train")]
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -31,3 +33,12 @@ def write(path: Path, *, seed: int = 0, vocab: int = 320, context: int = 256, hi
         p.data = torch.randn_like(p) * (0.25 if p.ndim > 1 else 0.1) + (1.0 if p.ndim == 1 else 0.0)
     model.save_pretrained(path)
     return path
+
+
+def masked(path: Path, name: str) -> str:
+    """A model's weights and tokenizer as a masked-diffusion one: it sees both ways, and its last token is the mask."""
+    source = checkpoint.open_source(name)
+    config = {**source.config, "polydec_causal": False, "polydec_mask": source.config["vocab_size"] - 1}
+    config.pop("polydec_base", None)
+    checkpoint.save(path, config, dict(source.weights.items()), source.text, source.generation)
+    return str(path)

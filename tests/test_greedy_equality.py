@@ -4,13 +4,16 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 
+import micro
 from polydec import Engine, load, registry
 from polydec.bench.certify import compare
 from polydec.core.types import Exactness
+from polydec.kit import MASKED_DRAFT
 from polydec.models import zoo
 from polydec.testing.examples import artefacts
 from polydec.train.ngrams import NGramSpec, count
@@ -38,6 +41,12 @@ def small(lm) -> tuple:
     return artefacts(target.vocab, target.network.config.width, draft.network.config.width)
 
 
+def filling(name: str, dtype: str, draft: str) -> Engine:
+    """An engine whose draft model fills canvases: it has the weights of this one."""
+    with TemporaryDirectory() as where:
+        return Engine(load(name, dtype=dtype, draft=micro.masked(Path(where) / "masked", draft)))
+
+
 def check(name: str, n: int, tokens: int, dtype: str = "float32", methods: list[str] = METHODS) -> dict[str, list]:
     """Of each method the prompts whose text differs from plain decoding's."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
@@ -49,9 +58,9 @@ def check(name: str, n: int, tokens: int, dtype: str = "float32", methods: list[
     plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
     told = [Sample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
     table = count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)
-    engine = Engine(replace(lm, artefacts=(table, *small(lm))))
-    wrong: dict[str, list] = {}
+    whole, wrong = Engine(replace(lm, artefacts=(table, *small(lm)))), dict[str, list]()
     for method in methods:
+        engine = filling(name, dtype, lm.draft.name) if MASKED_DRAFT in registry.get(method).CARD.needs else whole
         ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])]
         wrong[method] = [p for p, a, b in zip(texts, plain, ours, strict=True) if a != b]
     return wrong

@@ -1,5 +1,4 @@
 """A masked-diffusion model that drafts: the path that it proposes, what it is refused for, and texts that stay as they are."""
-import json
 from collections import Counter
 from itertools import product
 
@@ -78,11 +77,8 @@ def test_the_length_follows_what_was_accepted():
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """An autoregressive model, and a masked-diffusion one of its tokenizer."""
-    target, draft = (micro.write(tmp_path_factory.mktemp(name), seed=seed) for name, seed in (("target", 0), ("draft", 1)))
-    config = json.loads((draft / "config.json").read_text())
-    masked = {**config, "polydec_causal": False, "polydec_mask": config["vocab_size"] - 1}
-    (draft / "config.json").write_text(json.dumps(masked))
-    return str(target), str(draft)
+    target, other = (micro.write(tmp_path_factory.mktemp(name), seed=seed) for name, seed in (("target", 0), ("other", 1)))
+    return str(target), micro.masked(tmp_path_factory.mktemp("draft") / "masked", str(other))
 
 
 def test_texts_stay_as_they_are(pair):

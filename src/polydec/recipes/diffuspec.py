@@ -25,7 +25,7 @@ CARD = Card(
 
 def build(
     kit: Kit, *,
-    least: Annotated[int, Within(1, 64), "tokens of a draft at least"] = 4,
+    least: Annotated[int, Within(1, 64), "tokens of a draft at least; itself at most `most`"] = 4,
     most: Annotated[int, Within(1, 64), "tokens of a draft at most (published: 30)"] = 12,
     rise: Annotated[int, Within(0, 64), "tokens more than the average draft, where all of these were accepted"] = 3,
     rate: Annotated[float, Within(0, 0.99), "share of the old averages that stays"] = 0.5,
