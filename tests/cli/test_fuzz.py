@@ -5,7 +5,7 @@ import pytest
 
 from polydec.testing import fuzz, fuzz_files
 
-COUNT = {"command": 400, "request": 250, "files": 300}
+COUNT = {"command": 200, "request": 125, "files": 150}
 
 
 @pytest.mark.parametrize("edge", sorted(COUNT.keys() & fuzz.EDGES.keys()))

@@ -45,11 +45,8 @@ ROOT = Draft.chain(1)
 @dataclass(frozen=True, eq=False)
 class Oracle:
     """In place of Hydra's weights: the state that a toy leaves after the tokens of the path."""
-    reads, cost, network, window = True, 0.1, None, 1
+    reads, cost, network, window, depth = True, 0.1, None, 1, 3
     marks: torch.Tensor                           # of each token what `even` makes of its embedding
-
-    def __len__(self):
-        return 3
 
     def start(self, state_NH):
         return heads.even(state_NH)

@@ -19,7 +19,7 @@ def clean(count, seed, place):
 
 
 def test_mutations(tmp_path):
-    clean(300, 1, tmp_path)
+    clean(150, 1, tmp_path)
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ RUN = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("threads, together", [(range(1, 17), False), ((2, 3, 16), True), ((100,), False)],
+@pytest.mark.parametrize("threads, together", [((1, 2, 3, 5, 8, 16), False), ((2, 3, 16), True), ((100,), False)],
                          ids=["1 to 16", "at once", "100"])
 def test_more_threads_than_cores(threads, together):
     """In a process of its own: a deadlock must not stop the whole suite."""

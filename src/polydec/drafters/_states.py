@@ -58,8 +58,10 @@ def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = (
 
 class Weights(Protocol):
     """Weights that draft from true states. network: a layer with a cache of its own, which reads them first, or None; window:
-    how many of the last tokens it reads with a state."""
+    how many of the last tokens it reads with a state; depth: most levels of a draft."""
     window: ClassVar[int]
+    @property
+    def depth(self) -> int: ...
     @property
     def network(self) -> Any: ...
     def enter(self, embed_NWH: Tensor, state_NH: Tensor, /) -> Tensor:
@@ -75,11 +77,6 @@ class StateDrafter(Protocol):
     def tree(self) -> Tree: ...
     @property
     def want(self) -> Want: ...
-    @property
-    def depth(self) -> int:
-        """Most levels of a draft."""
-        ...
-
     def laws(self, known: StateGuess) -> Any:
         """What the tree asks: it scores the nodes of a draft, of which each one extends the last."""
         ...
@@ -104,7 +101,7 @@ class StateGuess:
         return self.drafter.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        depth = min(budget.depth, self.drafter.depth)
+        depth = min(budget.depth, self.drafter.weights.depth)
         if self.true_H is None or depth < 1:
             return Draft.chain(root)
         await self._catch_up()

@@ -19,8 +19,6 @@ class Layered(Weights, Protocol):
     """A layer that reads true states and then drafted tokens: see models/learned/eagle.py."""
     @property
     def depths(self) -> tuple[int, ...]: ...
-    @property
-    def depth(self) -> int: ...
     def below(self, embed_NWH: Tensor, above_NH: Tensor, /) -> Tensor: ...
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor | None]: ...
 
@@ -38,10 +36,6 @@ class FromEagle:
     weights: Layered
     tree: Tree
     prompt: bool = True
-
-    @property
-    def depth(self) -> int:
-        return self.weights.depth
 
     @property
     def want(self) -> Want:

@@ -29,11 +29,6 @@ class FromFalcon:
     prompt: bool = True
 
     @property
-    def depth(self) -> int:
-        """Most levels of a draft: it goes on from what it made itself."""
-        return 64
-
-    @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING, hidden=True, prompt=self.prompt, last=not self.prompt)
 

@@ -19,7 +19,6 @@ class Stepped(Weights, Model, Protocol):
     """Heads of which each goes on where the one before it stopped: see models/learned/heads.py."""
     @property
     def reads(self) -> bool: ...
-    def __len__(self) -> int: ...
     def start(self, state_NH: Tensor) -> Tensor: ...
 
 
@@ -39,10 +38,6 @@ class FromHeads:
     weights: Stepped
     tree: Tree
     prompt: bool = True
-
-    @property
-    def depth(self) -> int:
-        return len(self.weights)
 
     @property
     def want(self) -> Want:

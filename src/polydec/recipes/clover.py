@@ -35,4 +35,4 @@ def build(
     clover = kit.need(Clover)
     drafter = FromHeads(clover, BestFirst(width), prompt)
     drafter = worth_its_cost(drafter, clover.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(len(clover), nodes))
+    return Speculative(kit.target, drafter, Match(), Fixed(clover.depth, nodes))

@@ -34,4 +34,4 @@ def build(
     heads = kit.need(Heads, NEED.which)
     drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))
     drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter
-    return Speculative(kit.target, drafter, Match(), Fixed(len(heads), nodes))
+    return Speculative(kit.target, drafter, Match(), Fixed(heads.depth, nodes))

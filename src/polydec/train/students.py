@@ -91,7 +91,7 @@ class HeadStudent(Student):
         model, (B, T, _) = self.model(), entry_BTH.shape
         first = entry_BTH if self.block is None else self.block(model.enter(entry_BTH, entry_BTH))
         carry = model.start(first.flatten(0, 1))
-        for k in range(len(model)):
+        for k in range(model.depth):
             carry, made = model.step(k, carry, self.shown.embed(window_BMW[:, k:k + T, -1]).flatten(0, 1))
             made = made.view(B, T, -1)
             yield made, self.shown.logits(made), torch.arange(T)

@@ -43,7 +43,8 @@ class Clover:
     rates: Sequence[Sequence[float]]
     share: float = 0.0
 
-    def __len__(self) -> int:
+    @property
+    def depth(self) -> int:
         return self.levels
 
     @property

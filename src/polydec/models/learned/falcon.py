@@ -71,6 +71,11 @@ class Falcon:
         artefact.require_width(target, self.layer.width, "Falcon's weights")
 
     @property
+    def depth(self) -> int:
+        """Most levels of a draft: it goes on from what it made itself."""
+        return 64
+
+    @property
     def cost(self) -> float:
         return self.layer.cost + float(sum(t.numel() for t in self.lstm.values()))
 

@@ -45,7 +45,8 @@ class Heads:
     layer: StateLayer | None = None
     share: float = 0.0
 
-    def __len__(self) -> int:
+    @property
+    def depth(self) -> int:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
