@@ -214,8 +214,8 @@ def find(name: str) -> Path:
             found = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=["*/*"]))
     except Exception as e:                        # the Hub, the network and the name's form each have errors of their own
         why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
-        raise ValueError(f"model {name!r} is no directory or GGUF file, and the Hugging Face Hub did not give it ({why}); "
-                         f"of embedded models {zoo.nearest(name)}") from None
+        raise ValueError(edge.sentence(f"model {name!r} is no directory or GGUF file (of embedded models {zoo.nearest(name)}), "
+                                       f"and the Hugging Face Hub did not give it: {why}")) from None
     if not (found / "config.json").is_file():
         raise ValueError(f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint")
     return found

@@ -111,8 +111,10 @@ class Table:
         self.runs += len(q) * (len(layers) - len(q.without) / 2)
         given = [(x, self.size, 0, 0) for x in q.token] or [(0, 0, 0, 0)] * len(q)
         if q.embed is not None:
-            for i, (a, b, c, d) in zip(q.given, q.embed.tolist(), strict=True):
-                given[i] = int(a), int(b), int(c), int(d)
+            for i, state_H in zip(q.given, q.embed, strict=True):
+                known = state_H.isfinite().all()      # what is no number is read as a state that went wrong
+                x, prev, ran, wrong = map(int, state_H.tolist()) if known else (0, 0, 0, 1)
+                given[i] = x, prev, ran, wrong
         for slot, state in enumerate(given, q.first):
             # A committed entry follows the slot before it, a staged one its parent.
             before = slot - 1 if slot < cache.length else cache.length + cache.parent[slot - cache.length]
