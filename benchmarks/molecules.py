@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tasks import taught
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
@@ -199,21 +200,15 @@ def train(at: Path, texts: Sequence[str], steps: int = 400, batch: int = 64) -> 
     ids = [[begin, *e.ids, end] for e in words.encode_batch(list(texts))]
     torch.manual_seed(1)
     net, dice = Llama(Shape(512, 96, 3, 4, 2, 256, 64), seed=1), Random(1)
-    optimiser = torch.optim.AdamW(net.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, steps, pct_start=0.1)
-    for step in range(steps):
+
+    def drawn() -> tuple[torch.Tensor, torch.Tensor]:
         some = dice.sample(ids, batch)
         rows = torch.full((batch, max(map(len, some))), -100)
         for i, line in enumerate(some):
             rows[i, :len(line)] = torch.tensor(line)
-        loss = torch.nn.functional.cross_entropy(net(rows[:, :-1].clamp_min(0)).flatten(0, 1), rows[:, 1:].flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if not (step + 1) % 100:
-            print(f"step {step + 1} of {steps}: loss {loss.item():.3f}", file=sys.stderr, flush=True)
+        return rows[:, :-1].clamp_min(0), rows[:, 1:]
+
+    taught(net, drawn, steps, 3e-3)
     save_directory(at, net, net.s.config(bos=begin, eos=end), dtype=torch.float32, files={
         "tokenizer.json": words.to_str(), "tokenizer_config.json": {"bos_token": BEGIN, "eos_token": END}})
 

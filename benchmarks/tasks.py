@@ -41,21 +41,13 @@ class Task:
         return Shape(len(self.names), self.width, self.layers, 4, 2, 2 * self.width, self.longest)
 
 
-def trained(task: Task, seed: int = 1) -> Llama:
-    """A network for a task."""
-    torch.manual_seed(seed)
-    dice, index = Random(seed), {name: i for i, name in enumerate(task.names)}
-    net = Llama(task.shape, seed=seed)
-    optimiser = torch.optim.AdamW(net.parameters(), task.rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, task.rate, task.steps, pct_start=0.1)
-    for step in range(task.steps):
-        texts = [task.draw(dice) for _ in range(64)]
-        size = max(len(p) + len(a) + 1 for p, a in texts)
-        seen, said = torch.full((64, size), index[END]), torch.full((64, size), -100)
-        for i, (prompt, answer) in enumerate(texts):
-            ids = torch.tensor([index[x] for x in (*prompt, *answer, END)])
-            seen[i, :len(ids)] = ids
-            said[i, len(prompt) - 1:len(ids) - 1] = ids[len(prompt):]
+def taught(net: Llama, batch: Callable[[], tuple[torch.Tensor, torch.Tensor]], steps: int, rate: float) -> None:
+    """Train a network. batch: draws what it reads and what it is to say then, each [rows, positions]; -100: nothing; rate: the
+    highest, of AdamW."""
+    optimiser = torch.optim.AdamW(net.parameters(), rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, steps, pct_start=0.1)
+    for step in range(steps):
+        seen, said = batch()
         loss = torch.nn.functional.cross_entropy(net(seen).flatten(0, 1), said.flatten())
         optimiser.zero_grad()
         loss.backward()
@@ -63,7 +55,26 @@ def trained(task: Task, seed: int = 1) -> Llama:
         optimiser.step()
         schedule.step()
         if not (step + 1) % 100:
-            print(f"step {step + 1} of {task.steps}: loss {loss.item():.3f}", file=sys.stderr, flush=True)
+            print(f"step {step + 1} of {steps}: loss {loss.item():.3f}", file=sys.stderr, flush=True)
+
+
+def trained(task: Task, seed: int = 1) -> Llama:
+    """A network for a task."""
+    torch.manual_seed(seed)
+    dice, index = Random(seed), {name: i for i, name in enumerate(task.names)}
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        texts = [task.draw(dice) for _ in range(64)]
+        size = max(len(p) + len(a) + 1 for p, a in texts)
+        seen, said = torch.full((64, size), index[END]), torch.full((64, size), -100)
+        for i, (prompt, answer) in enumerate(texts):
+            ids = torch.tensor([index[x] for x in (*prompt, *answer, END)])
+            seen[i, :len(ids)] = ids
+            said[i, len(prompt) - 1:len(ids) - 1] = ids[len(prompt):]
+        return seen, said
+
+    net = Llama(task.shape, seed=seed)
+    taught(net, batch, task.steps, task.rate)
     return net
 
 

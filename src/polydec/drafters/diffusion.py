@@ -62,11 +62,11 @@ class Diffusion:
         """The candidates of each gap."""
         ends, out = self.denoiser.vocab.eos, list[Level]()
         for row_V in logp_RV:
-            logp, token = (t.tolist() for t in row_V.sort(descending=True, stable=True))
-            sums = row_V.sort(descending=True, stable=True).values.exp().cumsum(0)
-            count = min(self.top, int((sums < self.mass).sum()) + 1)
-            kept = list(zip(token, logp, strict=True))
-            out.append([*kept[:count], *(pair for pair in kept[count:] if pair[0] in ends and pair[1] > float("-inf"))])
+            logp_V, token_V = row_V.sort(descending=True, stable=True)
+            count = min(self.top, int((logp_V.exp().cumsum(0) < self.mass).sum()) + 1)
+            kept = dict(zip(token_V[:count].tolist(), logp_V[:count].tolist(), strict=True))
+            last = [(x, logp) for x in sorted(ends - kept.keys()) if (logp := float(row_V[x])) > float("-inf")]
+            out.append([*kept.items(), *sorted(last, key=lambda one: -one[1])])
         return out
 
     def path(self, levels: Sequence[Level], before: Sequence[int], seen: Counter[tuple[int, ...]]) -> tuple[int, ...]:

@@ -33,7 +33,6 @@ def build(
     cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
 ) -> Speculative:
     eagle = kit.need(Eagle)
-    rates = (*eagle.rates, *[eagle.rates[-1]] * depth)[:depth]
-    drafter = FromEagle(eagle, Ranked.of(rates, nodes), prompt)
+    drafter = FromEagle(eagle, Ranked.of(eagle.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

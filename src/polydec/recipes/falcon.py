@@ -33,7 +33,6 @@ def build(
     cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
 ) -> Speculative:
     falcon = kit.need(Falcon)
-    rates = (*falcon.rates, *[falcon.rates[-1]] * depth)[:depth]
-    drafter = FromFalcon(falcon, Ranked.of(rates, nodes), prompt)
+    drafter = FromFalcon(falcon, Ranked.of(falcon.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

@@ -34,9 +34,12 @@ class Ranked:
             raise ValueError(f"paths is {self.paths[:8]}: it must hold ranks of 0 to 63, and every beginning of each path")
 
     @staticmethod
-    def of(rates: Sequence[Sequence[float]], nodes: int) -> Ranked:
+    def of(rates: Sequence[Sequence[float]], nodes: int, levels: int | None = None) -> Ranked:
         """The `nodes` paths (fewer where there are no more) that are right most often, where rates[d][r] is how often the
-        token of rank r is right d + 1 levels below the root."""
+        token of rank r is right d + 1 levels below the root. levels: of the tree, at least 1; those below all that have rates
+        have the last ones (None: as many as have rates)."""
+        if levels is not None:
+            rates = (*rates, *[rates[-1]] * levels)[:levels]
         found, tips = list[Path](), {(r,): rate for r, rate in enumerate(rates[0])}
         while tips and len(found) < nodes:
             path = max(tips, key=tips.__getitem__)            # a path is never right more often than its beginnings
