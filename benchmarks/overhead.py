@@ -47,6 +47,9 @@ class FixedText:
     def head(self, hidden_RH: Any) -> Any:
         raise NotImplementedError("no hidden states here")
 
+    def embed(self, tokens_N: Any) -> Any:
+        raise NotImplementedError("no embeddings here")
+
     def forward(self, queries: Sequence[Query]) -> list[Answer]:
         now = time.thread_time()
         if self.since >= 0.0:

@@ -34,7 +34,9 @@ def start(tmp_path, *args, **env):
     (("--host", "0.0.0.0"), "--without-key"), (("--port", "70000"), "65535"), (("--max-running", "0"), "running is 0"),
     (("--method", "nope"), "unknown"), (("--model", "a=zoo:tiny", "--model", "a=zoo:tiny"), "twice"),
     (("--api-key-file", "/nonexistent"), "cannot be read"), (("--drain", "-1"), "drain"), (("--max-positions", "some"), "auto"),
-    (("--max-cache", "-1"), "max_cache"), (("--model", "zoo:none"), "zoo"),
+    (("--max-cache", "-1"), "max_cache"), (("--with", "b=x", "--model", "a=zoo:tiny"), "with is 'b=x'"),
+    (("--compute", "int4", "--model", "zoo:tiny"), "compute"), (("--cache-dtype", "fp8", "--model", "zoo:tiny"), "cache_dtype"),
+    (("--with", "nowhere", "--model", "zoo:tiny"), "nowhere"), (("--model", "zoo:none"), "zoo"),
 ], ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
 def test_what_it_refuses_to_begin_with(monkeypatch, capfd, args, says):
     monkeypatch.delenv("POLYDEC_API_KEY", raising=False)
@@ -105,6 +107,24 @@ def test_interrupts_end_it(tmp_path, model):
         assert process.returncode == 130 and "stopped" in err and "Traceback" not in err
     finally:
         process.kill()
+
+
+def test_what_was_trained_goes_to_the_model_that_it_is_named_for():
+    names = serve._named(["a=zoo:tiny", "zoo:smollm2"])
+    assert names == {"a": "zoo:tiny", "zoo:smollm2": "zoo:smollm2"}
+    assert serve._trained(["a=one", "zoo:smollm2=two", "a=three"], names) == {"a": ["one", "three"], "zoo:smollm2": ["two"]}
+    assert serve._trained(["one"], {"a": "zoo:tiny"}) == {"a": ["one"]}
+    with pytest.raises(ValueError, match=r"with is 'one'.*as NAME=one; NAME is one of a, zoo:smollm2"):
+        serve._trained(["one"], names)
+
+
+def test_the_arithmetic_and_the_trained_parts_are_loaded():
+    how = {"draft": "none", "ngrams": "none", "dtype": "auto", "quantize": None, "device": "cpu", "threads": 1, "keep": 4,
+           "method": "plain"}
+    lm = serve._load("zoo:reasoner", trained=["zoo:reasoner-prm"], compute="float32", cache_dtype="float16", **how)
+    assert [type(one).__name__ for one in lm.artefacts] == ["StepReward"]
+    network = lm.checkpoint.lm.network
+    assert (network.compute, network.cache_dtype) == ("float32", "float16")
 
 
 def test_addresses():

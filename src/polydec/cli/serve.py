@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,11 +26,18 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
                                        rich_help_panel=MODEL)] = "default",
           ngrams: Annotated[str, Option(help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
                                         rich_help_panel=MODEL)] = "default",
+          with_: Annotated[list[str] | None, Option(
+              "--with", help="what else was trained for the model, such as a stop head: a directory or zoo:NAME; NAME=… for "
+                             "the model served under that name (repeatable)", rich_help_panel=MODEL)] = None,
           method: Annotated[str, Option(help="of requests that name none", rich_help_panel=MODEL)] = "auto",
           dtype: Annotated[str, Option(help="auto, native, torch, float32, float16, bfloat16",
                                        rich_help_panel=MODEL)] = "auto",
-          quantize: Annotated[str | None, Option(help="q8_0: quantise a float checkpoint when loading it (approximate)",
+          quantize: Annotated[str | None, Option(help="q8_0 or q4_1: quantise a float checkpoint when loading it (approximate)",
                                                  rich_help_panel=MODEL)] = None,
+          compute: Annotated[str | None, Option(help="float32, int16 or int8 (approximate): what the compiled step multiplies "
+                                                     "quantised weights in", rich_help_panel=MODEL)] = None,
+          cache_dtype: Annotated[str | None, Option(help="float32, or approximately float16 or int8: how the compiled step "
+                                                         "keeps keys and values", rich_help_panel=MODEL)] = None,
           device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu",
           threads: Annotated[int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)] = None,
           keep: Annotated[int, Option(help="texts whose computed prefixes are kept for later requests",
@@ -79,9 +86,11 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
                     max_wait, whole("max_cache", max_cache, 0, 1 << 30) << 20)
     keys = read_keys(api_key_file, os.environ.get(KEY))
     check_address(host, keys, without_key)
-    load = partial(_load, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, device=device, threads=threads, keep=keep,
-                   method=method)
-    loaders = _loaders(model or ["zoo:smollm2"], load)
+    load = partial(_load, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, compute=compute,
+                   cache_dtype=cache_dtype, device=device, threads=threads, keep=keep, method=method)
+    names = _named(model or ["zoo:smollm2"])
+    trained = _trained(with_ or [], names)
+    loaders = _loaders(names, trained, load)
     if replicas == 1:
         app = create_app(loaders, limits=limits, keys=keys, method=method, local=not without_key)
         run(app, listen(host, port), drain=drain)
@@ -90,7 +99,7 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
     load = partial(load, threads=each)
     from polydec.serve.replicas import create_front, fleet_of
     sock = listen(host, port)                     # before anything is started
-    fleet = fleet_of(replicas, _loaders(model or ["zoo:smollm2"], load), limits=limits, method=method, threads=each)
+    fleet = fleet_of(replicas, _loaders(names, trained, load), limits=limits, method=method, threads=each)
     run(create_front(fleet, limits=limits, keys=keys, local=not without_key), sock, drain=drain)
 
 
@@ -103,21 +112,42 @@ def _positions(given: str) -> int:
     return int(given[:10])
 
 
-def _loaders(models: list[str], load: Callable[[str], api.LM]) -> dict[str, Callable[[], api.LM]]:
-    """How each model is loaded, by the name under which it is served."""
-    out: dict[str, Callable[[], api.LM]] = {}
+def _named(models: list[str]) -> dict[str, str]:
+    """What each model is loaded from, by the name under which it is served."""
+    out: dict[str, str] = {}
     for given in models:
         name, _, source = ("", "", given) if Path(given).exists() else given.rpartition("=")
         name = name or source
         if name in out:
             raise ValueError(f"model {name!r} is given twice: NAME=MODEL gives one of them another name")
-        out[name] = partial(load, source)
+        out[name] = source
     return out
 
 
-def _load(source: str, *, draft: str, ngrams: str, dtype: str, quantize: str | None, device: str, threads: int | None,
-          keep: int, method: str) -> api.LM:
-    lm = api.load(source, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, device=device, threads=threads)
+def _trained(given: list[str], names: Mapping[str, str]) -> dict[str, list[str]]:
+    """What was trained for each model, by the name under which it is served. Of a single one the name may be left out."""
+    out: dict[str, list[str]] = {name: [] for name in names}
+    for one in given:
+        name, _, source = ("", "", one) if Path(one).exists() else one.rpartition("=")
+        if not name and len(names) == 1:
+            name = next(iter(names))
+        if name not in out:
+            raise ValueError(f"with is {one!r}: of {len(names)} models it must say which one it is for, as "
+                             f"NAME={source or one}; NAME is one of {', '.join(names)}")
+        out[name].append(source)
+    return out
+
+
+def _loaders(names: Mapping[str, str], trained: Mapping[str, list[str]],
+             load: Callable[..., api.LM]) -> dict[str, Callable[[], api.LM]]:
+    """How each model is loaded, by the name under which it is served."""
+    return {name: partial(load, source, trained=trained[name]) for name, source in names.items()}
+
+
+def _load(source: str, *, trained: list[str], draft: str, ngrams: str, dtype: str, quantize: str | None, compute: str | None,
+          cache_dtype: str | None, device: str, threads: int | None, keep: int, method: str) -> api.LM:
+    lm = api.load(source, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, compute=compute, cache_dtype=cache_dtype,
+                  device=device, threads=threads, trained=trained)
     lm.check(method)
     lm.checkpoint.lm.keep = keep
     if lm.draft is not None:

@@ -17,6 +17,8 @@ from polydec.edge import check_threads
 def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file or zoo:NAME")] = "zoo:smollm2",
          draft: Annotated[str, typer.Option(help="draft model, `default` or `none`")] = "default",
          dtype: Annotated[str, typer.Option(help="as for generate")] = "auto",
+         compute: Annotated[str | None, typer.Option(help="float32, int16 or int8: as for generate")] = None,
+         cache_dtype: Annotated[str | None, typer.Option(help="float32, float16 or int8: as for generate")] = None,
          threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
          seconds: Annotated[float, typer.Option(help="how long to measure, 1 to 100")] = 30.0,
          json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False) -> None:
@@ -25,7 +27,8 @@ def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file o
         raise ValueError(f"seconds is {seconds:g}: it must lie in 1 to 100")
     check_threads(threads)
     writable()
-    lm = api.load(model, draft=None if draft == "none" else draft, dtype=dtype, threads=threads)
+    lm = api.load(model, draft=None if draft == "none" else draft, dtype=dtype, threads=threads, compute=compute,
+                  cache_dtype=cache_dtype)
     err = Console(stderr=True, highlight=False)
     if machine.busy() > 0.2:
         err.print(f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are doubtful",

@@ -35,5 +35,6 @@ const Integers* integers_portable();
 const Integers* integers_avx2();      // null where the compiler has no such target
 const Integers* integers_avxvnni();
 const Integers* integers_vnni();      // AVX-512 VNNI
+const Integers* integers_neon();      // NEON with the dot product
 
 }  // namespace polydec

@@ -102,5 +102,6 @@ const Kernels* kernels_portable();
 const Kernels* kernels_avx2();      // null where the compiler has no such target
 const Kernels* kernels_avx512();
 const Kernels* kernels_zen();       // AVX-512 where denormal numbers cost no time: AMD from Zen 4 on
+const Kernels* kernels_neon();
 
 }  // namespace polydec

@@ -91,7 +91,7 @@ def sets() -> tuple[str, ...]:
     return tuple(sorted(here, key=lambda isa: isa != asked))
 
 
-_DEFAULT = {"portable": "float32"}
+_DEFAULT = {"portable": "float32", "NEON": "float32"}
 """Sets on which int16 is not the default: it is where 1 to 16 rows take no longer than in float32 (docs/native.md)."""
 
 

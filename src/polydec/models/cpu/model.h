@@ -27,6 +27,13 @@ struct Denormals {
   const unsigned kept = __builtin_ia32_stmxcsr();
   Denormals() { if (kept & 0x8040) __builtin_ia32_ldmxcsr(kept & ~0x8040u); }
   ~Denormals() { if (kept & 0x8040) __builtin_ia32_ldmxcsr(kept); }
+#elif defined(__aarch64__)
+  static constexpr uint64_t FLUSH = uint64_t(1) << 24;
+  static uint64_t read() { uint64_t x; asm volatile("mrs %0, fpcr" : "=r"(x)); return x; }
+  static void write(uint64_t x) { asm volatile("msr fpcr, %0" : : "r"(x)); }
+  const uint64_t kept = read();
+  Denormals() { if (kept & FLUSH) write(kept & ~FLUSH); }
+  ~Denormals() { if (kept & FLUSH) write(kept); }
 #endif
 };
 

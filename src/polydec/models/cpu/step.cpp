@@ -11,6 +11,15 @@ static bool has_avxvnni() {   // older compilers do not know the name; that the 
 }
 #endif
 
+#if defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+static bool has_dot_product() { return getauxval(AT_HWCAP) >> 20 & 1; }
+#else
+static bool has_dot_product() { return true; }   // of Apple's processors all that are called arm64 have it
+#endif
+#endif
+
 using namespace polydec;
 
 static const char* const ERRORS[] = {
@@ -35,6 +44,9 @@ static std::vector<Set> sets() {
   }
   if (two && integers_avxvnni() && has_avxvnni()) out.push_back({"AVX2-VNNI", kernels_avx2(), integers_avxvnni()});
   if (two) out.push_back({"AVX2", kernels_avx2(), integers_avx2()});
+#elif defined(__aarch64__)
+  if (has_dot_product()) out.push_back({"NEON-DOT", kernels_neon(), integers_neon()});
+  out.push_back({"NEON", kernels_neon(), integers_portable()});
 #endif
   out.push_back({"portable", kernels_portable(), integers_portable()});
   return out;
