@@ -164,8 +164,8 @@ def peer(model: Path, port: int) -> tuple[str, list[str], str, str]:
         return "transformers serve", ["transformers", "serve", name, "--port", str(port)], "/health", name
     if not find_spec("llama_cpp"):
         raise SystemExit("--peer is a file and llama_cpp is not installed: llama-cpp-python[server]")
-    # Without these two it has room for 2,048 tokens, and drops a stream as soon as another request comes.
-    own = ["--n_ctx", "8192", "--interrupt_requests", "false"]
+    # Without these it has room for 2,048 tokens, drops a stream as soon as another request comes, and uses half of the cores.
+    own = ["--n_ctx", "8192", "--interrupt_requests", "false", "--n_threads", str(os.cpu_count() or 1)]
     command = [sys.executable, "-m", "llama_cpp.server", "--model", name, "--port", str(port), *own]
     return "llama-cpp-python", command, "/v1/models", name
 
