@@ -30,11 +30,11 @@ def printable(text: str) -> str:
 
 
 def sentence(problem: object) -> str:
-    """What an error says: one line of at most LONGEST characters without control characters."""
+    """What an error says: one line of at most LONGEST characters without control characters. A sentence stays as it is."""
     text = str(problem)[:64 * LONGEST]            # a message can be as long as the file that it speaks of
     words = [w if len(w) <= _WORD else f"{w[:_WORD // 2]}…{w[1 - _WORD // 2:]}" for w in printable(text).split()]
     line = " ".join(words)
-    return line if len(line) <= LONGEST else line[:LONGEST - 1] + "…"
+    return line if len(line) <= LONGEST else line[:LONGEST - 2].rstrip() + " …"    # a word of its own: none grows longer
 
 
 class Record(BaseModel):

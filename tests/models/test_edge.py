@@ -249,5 +249,5 @@ def test_damaged_files(tmp_path, seed):
 
 def test_printable():
     assert edge.printable("a\x1b[31m\tb\nc\x00\x9b\u202e世🙂") == "a\\x1b[31m\tb\nc\\x00\\x9b\\u202e世🙂"
-    assert edge.sentence("a\n\x1b b  " + "x" * 5000).isprintable() and len(edge.sentence("y " * 5000)) == 300
+    assert edge.sentence("a\n\x1b b  " + "x" * 5000).isprintable() and 299 <= len(edge.sentence("y " * 5000)) <= 300
     assert edge.sentence("/" + "p" * 400 + "/model.gguf is bad").endswith("/model.gguf is bad")
