@@ -57,8 +57,9 @@ def row(target, text):
     return run([scores()])[0]
 
 
-def reference(target, draft, calls, longest, most, rng):
-    """calls(behind the draft's step, by target; by draft; behind the target's step): whether the target's stands."""
+def reference(target, draft, calls, longest, most, rng, judged):
+    """judged: the target writes every step; calls(behind the draft's step, by target; by draft; behind the target's step):
+    whether the target's stands."""
     def step(law, text, stream):
         new = ()
         while len(new) < longest and len(text) + len(new) < most and not (new and new[-1] in target.vocab.eos):
@@ -69,11 +70,12 @@ def reference(target, draft, calls, longest, most, rng):
     def state(law, text):
         return row(law, (*PROMPT, *text)).hidden_NH[0]
 
-    text, called = (), 0
+    text, called, dropped = (), 0, False
     while len(text) < most and not (text and text[-1] in target.vocab.eos):
-        drafted, own = step(draft, text, rng.at("draft", len(text))), step(target, text, rng)
+        drafted = step(draft, text, rng.at("draft", len(text)))
+        own = step(target, text, rng.at("own", len(text)) if dropped else rng)
         mine = calls(state(target, text + drafted), state(draft, text + drafted), state(target, text + own))
-        called += mine
+        called, dropped = called + mine, dropped or (judged and not mine)
         text += own if mine else drafted
     return text, called
 
@@ -91,7 +93,7 @@ def test_it_is_the_loop_of_its_card(which):
             "advantage": (ByAdvantage(r), lambda a, _, c, r=r: r.chance(c) > r.chance(a))}[which]
         longest = 1 + seed % 3
         got = answer(routed(target, draft, arbiter, longest), seed)
-        want, called = reference(target, draft, by, longest, 9, Rng.of(seed))
+        want, called = reference(target, draft, by, longest, 9, Rng.of(seed), which == "advantage")
         assert got.token_ids == want and got.stats.called == called
         texts.add(want)
         calls += 0 < called < got.stats.steps
@@ -134,7 +136,7 @@ def test_a_router_is_saved_and_fits_the_draft_it_was_made_for(tmp_path):
     router.save(tmp_path, made, {})
     state_NH = torch.randn(5, 4)
     assert torch.equal(router.load(tmp_path).head.logit(state_NH), made.head.logit(state_NH))
-    with pytest.raises(ValueError, match="no prm.safetensors"):
+    with pytest.raises(ValueError, match=r"no prm\.safetensors"):
         step_reward.load(tmp_path)
     with pytest.raises(ValueError, match="routers were trained for states of width 8: this target's have 4"):
         registry.build("arbitrage", Kit(toy(1), toy(2), router.examples(vocab, 4, 8)))

@@ -19,7 +19,7 @@ CARD = Card(
     name="arbitrage",
     title="Arbitrage",
     summary="The draft model writes whole steps; where a router expects the target to write a better one, it does.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="routing", family="ar", guarantee=Exactness.APPROXIMATE,
     source="Arbitrage: Efficient reasoning via advantage-aware speculation, 2025",
     reduces_to="plain of the target at tau 0, of the draft at tau 2",
     parent="entropy-adaptive", home="problems in steps, most of which a small model solves as well",

@@ -19,7 +19,7 @@ CARD = Card(
     name="arbitrage-oracle",
     title="Arbitrage's oracle",
     summary="Both models write every step, and what a learned reward values more stands: what a router may reach.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="routing", family="ar", guarantee=Exactness.APPROXIMATE,
     source="Arbitrage: Efficient reasoning via advantage-aware speculation, 2025",
     reduces_to="plain of the target at tau -2, of the draft at tau 1",
     parent="arbitrage", home="measuring what a router could win; it saves nothing",

@@ -19,7 +19,7 @@ CARD = Card(
     name="reward-guided",
     title="Reward-guided speculative decoding",
     summary="The draft model writes whole steps, and the target those that a learned reward values little.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="routing", family="ar", guarantee=Exactness.APPROXIMATE,
     source="Liao et al., Reward-guided speculative decoding for efficient LLM reasoning, 2025",
     reduces_to="plain of the draft at tau 0, of the target at tau 2",
     parent="arbitrage", home="problems in steps, with a reward that knows a wrong step",

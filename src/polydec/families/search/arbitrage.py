@@ -25,7 +25,8 @@ class Arbitrage:
     big: writes with the law of the target, small: with the draft model's; delimiter: what a step ends with, at the end of a
     token's text or within it; longest: tokens of a step at most, at least 1.
 
-    Draws of the target are plain decoding's, position by position; each step of the draft model has a stream of its own.
+    Draws of the target are plain decoding's, position by position, until a step of its own is dropped; from then on each of its
+    steps has a stream of its own, as each of the draft model's has.
 
     Exact: approximate: a step of the draft model's that stands was checked by nobody token by token.
     Reduces to: plain decoding of the target, draw for draw, where the arbiter takes none of the draft model's steps; to that of
@@ -69,7 +70,7 @@ class _Course:
         self._read: Attempt | None = None         # the target behind the step that stands for judgement
         self._own: Attempt | None = None          # the target behind a step of its own in its place
         self._steps = Steps((plan.delimiter,), plan.longest, plan.vocab.words)
-        self._rng, self._stats = Rng.of(0), ArbitrageStats()
+        self._rng, self._stats, self._dropped = Rng.of(0), ArbitrageStats(), False
 
     async def run(self, rng: Rng) -> Result:
         self._rng, arbiter = rng, self._plan.arbiter
@@ -104,7 +105,8 @@ class _Course:
         """A step of the target's own, in place of the draft model's."""
         if self._own is None:
             self._own = self._fork_big(await self._caught_up())
-            await self._own.go_on(self._rng, self._steps)
+            at = len(self._answer.tokens)
+            await self._own.go_on(self._rng.at("own", at) if self._dropped else self._rng, self._steps)
         return self._own
 
     async def _replace(self, at: int) -> None:
@@ -116,6 +118,7 @@ class _Course:
             await self._small.say(own.text.tokens[at:])
 
     async def _keep(self, step: Sequence[int]) -> None:
+        self._dropped = self._dropped or self._own is not None
         self._answer.follow(self._tried.text)
         self._small.close()
         self._small = self._tried
