@@ -1,4 +1,4 @@
-"""A router of a few steps, killed once: what it learns from is kept, and the weights come out the same."""
+"""A router of a few steps: what it learns from is kept, and the same weights come of it; planted steps are told."""
 import json
 
 import pytest
@@ -8,7 +8,7 @@ from polydec.models.learned import router
 from polydec.train.router import Lessons, RouterSpec, judge, train_router
 
 
-def test_it_is_trained_and_resumed(tmp_path):
+def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
     def spec(out, steps=6, **more):
         return RouterSpec(str(tmp_path / out), "zoo:reasoner", kinds=("chain",), each=2, steps=steps, rows=8, **more)
     found = train_router(spec("a"))
