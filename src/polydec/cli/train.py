@@ -363,6 +363,22 @@ def prm(out: Kept,
 
 
 @app.command()
+def router(out: Kept,
+           draft_: Annotated[str, typer.Option("--draft", help="the small reasoner: a name like --draft's")],
+           target: Annotated[str, typer.Option(help="the reasoner: a name like --model's")] = "zoo:reasoner",
+           reward: Annotated[str, typer.Option(help="a process reward model of the target's")] = "zoo:reasoner-prm",
+           kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+           each: Annotated[int, typer.Option(help="problems of each kind that both solve together")] = 400,
+           temperature: Annotated[float, typer.Option(help="at which they solve them")] = 0.6,
+           steps: Steps = 600,
+           seed: Seed = 0) -> None:
+    """Train the router of arbitrage on a draft model's own states; prints what was measured as one JSON object."""
+    from polydec.train.router import RouterSpec, train_router
+    print(json.dumps(train_router(RouterSpec(str(out), draft_, target, reward, _names(kinds), each, temperature, steps=steps,
+                                             seed=seed))))
+
+
+@app.command()
 def strength(target: Annotated[str, typer.Option(help="the tuned model: a name like --model's")],
              draft: Annotated[str, typer.Option(help="the model before tuning")],
              data: Annotated[Path, typer.Option(help="JSON lines with prompt and answer that neither was tuned on")],

@@ -75,11 +75,12 @@ class Attempt:
             pass
 
     async def say(self, tokens: Sequence[int]) -> None:
-        """Go on with tokens that somebody else wrote, at least one, up to where the text ends."""
+        """Go on with tokens that somebody else wrote, at least one, up to where the text ends; a step begins behind them."""
         r = await self._walk.given(tokens)
         new = len(r.draft) - self._fed
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
         self.take(r)
+        self._step = len(self.text.tokens)
 
     async def judge(self, reward: Reward) -> float:
         """Ask a reward of what stands so far."""
