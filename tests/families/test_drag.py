@@ -121,5 +121,5 @@ def test_one_try_has_the_law_of_the_target():
 def test_bad_fields():
     with pytest.raises(ValueError, match="tries is 0: it must lie in 1 to 256"):
         Drag(plain(toy(0)), tries=0)
-    with pytest.raises(ValueError, match="share is 0.0: it must be above 0, to 1"):
+    with pytest.raises(ValueError, match=r"share is 0\.0: it must be above 0, to 1"):
         Agreed(0.0)

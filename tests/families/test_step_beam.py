@@ -118,7 +118,8 @@ def test_an_oracle_leads_straight_to_the_goal():
 
 
 def test_what_it_refuses():
-    for options, said in (({"keep": 0}, "keep is 0: it must lie in 1 to 64"), ({"width": 65}, "width is 65: it must lie in 1 to 64"),
+    for options, said in (({"keep": 0}, "keep is 0: it must lie in 1 to 64"),
+                          ({"width": 65}, "width is 65: it must lie in 1 to 64"),
                           ({"longest": 0}, "longest is 0: it must be at least 1")):
         with pytest.raises(ValueError, match=said):
             search(toy(1), **options)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from polydec.constraints.everything import Everything
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -118,6 +119,7 @@ def test_bad_fields():
     for fields, said in (({"steps": 0}, "steps is 0: it must lie in 1 to 64"), ({"depth": 65}, "depth is 65"),
                          ({"alike": 1.5}, "alike is 1.5: it must lie in 0 to 1"), ({"most": 0}, "most is 0"),
                          ({"cue": "xyz"}, "cue is 'xyz': the model's tokenizer cannot spell it"),
+                         ({"cue": "ab", "language": Everything(3)}, "leaves no room for it"),
                          ({"check": "ab"}, "cannot spell yes and no")):
         with pytest.raises(ValueError, match=said):
             ThoughtTree(plain(toy(0)), **fields)

@@ -21,8 +21,8 @@ CARD = Card(
     summary="Draws several answers and says as much as they agree in: the month where they differ in the day, or that it does "
             "not know.",
     kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
-    source="Yona et al., Narrowing the knowledge evaluation gap: open-domain question answering with multi-granularity answers, "
-           "2024 (there a language model aggregates; here rules for dates, numbers and places)",
+    source="Yona et al., Narrowing the knowledge evaluation gap: open-domain question answering with multi-granularity "
+           "answers, 2024 (there a language model aggregates; here rules for dates, numbers and places)",
     reduces_to="plain at one try",
     parent="self-consistency", home="questions after dates, numbers and places that the model knows roughly",
     aliases=("granola", "response-aggregation", "granola-qa"), arxiv="2401.04695",

@@ -18,7 +18,7 @@ from polydec.verifiers.match import Match
 CARD = Card(
     name="step-beam",
     title="Beam of steps",
-    summary="Draws several next steps behind the best beginnings of a solution and keeps those that a learned reward values most.",
+    summary="Draws several next steps behind the best beginnings of a solution and keeps what a learned reward values most.",
     kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
     source="Snell et al., Scaling LLM test-time compute optimally can be more effective than scaling model parameters, 2024",
     reduces_to="plain where one is kept and one is drawn; best-of-n where a step is a whole text",

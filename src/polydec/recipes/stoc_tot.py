@@ -17,11 +17,11 @@ from polydec.verifiers.match import Match
 CARD = Card(
     name="stoc-tot",
     title="Stochastic tree of thought",
-    summary="Grows a tree of sub-questions, keeps those that the model itself finds valid by lot, and answers in the words of the "
-            "prompt.",
+    summary="Grows a tree of sub-questions, draws lots for those that the model itself finds valid, and answers in the words "
+            "of the prompt.",
     kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
-    source="Bi et al., STOC-TOT: Stochastic tree-of-thought with constrained decoding for complex reasoning in multi-hop question "
-           "answering, 2024 (its prompts and widths are ours)",
+    source="Bi et al., STOC-TOT: Stochastic tree-of-thought with constrained decoding for complex reasoning in multi-hop "
+           "question answering, 2024 (its prompts and widths are ours)",
     reduces_to="greedy decoding at depth 0, not grounded, without a cue",
     parent="self-consistency", home="questions over passages that take several steps; the prompt shows examples of such steps",
     aliases=("stochastic-tree-of-thought", "tree-of-thought", "tot"), arxiv="2407.03687",
@@ -41,8 +41,6 @@ def build(
     alike: Annotated[float, Within(0.0, 1.0), "words that two steps share before one of them goes"] = 0.8,
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
 ) -> ThoughtTree:
-    if kit.language is not None and cue:
-        raise ValueError(f"cue is {cue!r}: a constraint leaves no room for it in the answer, so leave one of the two out")
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     asked, said = (text.replace("\\n", "\n") for text in (check, cue))
-    return ThoughtTree(method, steps, keep, depth, most, asked, said, grounded, alike, longest)
+    return ThoughtTree(method, steps, keep, depth, most, asked, said, grounded, alike, longest, kit.language)

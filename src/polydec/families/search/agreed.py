@@ -10,7 +10,8 @@ from itertools import combinations
 
 from polydec.families.search.types import answer_of
 
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+          "December")
 _MONTH = {name[:3].lower(): number for number, name in enumerate(MONTHS, 1)}
 _NAMED = r"(?P<month>" + "|".join(rf"{name[:3]}(?:{name[3:]}|t)?\.?" for name in MONTHS) + ")"
 _DAY = r"(?P<day>[0-3]?\d)(?:st|nd|rd|th)?"
@@ -135,7 +136,8 @@ def _roundings(value: Decimal, said: str, digits: int) -> tuple[Statement, ...]:
 
 
 def hierarchy(text: str) -> dict[str, str]:
-    """What lies within what, from "Lyon < France; France < Europe". Raises ValueError for what reads otherwise, or goes round."""
+    """What lies within what, from "Lyon < France; France < Europe". Raises ValueError for what reads otherwise
+    or goes round."""
     out = dict[str, str]()
     for part in filter(None, (p.strip() for p in text.split(";"))):
         low, _, high = (side.strip() for side in part.partition("<"))

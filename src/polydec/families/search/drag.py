@@ -24,9 +24,9 @@ class Drag:
     Agreed), or with `unknown` where they agree in nothing.
 
     The likeliest text that says just this speaks for it. Where none does, the statement alone is written, ended by an end of
-    the text; it is no draw, and its log-probabilities are read from the law. Where that cannot be written (the vocabulary cannot
-    spell it, a constraint forbids it, it is too long, nothing ends it), or no text answers anything, the likeliest text of all
-    is the answer. Texts that were cut at the limit count only where none came to an end.
+    the text; it is no draw, and its log-probabilities are read from the law. Where that cannot be written (the vocabulary
+    cannot spell it, a constraint forbids it, it is too long, nothing ends it), or no text answers anything, the likeliest text
+    of all is the answer. Texts that were cut at the limit count only where none came to an end.
 
     tries: 1 to 256; mark: what stands before an answer, "" for the last line. The score of an answer is the share of texts
     that support it.

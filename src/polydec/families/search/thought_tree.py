@@ -6,9 +6,11 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
+from polydec.constraints.protocols import Language
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.law import NEG_INF
@@ -20,7 +22,6 @@ from polydec.core.types import Edit, Exactness, Reads, Vocab
 from polydec.families.ar.types import Verdict
 from polydec.families.ar.walk import Method, Round
 from polydec.families.search.attempt import Attempt, for_each, side_by_side
-from polydec.families.search.rollouts import streams_of
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps, answer_of
 from polydec.families.search.word_bank import word_bank
@@ -42,21 +43,22 @@ class Thought:
 
 @dataclass(frozen=True)
 class ThoughtTree:
-    """Draws `steps` next steps behind each beginning, weighs each, keeps `keep` of all beginnings of a level, to `depth` levels;
-    then answers from each one that is left, greedily, with the tokens of a word bank, and takes the answer that weighs most.
+    """Draws `steps` next steps behind each beginning, weighs each, keeps `keep` of all beginnings of a level, `depth` levels
+    deep; then answers from each one that is left, greedily, with tokens of a word bank, and takes the answer that weighs most.
 
     A step is a line: a sub-question with its answer, as examples in the prompt show it. A beginning that the model would end,
     or go on from with `cue`, is answered from as it stands. Paraphrases go: of two steps behind one beginning that share more
     than `alike` of their words (Jaccard) the first stays. The validity v of a step is p(yes) / (p(yes) + p(no)) behind `check`
-    under the model's own law, or without a check the geometric mean of the probabilities of its tokens; the chance of a beginning
-    is the product of those of its steps. `keep` beginnings are drawn without replacement in proportion to their chances.
+    under the model's own law, or without a check the geometric mean of the probabilities of its tokens; the chance of a
+    beginning is the product of those of its steps. `keep` are drawn without replacement in proportion to their chances.
 
     An answer is written behind `cue`, at most `most` tokens, up to the end of its line. With `grounded` it uses no token but
     those of the word bank of the prompt and the chain (see word_bank); where the law allows none of them, its own likeliest.
     An answer weighs the sum, over the beginnings that give it, of their chance times the geometric mean of the probabilities
     of its tokens. The text is the whole chain with the answer that weighs most; its score is that weight.
 
-    steps, keep: 1 to 64; depth: 0 to 64; longest: tokens of a step at most; alike: 0 to 1. Evidence stands in the prompt:
+    steps, keep: 1 to 64; depth: 0 to 64; longest: tokens of a step at most; alike: 0 to 1; language: of the whole text, where
+    the law holds no other (then there can be no cue). Evidence stands in the prompt:
     nothing is retrieved. The paper's prompts and widths are not known to us; these are ours.
 
     Exact: approximate: weights choose among draws.
@@ -74,6 +76,7 @@ class ThoughtTree:
     grounded: bool = True
     alike: float = 0.8
     longest: int = 64
+    language: Language[Any] | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -85,6 +88,8 @@ class ThoughtTree:
             raise ValueError(f"alike is {self.alike}: it must lie in 0 to 1")
         for name in ("check", "cue"):
             self.spelled(name)
+        if self.cue and self.language is not None:
+            raise ValueError(f"cue is {self.cue!r}: the request's constraint leaves no room for it, so leave one of them out")
         if self.check and not (self.begun_by(YES) and self.begun_by(NO)):
             raise ValueError(f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty")
 
@@ -151,10 +156,10 @@ class _Tree:
 
     async def _grown(self, thought: Thought) -> list[Thought]:
         """What stands behind a thought."""
-        forks = self._forks(thought.attempt, self._plan.steps)
-        streams = [thought.rng.at("step", len(thought.attempt.text.tokens), i) for i in range(len(forks))]
+        forks, begin = self._forks(thought.attempt, self._plan.steps), len(thought.attempt.text.tokens)
+        streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
         over = await gather(*(self._step(a, s) for a, s in zip(forks, streams, strict=True)))
-        begin, words, out, seen = len(thought.attempt.text.tokens), self._plan.vocab.words, list[Thought](), list[frozenset[str]]()
+        words, out, seen = self._plan.vocab.words, list[Thought](), list[frozenset[str]]()
         for attempt, stream, ready in zip(forks, streams, over, strict=True):
             tokens = attempt.text.tokens[begin:]
             said = words.decode(tokens) if words is not None else " ".join(map(str, tokens))
@@ -201,7 +206,8 @@ class _Tree:
             return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
         if self._cue and attempt.text.room > len(self._cue):
             await attempt.say(self._cue)
-        begin, ends, steps = len(attempt.text.tokens), attempt.text.ends, Steps(("\n",), self._plan.most, self._plan.vocab.words)
+        begin, ends = len(attempt.text.tokens), attempt.text.ends
+        line = Steps(("\n",), self._plan.most, self._plan.vocab.words)
         evidence = (*self._request.prompt, *attempt.text.tokens)
         bank_V = word_bank(self._plan.vocab, ends, evidence) if self._plan.grounded else None
         begun = attempt.logp
@@ -209,7 +215,7 @@ class _Tree:
             r = await attempt.look(thought.rng.at("answer", attempt.text.position))
             logp_V = r.scores.row(0)
             answer = attempt.text.tokens[begin:]
-            ending = [x for x in ends if float(logp_V[x]) > NEG_INF] if answer and steps.closes(answer) else []
+            ending = [x for x in ends if float(logp_V[x]) > NEG_INF] if answer and line.closes(answer) else []
             kept_V = logp_V if bank_V is None else torch.where(bank_V, logp_V.cpu(), NEG_INF)
             token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
             attempt.take(one(r, token if float(kept_V[token]) > NEG_INF else int(logp_V.argmax())))

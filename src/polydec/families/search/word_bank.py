@@ -10,8 +10,10 @@ from torch import Tensor
 
 from polydec.core.types import Vocab, Words
 
-GRAMMAR = ("a an the and or but not no yes of in on at to from by for with as is are was were be been it its he she they his her "
-           "their this that who which both neither either same than more less before after between").split()
+GRAMMAR = (
+    "a", "an", "the", "and", "or", "but", "not", "no", "yes", "of", "in", "on", "at", "to", "from", "by", "for", "with", "as",
+    "is", "are", "was", "were", "be", "been", "it", "its", "he", "she", "they", "his", "her", "their", "this", "that", "who",
+    "which", "both", "neither", "either", "same", "than", "more", "less", "before", "after", "between")
 """Words that any answer may use."""
 
 
