@@ -215,9 +215,9 @@ def draw_birth(dice: Random) -> Drawn:
 
 
 def gold(person: int) -> list[list[str]]:
-    """When somebody was born, the finest level first."""
+    """When somebody was born, the finest level first; that it was in the 20th century holds for all, and counts for nothing."""
     day, month, year = BORN[person]
-    return [[f"{day} {month} {year}"], [f"{month} {year}"], [year], [f"{year[:3]}0s"], ["20th century"]]
+    return [[f"{day} {month} {year}"], [f"{month} {year}"], [year], [f"{year[:3]}0s"]]
 
 
 DIGITS = tuple(map(str, range(10)))
@@ -232,7 +232,7 @@ TASKS: Mapping[str, Task] = {
     "captions-language": Task(CAPTIONS, draw_full_caption, 24, steps=200),
     "births": Task((*(f"person{i}" for i in range(PEOPLE)), "born", "on", "in", "year", *map(str, range(1, 29)), *MONTHS,
                     *map(str, range(1900, 1990)), *(f"{i}0s" for i in range(190, 199)), "20th", "century", "I", "don't", "know",
-                    END), draw_birth, 8, steps=500),
+                    END), draw_birth, 8, steps=160),
     "sums": Task((*DIGITS, *(f"n{i}" for i in range(TERMS)), "sum", "wait", "=", END), draw_sum, 80, steps=3000),
 }
 

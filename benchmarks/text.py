@@ -447,7 +447,7 @@ def captions(model: str, count: int) -> str:
 
 def births(model: str, count: int) -> str:
     lm, asked = tasks.opened("births", Path(model)), range(min(count, tasks.PEOPLE))
-    drawn, exact = lm.sampling(temperature=1.0), Granularity(least=1.0)
+    drawn, exact = lm.sampling(temperature=0.7), Granularity(least=1.0)
     ways: tuple[tuple[str, dict[str, Any]], ...] = (
         ("greedy", {"method": "plain", "sampling": lm.sampling(temperature=0.0)}),
         ("one draw", {"method": "plain", "sampling": drawn}),
