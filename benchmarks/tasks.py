@@ -225,7 +225,7 @@ CAPTIONS = ("none", "shows", "a", "on", "the", *(x for values in SCENE.values() 
 TASKS: Mapping[str, Task] = {
     "facts": Task((*(f"key{i}" for i in range(KEYS)), *(f"value{i}" for i in range(VALUES)), "asked", "says", END), draw_fact,
                   8, steps=700, rate=4e-3),
-    "programs": Task((*DIGITS, *WORDS, *STEPS, ">", ";", "is", END), draw_program, 36, steps=4000, layers=3,
+    "programs": Task((*DIGITS, *WORDS, *STEPS, ">", ";", "is", END), draw_program, 36, steps=1200, layers=3,
                      rate=2e-3),
     "captions": Task(CAPTIONS, draw_caption, 24, steps=250),
     "captions-never-dropped": Task(CAPTIONS, draw_caption_never_dropped, 24, steps=250),
