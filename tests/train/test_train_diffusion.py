@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from polydec import Engine, load
+from polydec.train.data import held_out
 from polydec.train.diffusion import DiffusionSpec, Rows, begun, block_loss, block_sight, masked_loss, train_diffusion
 from polydec.train.dparallel import DParallelSpec, certain_loss, train_dparallel
 from polydec.train.filter import FilterSpec, train_filter
 from polydec.train.network import Llama, Shape, bidirectional
-from polydec.train.tasks import LONG, TASKS, make, right
+from polydec.train.tasks import LONG, TASKS, learnable, make, right
 
 
 @pytest.fixture(scope="module")
@@ -245,15 +246,34 @@ def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained):
 def test_certainty_is_forced_on_right_tokens_only():
     """A confident wrong token has no entropy term, a right one has."""
     class Says(torch.nn.Module):
-        def forward(self, token_BT):
+        def forward(self, token_BT, position_T, see_TT):
             return self.logit.expand(*token_BT.shape, -1)
     says = Says()
     token_BT, answer_BT = torch.zeros(4, 6, dtype=torch.long), torch.ones(4, 6, dtype=torch.bool)
     for likeliest, differs in ((0, True), (1, False)):
         says.logit = torch.zeros(5)
         says.logit[likeliest] = 2.0
-        losses = [float(certain_loss(says, token_BT, answer_BT, 4, torch.Generator().manual_seed(0), b)) for b in (0.0, 2.0)]
+        losses = [float(certain_loss(says, token_BT, answer_BT, answer_BT, 4, torch.Generator().manual_seed(0), b))
+                  for b in (0.0, 2.0)]
         assert (losses[1] - losses[0] > 0.1) == differs
+
+
+def test_what_stands_behind_a_canvas_changes_nothing_in_its_loss(trained):
+    """A row's loss is that of the row alone, without the padding that a longer neighbour makes."""
+    student = begun(DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40))
+    token_BT = torch.randint(0, 20, (1, 24), generator=torch.Generator().manual_seed(1))
+    canvas_BT, losses = torch.arange(24)[None] < 18, []
+    for behind in (3, 7):
+        row_BT = token_BT.masked_fill(~canvas_BT, behind)
+        losses.append(float(certain_loss(student.network, row_BT, canvas_BT, canvas_BT & (torch.arange(24) >= 9), student.mask,
+                                         torch.Generator().manual_seed(2), 2.0)))
+    assert losses[0] == losses[1]
+
+
+def test_nothing_is_learned_from_questions_that_are_held_out():
+    assert len(learnable("pick", 0, 20)) == 20
+    assert not any(held_out(t.question) for t in learnable("pick", 0, 20))
+    assert any(held_out(make("pick", 0, i).question) for i in range(20))
 
 
 def test_a_model_learns_to_be_surer(tmp_path, trained):
