@@ -90,7 +90,7 @@ class _Net(torch.nn.Module):
         return filters.Filter(((self.p[0], self.p[1]), (self.p[2], self.p[3])))
 
 
-def asked(lm: LM, spec: FilterSpec) -> list[list[int]]:
+def asked(lm: LM, spec: FilterSpec) -> list[tuple[int, ...]]:
     """Prompts of the tasks, in turn; none of a question that is held out."""
     some = [learnable(name, spec.seed, spec.each) for name in spec.tasks]
     return [lm.ids(task.question) for turn in zip(*some, strict=True) for task in turn]
