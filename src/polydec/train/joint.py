@@ -19,7 +19,6 @@ from polydec.train.progress import shown
 from polydec.train.reasoner import states
 from polydec.train.tasks import SHIPPED
 
-
 KNOWN = 1e-4
 """Nats that are added to the entropy of every step: so often a token that was known is learned from."""
 
