@@ -75,7 +75,7 @@ FREE = (
     Policy("ccd", "", "ccd", ALL), Policy("ccd, agreement", "", "ccd", {**ALL, "agree": True}),
     *(Policy("prophet", str(b), "prophet", {**ALL, "early": a, "middle": b, "late": c})
       for a, b, c in ((7.5, 5.0, 2.5), (12.0, 9.0, 6.0))),
-    *(Policy("entropy", str(t), "dparallel", {**ALL, "threshold": t}) for t in (0.1, 0.45)),
+    *(Policy("entropy", str(t), "dparallel", {**ALL, "threshold": t}) for t in (0.1, 0.2, 0.45)),
     *(Policy("freedave", str(d), "freedave", {**ALL, "drafts": d}) for d in (2, 4)),
     Policy("dkv-cache", "", "dkv-cache", ALL), Policy("dkv-cache", "and threshold 0.9", "dkv-cache", {**ALL, "threshold": 0.9}),
     Policy("dkv-cache-greedy", "", "dkv-cache-greedy", ALL), Policy("left to right", "", "left-to-right", ALL),
@@ -362,13 +362,14 @@ def main() -> None:
         tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.each or 30, seen, a.seed)]
         more = list[Policy]()
         if a.filter:
-            more += [Policy("learn2pd", label, "learn2pd", {"ending": ending}, with_=(a.filter,))
-                     for label, ending in (("", True), ("without predicted ends", False))]
+            more += [Policy(label, str(t), "learn2pd", {"threshold": t, "ending": ending}, with_=(a.filter,))
+                     for label, ending in (("learn2pd", True), ("learn2pd without predicted ends", False))
+                     for t in (0.9, 0.96)]
         if a.joint:
             more += [Policy("adjust", str(k), "adjust", {"count": k}, with_=(a.joint,)) for k in (2, 4)]
         for label, _, where in (one.partition("=") for one in a.surer):
             more += [Policy(f"{label}, one a pass", "", "llada", ALL, model=where),
-                     *(Policy(label, str(t), "dparallel", {**ALL, "threshold": t}, model=where) for t in (0.1, 0.45))]
+                     *(Policy(label, str(t), "dparallel", {**ALL, "threshold": t}, model=where) for t in (0.1, 0.2, 0.45))]
         if a.beside and not own:
             more.append(Policy("guided-diffusion", "", "guided-diffusion", ALL, draft=a.beside))
         rows = list(table(a.model, tasks, (*short, *more, *beside), ROOM))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from polydec import Engine, load
+from polydec.models.learned import filter as filters
 from polydec.train.data import held_out
 from polydec.train.diffusion import DiffusionSpec, Rows, begun, block_loss, block_sight, masked_loss, train_diffusion
 from polydec.train.dparallel import DParallelSpec, certain_loss, train_dparallel
@@ -241,6 +242,15 @@ def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained):
     assert done.usage["completion_tokens"] <= 12
     with pytest.raises(ValueError, match="needs a filter of confidences"):
         Engine(load(str(trained[0]))).submit("copy: 1", method="learn2pd")
+
+
+def test_a_filter_of_before_its_layer_had_a_width_of_its_own_is_read(tmp_path):
+    one = filters.fresh(5, 5, 0)
+    filters.save(tmp_path, one, {})
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "hidden"}))
+    sure_NB = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
+    assert filters.load(tmp_path).size == 5 and torch.equal(filters.load(tmp_path).logits(sure_NB), one.logits(sure_NB))
 
 
 def test_certainty_is_forced_on_right_tokens_only():
