@@ -9,7 +9,16 @@ import torch
 from polydec import Engine, load
 from polydec.models.learned import filter as filters
 from polydec.train.data import held_out
-from polydec.train.diffusion import DiffusionSpec, Rows, begun, block_loss, block_sight, masked_loss, train_diffusion
+from polydec.train.diffusion import (
+    DiffusionSpec,
+    Rows,
+    begun,
+    block_loss,
+    block_sight,
+    masked_loss,
+    next_token_loss,
+    train_diffusion,
+)
 from polydec.train.dparallel import DParallelSpec, certain_loss, train_dparallel
 from polydec.train.filter import FilterSpec, train_filter
 from polydec.train.network import Llama, Shape, bidirectional
@@ -231,6 +240,16 @@ def test_an_autoregressive_start_gets_a_mask(tmp_path, trained):
     assert first["parameters"] and load(str(tmp_path / "d")).checkpoint.lm.mask == ar.vocab.size - 1
     with pytest.raises(ValueError, match="start is"):
         train_diffusion(DiffusionSpec(str(tmp_path / "e"), start=str(tmp_path / "nothing")))
+
+
+def test_an_autoregressive_model_learns_all_of_an_answer_that_goes_on():
+    """Whatever its last token is; of the ends that fill a row it learns the first."""
+    class Says(torch.nn.Module):
+        def forward(self, token_BT):
+            return torch.zeros(*token_BT.shape, 6).index_fill(-1, torch.tensor([5]), 1.0)
+    answer_BT, every = torch.arange(8)[None] >= 2, math.log(math.exp(1.0) + 5)
+    for row in ([1, 2, 5, 5, 3, 5, 3, 3], [1, 2, 5, 0, 0, 0, 0, 0]):
+        assert float(next_token_loss(Says(), torch.tensor([row]), answer_BT, 0)) == pytest.approx(every - 0.5)
 
 
 def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained):
