@@ -16,7 +16,10 @@ class Whole:
     Reduces to: itself.
     """
     everywhere: ClassVar[bool] = False
-    spare: ClassVar[int] = 0
+
+    @property
+    def spare(self) -> int:
+        return 0
 
     def find(self, look: Look, edit: Edit) -> int | None:
         return None
