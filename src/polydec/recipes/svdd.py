@@ -16,7 +16,7 @@ CARD = Card(
     name="svdd", title="SVDD", aliases=("soft-value-based-decoding",), arxiv="2408.08252",
     summary="Draws several edits for each pass; taken is the one whose finished text an autoregressive model finds likeliest.",
     kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
-    source="Li et al., Derivative-free guidance in diffusion models with soft value-based decoding (SVDD), 2024",
+    source="Li et al., Derivative-free guidance in continuous and discrete diffusion models (SVDD), 2024",
     reduces_to="mdlm for tries = 1",
     parent="mdlm", home="drawn text (temperature 1) that a small autoregressive model judges well",
     needs=(DRAFT,),
