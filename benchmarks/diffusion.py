@@ -112,12 +112,12 @@ class Answer:
 
 
 def fresh(name: str, count: int, seen: frozenset[str], seed: int) -> list[Task]:
-    """Instances of questions that are held out, and that training did not have; of a task with few questions training had all,
-    and of one that goes on nothing is held out."""
-    few = len({make(name, -1, i).question for i in range(400)}) < 350
-    tasks = (make(name, seed, i, held=True) for i in range(100 * count))
-    return [t for t, _ in zip((t for t in tasks if (name in LONG or held_out(t.question)) and (few or t.question not in seen)),
-                              range(count))]
+    """Instances of questions that are held out and that training did not have; where it had so many that too few are left, of
+    held-out ones, and of a task that goes on (ten questions, some of them) any."""
+    tasks = [make(name, seed, i, held=True) for i in range(100 * count)]
+    tasks = [t for t in tasks if name in LONG or held_out(t.question)]
+    others = [t for t in tasks if t.question not in seen]
+    return (others if len(others) >= count else tasks)[:count]
 
 
 def trained_on(runs: Sequence[Sequence[Any]]) -> frozenset[str]:
