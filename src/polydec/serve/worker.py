@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -114,7 +115,7 @@ class Worker:
     def __init__(self, name: str, model: LM, limits: Limits, metrics: Metrics) -> None:
         self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
         self.engine = Engine(model, max_running=limits.running, max_cache_bytes=limits.cache or None,
-                             max_positions=limits.positions or model.costs.budget(limits.running))
+                             max_positions=limits.positions or cache(model.costs.budget))
         self.answers = 0                          # under way: waiting, running, or being checked
         self.live: set[Job] = set()
         self._loop = asyncio.get_running_loop()
