@@ -38,12 +38,10 @@ class Costs:
         return self.draft_ms + self.share(2) - self.share(1) < right * self.share(1)
 
     def budget(self, answers: int, keep: float = 0.95) -> int:
-        """Positions of one pass while `answers` are being written and prompts fill the passes up: as few as give `keep` (above
-        0, below 1) of the positions a millisecond that the largest passes give, so that nobody waits longer for a token than
-        that needs; at least twice as many as answers, so that prompts get on, and at most MOST. MOST where none is written:
-        nobody waits for a token (Sarathi-Serve, Agrawal et al. 2024: the token budget)."""
-        if not answers:
-            return MOST
+        """Positions of one pass, when `answers` are written at a time and prompts fill the passes up: as few as give `keep`
+        (above 0, below 1) of the positions a millisecond that the largest passes give, so that nobody waits longer for a
+        token than that needs; at least twice as many as answers, so that prompts get on, and at most MOST (Sarathi-Serve,
+        Agrawal et al. 2024: the token budget)."""
         best = MOST / _at(self.rows_ms, MOST)
         found = next((m for m in range(1, MOST) if m / _at(self.rows_ms, m) >= keep * best), MOST)
         return min(MOST, max(found, 2 * answers))
