@@ -18,6 +18,7 @@ import ctypes
 import gzip
 import hashlib
 import json
+import multiprocessing
 import os
 import time
 from collections import Counter, defaultdict
@@ -214,6 +215,21 @@ def measure_llama(llama: Llama, model: LM, row: dict[str, Any], tokens: int) -> 
     return out | (judged(row["schema"], text) if ended else {"end": "cut"})
 
 
+def apart(measured: Callable[[], dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
+    """What is measured in a process of its own, which may crash: llama.cpp's grammars bring it down now and then."""
+    there, here = multiprocessing.Pipe(False)
+    child = multiprocessing.get_context("fork").Process(target=lambda: here.send(measured()))
+    child.start()
+    here.close()
+    try:
+        found = there.recv()
+    except EOFError:
+        found = None
+    child.join()
+    crashed = {"id": row["id"], "category": row["category"], "end": "failed", "why": f"crash: signal {-(child.exitcode or 0)}"}
+    return crashed if found is None else found
+
+
 def figures(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """The lines of the table."""
     ends, ran = Counter(r["end"] for r in rows), [r for r in rows if "tokens" in r]
@@ -299,7 +315,8 @@ def main() -> None:
                 llama = Llama(model.checkpoint.path)
             except Missing as error:
                 raise SystemExit(f"no llama.cpp: {error}") from None
-            written(given.out, rows, 1, lambda some: [measure_llama(llama, model, some[0], tokens)])
+            written(given.out, rows, 1,
+                    lambda some: [apart(lambda: measure_llama(llama, model, some[0], tokens), some[0])])
         else:
             clock = Clock()
             written(given.out, rows, AT_ONCE, lambda some: measure(model, some, tokens, given.methods, clock))

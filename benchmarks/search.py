@@ -47,7 +47,9 @@ WAYS = [
     *(Way(f"weighted vote of {n}", "weighted vote", "weighted-voting", {"tries": n}, n, True) for n in (8, 4)),
     *(Way(f"A*, {k} steps", "A*", "a-star-decoding", {"width": k, "budget": 256}, 0, True) for k in (2, 3, 4)),
     *(Way(f"A*, 1 step, again {c}", "A*, again", "a-star-decoding", {"width": 1, "again": c, "budget": 160}, 0, True)
-      for c in (0.4, 0.8)),
+      for c in (0.4, 0.6, 0.8)),
+    *(Way(f"beam of steps, {keep} of {keep * width}", "beam of steps", "step-beam", {"keep": keep, "width": width}, 0, True)
+      for keep, width in ((2, 2), (2, 4), (4, 2))),
     Way("iterative, 4 rounds of 2", "iterative", "iterative-agent-decoding", {"rounds": 4, "tries": 2}, 0, True),
     Way("one sample", "one sample", "plain"),
     *(Way(f"majority of {n}", "majority", "self-consistency", {"tries": n}, n) for n in (4, 8)),
@@ -174,16 +176,17 @@ def main() -> None:
     p.add_argument("--problems", type=int, default=70, help="of each kind")
     p.add_argument("--temperature", type=float, default=0.6)
     p.add_argument("--seed", type=int, default=77, help="of the problems: another one than training's")
-    p.add_argument("--only", default="", help="rows whose name holds this, beside greedy and best of 8")
+    p.add_argument("--training", action="store_true", help="problems of the kind that is trained on: to choose settings with")
+    p.add_argument("--only", nargs="+", default=[""], help="rows whose names hold one of these, beside greedy and best of 8")
     p.add_argument("--csv", type=Path)
     p.add_argument("--svg", type=Path)
     a = p.parse_args()
-    asked = [make(kind, a.seed, i, held=True) for kind in KINDS for i in range(a.problems)]
+    asked = [make(kind, a.seed, i, held=not a.training) for kind in KINDS for i in range(a.problems)]
     lm = api.load(a.model, draft=None, threads=1, trained=[a.reward])
     bare = api.LM(lm.checkpoint, lm.draft, ())
     rows = list[Row]()
     for way in WAYS:
-        if a.only in way.name or way.name in (GREEDY, BEST):
+        if any(some in way.name for some in a.only) or way.name in (GREEDY, BEST):
             rows.append(measure(lm if way.judged else bare, way, asked, a.temperature))
             lines = table(rows, asked)
             print("  ".join(f"{k} {v}" for k, v in lines[-1].items() if v), file=sys.stderr, flush=True)

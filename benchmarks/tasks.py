@@ -209,6 +209,28 @@ def draw_sum(dice: Random) -> Drawn:
     return [*prompt, "sum"], [*out, "=", str(total)]
 
 
+# When people were born. Some are spoken of often, others hardly ever; a day is named half of the time, else a month or a year.
+
+PEOPLE = 200
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+          "December")
+_BORN = Random(5)
+BORN = tuple((str(_BORN.randrange(1, 29)), _BORN.choice(MONTHS), str(_BORN.randrange(1900, 1990))) for _ in range(PEOPLE))
+OFTEN = tuple(1 / (rank + 4) for rank in range(PEOPLE))
+
+
+def draw_birth(dice: Random) -> Drawn:
+    person = dice.choices(range(PEOPLE), OFTEN)[0]
+    exact = dice.choice((0, 0, 1, 2))
+    return [f"person{person}", "born", ("on", "in", "year")[exact]], list(BORN[person][exact:])
+
+
+def gold(person: int) -> list[list[str]]:
+    """When somebody was born, the finest level first; that it was in the 20th century holds for all, and counts for nothing."""
+    day, month, year = BORN[person]
+    return [[f"{day} {month} {year}"], [f"{month} {year}"], [year], [f"{year[:3]}0s"]]
+
+
 DIGITS = tuple(map(str, range(10)))
 CAPTIONS = ("none", "shows", "a", "on", "the", *(x for values in SCENE.values() for x in values), END)
 TASKS: Mapping[str, Task] = {
@@ -219,7 +241,10 @@ TASKS: Mapping[str, Task] = {
     "captions": Task(CAPTIONS, draw_caption, 24, steps=250),
     "captions-never-dropped": Task(CAPTIONS, draw_caption_never_dropped, 24, steps=250),
     "captions-language": Task(CAPTIONS, draw_full_caption, 24, steps=200),
-    "sums": Task((*DIGITS, *(f"n{i}" for i in range(TERMS)), "sum", "wait", "=", END), draw_sum, 80, steps=800),
+    "births": Task((*(f"person{i}" for i in range(PEOPLE)), "born", "on", "in", "year", *map(str, range(1, 29)), *MONTHS,
+                    *map(str, range(1900, 1990)), *(f"{i}0s" for i in range(190, 199)), "20th", "century", "I", "don't", "know",
+                    END), draw_birth, 8, steps=160),
+    "sums": Task((*DIGITS, *(f"n{i}" for i in range(TERMS)), "sum", "wait", "=", END), draw_sum, 80, steps=3000),
 }
 
 

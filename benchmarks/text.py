@@ -12,9 +12,10 @@
     facts      `conflict`, of a small network that is trained on facts
     programs   programs asked for with examples: plain, always contrasted, USCD
     captions   captions of scenes: guidance 1 to 3
+    births     when people were born, whom the model knows well or hardly: greedy, majority, DRAG
     sums       running sums with second thoughts: constant biases, CyclicReflex
 
-The last four train a small network (tasks.py) into the directory that is given as the model, where none is there. Every row
+The last five train a small network (tasks.py) into the directory that is given as the model, where none is there. Every row
 answers the same prompts. An interval is that of the difference to the first row, 95 %, by resampling prompts. Data is read from
 POLYDEC_DATA (default ../shared/data); prompts are those whose SHA-1 modulo 10 is 7 or more, where nothing is tuned.
 """
@@ -40,6 +41,7 @@ import numpy as np
 import tasks
 
 from polydec import api
+from polydec.bench.granola import Granularity
 from polydec.constraints.span_of import SpanOf
 from polydec.contrasts.gated import Gated
 from polydec.train.problems import Problem, make, solved
@@ -443,6 +445,27 @@ def captions(model: str, count: int) -> str:
     return table(rows, ("attributes named", "wrong ones", "equals the reference", "found among 100"))
 
 
+def births(model: str, count: int) -> str:
+    lm, asked = tasks.opened("births", Path(model)), range(min(count, tasks.PEOPLE))
+    drawn, exact = lm.sampling(temperature=0.7), Granularity(least=1.0)
+    ways: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("greedy", {"method": "plain", "sampling": lm.sampling(temperature=0.0)}),
+        ("one draw", {"method": "plain", "sampling": drawn}),
+        *((f"majority of {n}", {"method": "self-consistency", "options": {"tries": n}, "sampling": drawn}) for n in (5, 10)),
+        *((f"DRAG of {n}", {"method": "drag", "options": {"tries": n}, "sampling": drawn}) for n in (5, 10)),
+        ("DRAG of 10, share 0.7", {"method": "drag", "options": {"tries": 10, "share": 0.7}, "sampling": drawn}))
+    rows = [Row(name, how) for name, how in ways]
+
+    def figures(i: int, answer: api.Completion) -> Figures:
+        return exact.figures([answer.text.strip()], [tasks.gold(i)])
+
+    decode(lm, rows, [f"person{i} born on" for i in asked], figures, at_once=50, raw=True, max_tokens=5)
+    whole = table(rows, ("accuracy", "standard accuracy", "informativeness", "unknown"))
+    rare = [Row(r.name, r.ask, r.figures[len(asked) // 2:]) for r in rows]
+    return f"{whole}\n\nthe {len(asked) - len(asked) // 2} that are spoken of least\n\n" + table(
+        rare, ("accuracy", "standard accuracy", "informativeness", "unknown"))
+
+
 def sums(model: str, count: int) -> str:
     lm, dice = tasks.opened("sums", Path(model)), Random(2)
     drawn = [tasks.sums(dice) for _ in range(count)]
@@ -468,7 +491,7 @@ TABLES: Mapping[str, tuple[Callable[[str, int], str], str]] = {
     "warm": (warm, SMOLLM), "open": (open_ended, SMOLLM), "conflict": (conflict, SMOLLM), "extract": (extract, SMOLLM),
     "annealed": (annealed, REASONER), "cautious": (cautious, REASONER), "names": (names, STORIES),
     "facts": (facts, str(NETS / "facts")), "programs": (programs, str(NETS / "programs")), "captions": (captions, str(NETS)),
-    "sums": (sums, str(NETS / "sums"))}
+    "births": (births, str(NETS / "births")), "sums": (sums, str(NETS / "sums"))}
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def test_recipes(key):
     module = registry.recipes()[key]
     card, path = module.CARD, Path(module.__file__)
     assert card.name == key == path.stem.replace("_", "-")
-    assert card.kind in {"draft-and-verify", "unmasking", "sampler", "search", "rollouts", "constraint", "refresh"}
+    assert card.kind in {"draft-and-verify", "routing", "unmasking", "sampler", "search", "rollouts", "constraint", "refresh"}
     assert card.family in {"ar", "diffusion", "any"}
     assert card.guarantee is None or isinstance(card.guarantee, Exactness)
     assert all((card.title, card.summary, card.source, card.reduces_to))

@@ -46,3 +46,19 @@ def test_a_part_of_one_of_stays_open_or_it_would_let_others_in():
     schema = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
               "$defs": {"a": {**A, "required": ["a"]}, "b": B}}
     assert {"a": 1, "b": 1} not in allowed(schema), "both allow it"
+
+
+@pytest.mark.parametrize(("schema", "fits", "too_large"), [
+    ({"type": "integer"}, -(2 ** 53) + 1, 2 ** 53), ({"type": ["integer", "null"]}, None, -(10 ** 17)),
+    ({"type": "integer", "minimum": 3}, 4, 10 ** 16), ({"type": "integer", "exclusiveMaximum": 3}, 2, -(10 ** 16))],
+    ids=json.dumps)
+def test_an_integer_without_bounds_has_sixteen_digits(schema, fits, too_large):
+    language = JsonSchema.of(schema).language(VOCAB, VOCAB.eos)
+    assert accepts(language, fits) and not accepts(language, too_large)
+    assert jsonschema.Draft202012Validator(schema).is_valid(too_large), "the schema itself allows it"
+
+
+@pytest.mark.parametrize("schema", [{"type": "integer", "minimum": 10 ** 17}, {"type": "integer", "enum": [10 ** 17]},
+                                    {"type": "integer", "maximum": 10 ** 18}, {"type": "number"}], ids=json.dumps)
+def test_who_speaks_of_large_numbers_gets_them(schema):
+    assert accepts(JsonSchema.of(schema).language(VOCAB, VOCAB.eos), 10 ** 17)

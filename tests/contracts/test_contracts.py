@@ -15,7 +15,7 @@ from polydec.testing.toy import toy
 from polydec.trees.static import Static
 
 # they have contracts of their own: test_search.py, test_rollouts.py, tests/families/test_particles.py
-OTHERS = {"search", "rollouts", "constraint"}
+OTHERS = {"search", "rollouts", "routing", "constraint"}
 
 
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))

@@ -52,7 +52,7 @@ PICKED = {"best-of-n": likeliest, "self-consistency": majority, "complexity-voti
 @pytest.mark.parametrize("name", ROLLOUTS)
 def test_rollouts(name):
     known = {o.name for o in registry.options(name)}
-    small = {"tries": 2, "width": 2, "longest": 2, "most": 4, "budget": 30, "interval": 2}
+    small = {"tries": 2, "width": 2, "keep": 2, "steps": 2, "depth": 4, "longest": 2, "most": 4, "budget": 30, "interval": 2}
     options = {k: v for k, v in small.items() if k in known}
     trained = artefacts if registry.get(name).CARD.needs_training else lambda vocab: ()
 

@@ -1,12 +1,15 @@
 """The strength of SVDecode is found on right answers."""
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from polydec import api
 from polydec.cli.main import app
-from polydec.train.strength import read_pairs, strength
+from polydec.models.lm import LM
+from polydec.testing.toy import toy
+from polydec.train.strength import _every, read_pairs, strength
 
 PROMPTS = [f"Tell me a story about {who}." for who in ("a fox", "two ships", "the sea", "my aunt", "an old mill", "bread")]
 
@@ -32,6 +35,14 @@ def test_a_model_beside_itself_wants_none(lm):
     same = api.LM(lm.checkpoint, lm.checkpoint)
     found = strength(same, [(PROMPTS[0], "Once upon a time.")])
     assert found.strength == 0.0 and found.after == found.before
+
+
+def test_of_several_ends_the_one_that_the_tuned_model_writes_counts():
+    for seed in range(6):
+        law = toy(seed, 5)
+        both = LM(law.network, replace(law.vocab, eos=frozenset({2, 4})), chunk=2)
+        (first_V, _, token), (end_V, _, end) = _every((both, both), [((0, 1), (3,))])
+        assert token == 3 and end == max((2, 4), key=lambda x: end_V[x]) and first_V is not end_V
 
 
 def test_what_is_missing_is_said(lm):

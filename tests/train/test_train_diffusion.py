@@ -7,11 +7,22 @@ import pytest
 import torch
 
 from polydec import Engine, load
-from polydec.train.diffusion import DiffusionSpec, Rows, begun, block_loss, block_sight, masked_loss, train_diffusion
+from polydec.models.learned import filter as filters
+from polydec.train.data import held_out
+from polydec.train.diffusion import (
+    DiffusionSpec,
+    Rows,
+    begun,
+    block_loss,
+    block_sight,
+    masked_loss,
+    next_token_loss,
+    train_diffusion,
+)
 from polydec.train.dparallel import DParallelSpec, certain_loss, train_dparallel
 from polydec.train.filter import FilterSpec, train_filter
 from polydec.train.network import Llama, Shape, bidirectional
-from polydec.train.tasks import LONG, TASKS, make, right
+from polydec.train.tasks import LONG, TASKS, learnable, make, right
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +242,16 @@ def test_an_autoregressive_start_gets_a_mask(tmp_path, trained):
         train_diffusion(DiffusionSpec(str(tmp_path / "e"), start=str(tmp_path / "nothing")))
 
 
+def test_an_autoregressive_model_learns_all_of_an_answer_that_goes_on():
+    """Whatever its last token is; of the ends that fill a row it learns the first."""
+    class Says(torch.nn.Module):
+        def forward(self, token_BT):
+            return torch.zeros(*token_BT.shape, 6).index_fill(-1, torch.tensor([5]), 1.0)
+    answer_BT, every = torch.arange(8)[None] >= 2, math.log(math.exp(1.0) + 5)
+    for row in ([1, 2, 5, 5, 3, 5, 3, 3], [1, 2, 5, 0, 0, 0, 0, 0]):
+        assert float(next_token_loss(Says(), torch.tensor([row]), answer_BT, 0)) == pytest.approx(every - 0.5)
+
+
 def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained):
     got = train_filter(FilterSpec(str(tmp_path), str(trained[0]), ("copy",), each=6, max_tokens=10, block=5, steps=60))
     assert got["pairs"] >= 2 * 5 and 0 <= got["precision"] <= 1
@@ -242,18 +263,46 @@ def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained):
         Engine(load(str(trained[0]))).submit("copy: 1", method="learn2pd")
 
 
+def test_a_filter_of_before_its_layer_had_a_width_of_its_own_is_read(tmp_path):
+    one = filters.fresh(5, 5, 0)
+    filters.save(tmp_path, one, {})
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "hidden"}))
+    sure_NB = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
+    assert filters.load(tmp_path).size == 5 and torch.equal(filters.load(tmp_path).logits(sure_NB), one.logits(sure_NB))
+
+
 def test_certainty_is_forced_on_right_tokens_only():
     """A confident wrong token has no entropy term, a right one has."""
     class Says(torch.nn.Module):
-        def forward(self, token_BT):
+        def forward(self, token_BT, position_T, see_TT):
             return self.logit.expand(*token_BT.shape, -1)
     says = Says()
     token_BT, answer_BT = torch.zeros(4, 6, dtype=torch.long), torch.ones(4, 6, dtype=torch.bool)
     for likeliest, differs in ((0, True), (1, False)):
         says.logit = torch.zeros(5)
         says.logit[likeliest] = 2.0
-        losses = [float(certain_loss(says, token_BT, answer_BT, 4, torch.Generator().manual_seed(0), b)) for b in (0.0, 2.0)]
+        losses = [float(certain_loss(says, token_BT, answer_BT, answer_BT, 4, torch.Generator().manual_seed(0), b))
+                  for b in (0.0, 2.0)]
         assert (losses[1] - losses[0] > 0.1) == differs
+
+
+def test_what_stands_behind_a_canvas_changes_nothing_in_its_loss(trained):
+    """A row's loss is that of the row alone, without the padding that a longer neighbour makes."""
+    student = begun(DiffusionSpec("", ("copy",), start=str(trained[0]), shortest=16, length=40))
+    token_BT = torch.randint(0, 20, (1, 24), generator=torch.Generator().manual_seed(1))
+    canvas_BT, losses = torch.arange(24)[None] < 18, []
+    for behind in (3, 7):
+        row_BT = token_BT.masked_fill(~canvas_BT, behind)
+        losses.append(float(certain_loss(student.network, row_BT, canvas_BT, canvas_BT & (torch.arange(24) >= 9), student.mask,
+                                         torch.Generator().manual_seed(2), 2.0)))
+    assert losses[0] == losses[1]
+
+
+def test_nothing_is_learned_from_questions_that_are_held_out():
+    assert len(learnable("pick", 0, 20)) == 20
+    assert not any(held_out(t.question) for t in learnable("pick", 0, 20))
+    assert any(held_out(make("pick", 0, i).question) for i in range(20))
 
 
 def test_a_model_learns_to_be_surer(tmp_path, trained):

@@ -9,7 +9,7 @@ import torch
 from polydec import Engine, load
 from polydec.models import artefacts
 from polydec.models.learned import joint
-from polydec.train.joint import JointSpec, Written, train_joint
+from polydec.train.joint import JointSpec, Written, begins, train_joint
 
 MODEL = "zoo:diffusion"
 
@@ -74,9 +74,17 @@ def test_a_layer_that_changes_nothing_leaves_the_laws_of_the_pass(trained):
 
 
 def test_a_canvas_as_it_was():
-    some = Written(torch.tensor([[5, 6, 7, 8]]), torch.tensor([[-1, 2, 0, 1]]))
+    some = Written(torch.tensor([[5, 6, 7, 8]]), torch.tensor([[-1, 2, 0, 1]]), torch.zeros(1, 3))
     assert [some.canvas(torch.tensor([k]), 9).tolist()[0] for k in range(4)] == [
         [5, 9, 9, 9], [5, 9, 7, 9], [5, 9, 7, 8], [5, 6, 7, 8]]
+
+
+def test_what_is_learned_from_begins_where_a_token_was_not_known():
+    """In proportion to entropy, and never where too few tokens follow."""
+    some = Written(torch.zeros(2000, 5, dtype=torch.long), torch.tensor([[-1, 0, 1, 2, 3]]).expand(2000, -1),
+                   torch.tensor([[0.0, 1.0, 3.0, 9.0]]).expand(2000, -1))
+    share_S = begins(some, 1, torch.Generator().manual_seed(0)).bincount(minlength=4) / 2000
+    assert share_S[0] < 0.01 and abs(share_S[1] - 0.25) < 0.05 and abs(share_S[2] - 0.75) < 0.05 and share_S[3] == 0
 
 
 def test_refusals(trained, tmp_path, monkeypatch, capfd):

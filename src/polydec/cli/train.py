@@ -107,14 +107,16 @@ def diffusion(out: Resumed,
 def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
             target: Annotated[str, typer.Option(help="a masked-diffusion model: a name like --model's")] = "zoo:diffusion",
             tasks: Tasks = SHORT,
-            each: Annotated[int, typer.Option(help="answers of each task")] = 60,
-            max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
-            block: Annotated[int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")] = 14,
-            steps: Steps = 2000,
+            each: Annotated[int, typer.Option(help="answers of each task")] = 250,
+            max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 13,
+            block: Annotated[int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")] = 13,
+            hidden: Annotated[int, typer.Option(help="units of its hidden layer (0: as many as positions)")] = 64,
+            steps: Steps = 6000,
             seed: Seed = 0) -> None:
     """Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object."""
     from polydec.train.filter import FilterSpec, train_filter
-    print(json.dumps(train_filter(FilterSpec(str(out), target, _names(tasks), each, max_tokens, block, steps, seed=seed))))
+    print(json.dumps(train_filter(FilterSpec(str(out), target, _names(tasks), each, max_tokens, block, hidden, steps,
+                                             seed=seed))))
 
 
 @app.command()
@@ -122,11 +124,11 @@ def dparallel(out: Resumed,
               target: Annotated[str, typer.Option(help="a masked-diffusion model of ours, which is begun with")]
               = "zoo:diffusion",
               tasks: Tasks = SHORT,
-              each: Annotated[int, typer.Option(help="answers of each task")] = 200,
-              max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 14,
+              each: Annotated[int, typer.Option(help="answers of each task")] = 1000,
+              max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 13,
               beta: Annotated[float, typer.Option(help="weight of the entropy (0: its own answers only)")] = 2.0,
               rows: Annotated[int, typer.Option(help="answers a step")] = 32,
-              steps: Steps = 300,
+              steps: Steps = 2000,
               rate: Rate = 5e-4,
               seed: Seed = 0) -> None:
     """Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object."""
@@ -360,6 +362,22 @@ def prm(out: Kept,
     """Train a process reward model for a reasoner on its own solutions; prints what was measured as one JSON object."""
     from polydec.train.prm import PrmSpec, train_prm
     print(json.dumps(train_prm(PrmSpec(str(out), target, _names(kinds), each, temperature, steps=steps, seed=seed))))
+
+
+@app.command()
+def router(out: Kept,
+           draft_: Annotated[str, typer.Option("--draft", help="the small reasoner: a name like --draft's")],
+           target: Annotated[str, typer.Option(help="the reasoner: a name like --model's")] = "zoo:reasoner",
+           reward: Annotated[str, typer.Option(help="a process reward model of the target's")] = "zoo:reasoner-prm",
+           kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+           each: Annotated[int, typer.Option(help="problems of each kind that both solve together")] = 400,
+           temperature: Annotated[float, typer.Option(help="at which they solve them")] = 0.6,
+           steps: Steps = 600,
+           seed: Seed = 0) -> None:
+    """Train the router of arbitrage on a draft model's own states; prints what was measured as one JSON object."""
+    from polydec.train.router import RouterSpec, train_router
+    print(json.dumps(train_router(RouterSpec(str(out), draft_, target, reward, _names(kinds), each, temperature, steps=steps,
+                                             seed=seed))))
 
 
 @app.command()

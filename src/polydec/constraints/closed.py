@@ -1,7 +1,8 @@
-"""Objects that hold the properties that a schema names, and no others where it does not speak of others.
+"""Objects that hold the properties that a schema names, and no others where it does not speak of others; integers of 16 digits.
 
 A schema that only names properties allows any others beside them, by the standard. Hardly anybody means that, and a small model
-makes up properties without end. So they are left out, unless `additionalProperties` says that there may be some.
+makes up properties without end. So they are left out, unless `additionalProperties` says that there may be some. Digits
+it repeats without end as well, so an integer without bounds is one that every JSON reader tells from its neighbours.
 """
 from __future__ import annotations
 
@@ -22,8 +23,13 @@ SPEAKS_OF_OTHERS = frozenset({
 """Keys beside `properties` by which there may be properties with other names."""
 
 
+LARGEST = 2 ** 53 - 1
+"""The largest integer below which a double holds all (RFC 8259, section 6)."""
+
+
 def closed(schema: Mapping[str, Any], follow: Callable[[str], Schema | None]) -> Mapping[str, Any]:
-    """A schema that allows nothing that `schema` does not, and none of the properties that nobody speaks of.
+    """A schema that allows nothing that `schema` does not, none of the properties that nobody speaks of, and no integer beyond
+    LARGEST where nothing is said of its size.
 
     follow: what a reference points to, None where that is not plain: then the schema is left as it is.
     """
@@ -55,11 +61,25 @@ class _Closed:
                 out[key] = [self.one(x) for x in value] if key == "prefixItems" or "properties" not in schema else value
             elif key in EACH and isinstance(value, Mapping):
                 out[key] = {name: self.one(x) for name, x in value.items()}
+        kinds = schema.get("type")
+        if "integer" in (some := kinds if isinstance(kinds, list) else [kinds]) and "number" not in some:
+            out |= _bounds(schema)
         known, needed = schema.get("properties"), schema.get("required", [])
         if isinstance(known, Mapping) and known and not SPEAKS_OF_OTHERS & set(schema) and isinstance(needed, list) and all(
                 name in known for name in needed):
             out["additionalProperties"] = False
         return out
+
+
+def _bounds(schema: Mapping[str, Any]) -> dict[str, int]:
+    """Of integers, on the sides where a schema says none."""
+    low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum", schema.get("exclusiveMaximum"))
+    out = dict[str, int]()
+    if low is None and (high is None or (isinstance(high, (int, float)) and high > -LARGEST)):
+        out["minimum"] = -LARGEST
+    if high is None and (low is None or (isinstance(low, (int, float)) and low < LARGEST)):
+        out["maximum"] = LARGEST
+    return out
 
 
 def _others(schema: Schema) -> Iterator[Schema]:

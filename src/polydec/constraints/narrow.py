@@ -4,6 +4,7 @@ What comes out allows the same values, or fewer, and never others: an answer tha
 that the grammar library lacks need not be refused where some of its values can be described without it. """
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "idn-emai
                      "uuid", "uri", "uri-reference", "iri", "iri-reference", "uri-template", "json-pointer",
                      "relative-json-pointer", "regex"})
 """Of strings, those of the standard. Another one says nothing, by the standard."""
+NARROWER = {"uri-reference": "uri", "uri-template": "uri", "iri": "uri", "iri-reference": "uri", "idn-email": "email",
+            "idn-hostname": "hostname"}
+"""Formats that the grammar library lacks, each with one whose strings are all of it."""
 DEEPEST = 40
 """References that are followed inside one another."""
 
@@ -38,8 +42,11 @@ class _Narrow:
             return held
         out, more = dict[str, Any](), list[Schema]()
         for key, value in schema.items():
-            if key == "format" and value not in FORMATS:
+            if key == "format":
+                out |= {key: NARROWER.get(value, value)} if value in FORMATS else {}
                 continue
+            if key == "pattern" and isinstance(value, str):
+                value = re.sub(r"\\(.)", lambda m: m[1] if m[1] in "<>" else m[0], value, flags=re.DOTALL)
             if key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, Mapping):
                 out[key] = {name: self.one(x, depth + 1) for name, x in value.items()}
             elif key in ("anyOf", "allOf", "prefixItems") and isinstance(value, list):
@@ -57,6 +64,16 @@ class _Narrow:
             elif key not in ("then", "else", "uniqueItems", "contains"):
                 out[key] = value
         self._arrays(schema, out, depth)
+        names = schema.get("propertyNames")
+        if isinstance(names, Mapping) and "pattern" in names and set(names) <= {"pattern", "type", *SAYS_NOTHING} and not (
+                {"properties", "patternProperties"} & set(schema)):
+            del out["propertyNames"]              # the names that fit are the only ones
+            out["patternProperties"] = {names["pattern"]: out.get("additionalProperties", True)}
+            out["additionalProperties"] = False
+        known, most = out.get("properties", {}), out.get("maxProperties")
+        if out.get("additionalProperties") is False and "patternProperties" not in out and isinstance(known, Mapping) \
+                and isinstance(most, int) and len(known) <= most:
+            del out["maxProperties"]              # there cannot be more
         return {**out, "allOf": [*out.get("allOf", ()), *more]} if more else out
 
     def _chosen(self, schema: Mapping[str, Any]) -> Schema | None:
@@ -108,6 +125,9 @@ class _Narrow:
                 used = {_type(x) for x in (_list(value) if key == "enum" else [value])}
                 left = [x for x in TYPES if x not in used]
                 ways.append({"type": left} if left else False)
+                if "string" in used:              # a string that is longer than all of them
+                    longest = max(len(x) for x in (_list(value) if key == "enum" else [value]) if isinstance(x, str))
+                    ways.append({"type": "string", "minLength": longest + 1})
             elif key == "properties" and isinstance(value, Mapping):
                 ways += [{"type": "object", "properties": {name: self.without(x, depth + 1)}, "required": [name]}
                          for name, x in value.items()]

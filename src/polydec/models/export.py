@@ -17,6 +17,7 @@ WHY: Mapping[str, str] = MappingProxyType({
     "clover": "neither has Clover", "chimera": "neither has Chimera", "falcon": "neither has Falcon",
     "probes": "neither has soft probes",
     "ngrams": "neither reads an n-gram table (their n-gram drafts come from the prompt)",
+    "router": "neither routes steps between two models",
     "stop-head": "neither has a stop head", "judge": "neither has a judge", "prm": "neither reads a reward of steps",
     "filter": "neither decodes masked-diffusion models with a learned filter",
     "joint": "neither decodes masked-diffusion models with a layer of joint draws",

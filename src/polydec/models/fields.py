@@ -194,8 +194,9 @@ class StopHeadFields(Strict):
 
 
 class FilterFields(Strict):
-    """config.json of a filter of confidences."""
+    """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block."""
     block: Annotated[int, Field(ge=1, le=4096)]
+    hidden: Annotated[int, Field(ge=0, le=1 << 16)] = 0
 
 
 class StepRewardFields(Strict):

@@ -9,7 +9,7 @@ from polydec.families.diffusion.denoising import Denoising
 from polydec.families.diffusion.endings import Predicted, Whole
 from polydec.kit import Kit, Trained
 from polydec.models.learned.filter import Filter
-from polydec.options import Within
+from polydec.options import AtLeast, Within
 from polydec.refreshes import kept
 from polydec.unmaskers.filtered import Filtered
 
@@ -30,7 +30,8 @@ def build(
     threshold: Annotated[float, Within(0, 1), "of the filter: how likely right a token must be to be written at once"] = 0.96,
     ending: Annotated[bool, "cut the canvas where an end is written or surely predicted"] = True,
     sure: Annotated[float, Within(0, 1), "probability from which a predicted end cuts (0: any does, as released)"] = 0.9,
+    spare: Annotated[int, AtLeast(0), "gaps behind that end that stay on the canvas"] = 0,
     cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
 ) -> Denoising:
     return Denoising(kit.denoiser, Filtered(kit.need(Filter), threshold), kept(kit.denoiser.block, cache),
-                     kit.need(Filter).size, kit.shapers, not cache, Predicted(sure) if ending else Whole())
+                     kit.need(Filter).size, kit.shapers, not cache, Predicted(sure, spare) if ending else Whole())

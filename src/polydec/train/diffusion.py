@@ -173,7 +173,7 @@ def save(out: Path, student: Student, kind: dict[str, Any], dtype: torch.dtype =
 def _loss(spec: DiffusionSpec, student: Student, step: int, token_BT: Tensor, answer_BT: Tensor,
           rng: torch.Generator) -> Tensor:
     if spec.causal:
-        return next_token_loss(student.network, token_BT, answer_BT)
+        return next_token_loss(student.network, token_BT, answer_BT, mark_id(student.tokenizer, END))
     if spec.block:
         return block_loss(student.network, token_BT, answer_BT, student.mask, rng, spec.block, shifted=spec.shifted)
     see_TT = None
@@ -258,9 +258,8 @@ def block_sight(length: int, block: int) -> Tensor:
     return torch.cat([torch.cat([same, before], 1), torch.cat([torch.zeros_like(same), same | before], 1)])
 
 
-def next_token_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor) -> Tensor:
-    """Cross-entropy in nats a token of an answer, EOS behind the first one left out."""
-    end = token_BT[:, -1:]
+def next_token_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, end: int) -> Tensor:
+    """Cross-entropy in nats a token of an answer, an `end` behind the first one left out."""
     last_BT = answer_BT & ((token_BT == end) & answer_BT).cumsum(1).le(1)
     loss_BT = F.cross_entropy(network(token_BT[:, :-1]).float().transpose(1, 2), token_BT[:, 1:], reduction="none")
     return (loss_BT * last_BT[:, 1:]).sum() / last_BT[:, 1:].sum()

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.core.scheduler import run
 from polydec.loaded import load
 from polydec.options import at_least_one
 from polydec.train.diffusion import DiffusionSpec, begun, save
-from polydec.train.filter import FilterSpec, answer
-from polydec.train.loop import Schedule, fit
+from polydec.train.filter import FilterSpec, answers, asked
+from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
 from polydec.train.network import Llama
 from polydec.train.progress import shown
-from polydec.train.tasks import SHIPPED, make
+from polydec.train.tasks import SHIPPED
 
 COOL = 0.5
 """The temperature of the laws whose entropy is pressed down."""
@@ -35,11 +34,11 @@ class DParallelSpec:
     out: str
     target: str = "zoo:diffusion"
     tasks: tuple[str, ...] = SHIPPED
-    each: int = 200
-    max_tokens: int = 14
+    each: int = 1000
+    max_tokens: int = 13
     beta: float = 2.0
     rows: int = 32
-    steps: int = 300
+    steps: int = 2000
     rate: float = 5e-4
     seed: int = 0
 
@@ -52,25 +51,25 @@ class DParallelSpec:
 def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
     """Certainty-forcing distillation; what was measured.
 
-    Source: Chen et al., dParallel (2025). There LoRA is trained and half of one block masked; here all weights, and half of the
-    answer."""
+    Source: Chen et al., dParallel (2025). There LoRA is trained and half of one block masked; here all weights, and any share
+    of the answer."""
     began, lm = time.perf_counter(), load(spec.target, draft=None)
-    asking = FilterSpec("", spec.target, spec.tasks, spec.each, spec.max_tokens, spec.max_tokens)
-    own = list[tuple[int, list[int]]]()
-    for i in range(spec.each * len(spec.tasks)):
-        prompt = lm.ids(make(spec.tasks[i % len(spec.tasks)], spec.seed, i).question)
-        canvas = run([answer(lm.checkpoint.lm, prompt, asking)])[0]
-        own.append((len(prompt), [x or 0 for x in canvas]))
+    asking = FilterSpec("", spec.target, spec.tasks, spec.each, spec.max_tokens, spec.max_tokens, seed=spec.seed)
+    prompts = asked(lm, asking)
+    own = [(len(p), [x or 0 for x in canvas])
+           for p, canvas in zip(prompts, answers(lm.checkpoint.lm, prompts, asking), strict=True)]
     student = begun(DiffusionSpec("", spec.tasks, start=spec.target, shortest=16, length=lm.network.context))
-    end = next(iter(lm.checkpoint.lm.vocab.eos))
+    end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), bf16_is_faster()
 
     def loss(step: int) -> tuple[Tensor, int]:
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
         some = [own[int(i)] for i in torch.randint(len(own), (spec.rows,), generator=rng)]
         size = max(len(row) for _, row in some)
         token_BT = torch.tensor([row + [end] * (size - len(row)) for _, row in some])
-        answer_BT = torch.tensor([[i >= n for i in range(size)] for n, _ in some])
-        return certain_loss(student.network, token_BT, answer_BT, student.mask, rng, spec.beta), token_BT.numel()
+        canvas_BT = torch.tensor([[i < len(row) for i in range(size)] for _, row in some])
+        answer_BT = torch.tensor([[i >= n for i in range(size)] for n, _ in some]) & canvas_BT
+        with precision(bf16):
+            return certain_loss(student.network, token_BT, canvas_BT, answer_BT, student.mask, rng, spec.beta), token_BT.numel()
 
     identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks)}
     out = Path(spec.out)
@@ -82,13 +81,20 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
     return {"answers": len(own), "steps": spec.steps, "loss": curve[-1][1], "seconds": round(time.perf_counter() - began, 1)}
 
 
-def certain_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, mask: int, rng: torch.Generator, beta: float) -> Tensor:
-    """Half of each answer masked, and in a second copy the other half: the cross-entropy to the model's own tokens, and `beta`
-    times the entropy (of laws at temperature COOL) where the likeliest token is that one. A wrong token is never made surer."""
-    first_BT = (torch.rand(token_BT.shape, generator=rng) < 0.5) & answer_BT
+def certain_loss(network: Llama, token_BT: Tensor, canvas_BT: Tensor, answer_BT: Tensor, mask: int, rng: torch.Generator,
+                 beta: float) -> Tensor:
+    """A share of each answer masked, and in a second copy the rest: the cross-entropy to the model's own tokens, and `beta`
+    times the entropy (of laws at temperature COOL) where the likeliest token is that one. A wrong token is never made surer.
+
+    Shares are uniform in 0 to 1, spread evenly over the batch: decoding begins with an empty canvas, which half of an answer
+    never shows. canvas_BT: positions of a row; nothing sees the others, so a row is as in decoding."""
+    B, T = token_BT.shape
+    share_B1 = ((torch.rand((), generator=rng) + torch.randperm(B, generator=rng)) / B)[:, None]
+    first_BT = (torch.rand(B, T, generator=rng) < share_B1) & answer_BT
+    see_B1TT = canvas_BT[:, None, None].expand(-1, 1, T, -1)
     total = torch.zeros(())
     for hidden_BT in (first_BT, answer_BT & ~first_BT):
-        logits = network(token_BT.masked_fill(hidden_BT, mask)).float()
+        logits = network(token_BT.masked_fill(hidden_BT, mask), None, see_B1TT).float()
         logits = logits.index_fill(-1, torch.tensor([mask]), -1e9)[hidden_BT]
         label = token_BT[hidden_BT]
         if not len(label):

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,12 +14,14 @@ from polydec.core.scheduler import run
 from polydec.families.diffusion.protocols import Denoiser
 from polydec.families.diffusion.types import Canvas
 from polydec.kit import family_of
-from polydec.loaded import load
+from polydec.loaded import LM, load
 from polydec.models.learned import filter as filters
 from polydec.options import at_least_one
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
-from polydec.train.tasks import SHIPPED, TASKS, make
+from polydec.train.tasks import SHIPPED, TASKS, learnable, make
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -27,15 +29,17 @@ class FilterSpec:
     """What `train_filter` makes.
 
     out: the directory to write; target: a masked-diffusion model; tasks: names of TASKS that it answers; each: answers of each
-    task; max_tokens: of a canvas; block: positions of a block, which the filter is for; steps: optimiser steps; seed.
+    task; max_tokens: of a canvas; block: positions of a block, which the filter is for; hidden: units of the filter's hidden
+    layer (0: as many as positions, as published); steps: optimiser steps; seed.
     """
     out: str
     target: str = "zoo:diffusion"
     tasks: tuple[str, ...] = SHIPPED
-    each: int = 60
-    max_tokens: int = 14
-    block: int = 14
-    steps: int = 2000
+    each: int = 250
+    max_tokens: int = 13
+    block: int = 13
+    hidden: int = 64
+    steps: int = 6000
     rate: float = 3e-3
     seed: int = 0
 
@@ -43,6 +47,8 @@ class FilterSpec:
         at_least_one(self, "each", "max_tokens", "block", "steps")
         if not self.tasks:
             raise ValueError(f"tasks is empty: name some of {', '.join(TASKS)}")
+        if self.hidden < 0:
+            raise ValueError(f"hidden is {self.hidden}: it must be at least 0")
         for name in self.tasks:
             make(name, 0, 0)
 
@@ -54,14 +60,12 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
     began, lm = time.perf_counter(), load(spec.target, draft=None)
     if family_of(lm.checkpoint.lm) != "diffusion":
         raise ValueError(f"target is {spec.target!r}: it must be a masked-diffusion model, such as zoo:diffusion")
-    pairs = list[tuple[Tensor, Tensor]]()
-    for i in range(spec.each * len(spec.tasks)):
-        task = make(spec.tasks[i % len(spec.tasks)], spec.seed, i)
-        prompt = lm.ids(task.question)
-        pairs.append(run([_pairs(lm.checkpoint.lm, prompt, spec)])[0])
+    prompts = asked(lm, spec)
+    finals = answers(lm.checkpoint.lm, prompts, spec)
+    pairs = together([_pairs(lm.checkpoint.lm, p, final, spec) for p, final in zip(prompts, finals, strict=True)])
     aside = [p for i, p in enumerate(pairs) if i % 10 == 9]
     sure_NB, right_NB = (torch.cat(t) for t in zip(*(p for i, p in enumerate(pairs) if i % 10 != 9)))
-    net = _Net(spec.block, spec.seed)
+    net = _Net(spec.block, spec.hidden or spec.block, spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
         return binary_cross_entropy_with_logits(net.filter().logits(sure_NB), right_NB), len(sure_NB)
@@ -78,17 +82,33 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
 
 class _Net(torch.nn.Module):
     """A filter's numbers, to train."""
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, hidden: int, seed: int) -> None:
         super().__init__()
-        self.p = torch.nn.ParameterList(t for layer in filters.fresh(size, seed).layers for t in layer)
+        self.p = torch.nn.ParameterList(t for layer in filters.fresh(size, hidden, seed).layers for t in layer)
 
     def filter(self) -> filters.Filter:
         return filters.Filter(((self.p[0], self.p[1]), (self.p[2], self.p[3])))
 
 
-async def _pairs(model: Denoiser, prompt: Sequence[int], spec: FilterSpec) -> tuple[Tensor, Tensor]:
-    """Of one prompt the confidences and which tokens were right, [passes, block] each: blocks one after the other."""
-    final = await answer(model, prompt, spec)
+def asked(lm: LM, spec: FilterSpec) -> list[tuple[int, ...]]:
+    """Prompts of the tasks, in turn; none of a question that is held out."""
+    some = [learnable(name, spec.seed, spec.each) for name in spec.tasks]
+    return [lm.ids(task.question) for turn in zip(*some, strict=True) for task in turn]
+
+
+def answers(model: Denoiser, prompts: Sequence[Sequence[int]], spec: FilterSpec) -> list[Canvas]:
+    """The canvases that `answer` fills, many at a time."""
+    return together([answer(model, prompt, spec) for prompt in prompts])
+
+
+def together(some: Sequence[Coroutine[Any, Any, R]], most: int = 64) -> list[R]:
+    """What these come to; `most` of them share passes."""
+    return [x for i in range(0, len(some), most) for x in run(some[i:i + most])]
+
+
+async def _pairs(model: Denoiser, prompt: Sequence[int], final: Canvas, spec: FilterSpec) -> tuple[Tensor, Tensor]:
+    """Of one prompt and its answer the confidences and which tokens were right, [passes, block] each: blocks one after the
+    other."""
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
     board, sure, right = model.open(len(canvas), len(prompt)), list[Tensor](), list[Tensor]()
     for start in range(len(prompt), len(canvas), spec.block):

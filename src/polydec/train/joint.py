@@ -19,6 +19,9 @@ from polydec.train.progress import shown
 from polydec.train.reasoner import states
 from polydec.train.tasks import SHIPPED
 
+KNOWN = 1e-4
+"""Nats that are added to the entropy of every step: so often a token that was known is learned from."""
+
 
 @dataclass(frozen=True)
 class JointSpec:
@@ -46,9 +49,11 @@ class JointSpec:
 
 @dataclass(frozen=True)
 class Written:
-    """Answers, and when each of their tokens was written: token_BT; at_BT, from 0, -1 where a token is given."""
+    """Answers, and when each of their tokens was written: token_BT; at_BT, from 0, -1 where a token is given; nats_BS: of each
+    step the entropy of the law that its token was drawn from, 0 behind an answer's last step."""
     token_BT: Tensor
     at_BT: Tensor
+    nats_BS: Tensor
 
     def canvas(self, step_B: Tensor, mask: int) -> Tensor:
         """The canvases as they were before these steps."""
@@ -110,14 +115,15 @@ class _Net(nn.Module):
 def written(student: Student, token_BT: Tensor, answer_BT: Tensor, rng: torch.Generator) -> Written:
     """The model's own answers, drawn one token a pass at the gap of lowest entropy."""
     token_BT, at_BT = token_BT.masked_fill(answer_BT, student.mask), torch.where(answer_BT, -2, -1)
-    for step in range(int(answer_BT.sum(1).max())):
+    nats_BS = torch.zeros(len(token_BT), int(answer_BT.sum(1).max()))
+    for step in range(nats_BS.shape[1]):
         p_BTV = laws(student, states(student.network.model, token_BT)).exp()
         nats_BT = torch.special.entr(p_BTV).sum(-1).masked_fill(at_BT != -2, float("inf"))
         open_B = (at_BT == -2).any(1).nonzero()[:, 0]
         best_B = nats_BT[open_B].argmin(1)
         token_BT[open_B, best_B] = torch.multinomial(p_BTV[open_B, best_B], 1, generator=rng)[:, 0]
-        at_BT[open_B, best_B] = step
-    return Written(token_BT, at_BT)
+        at_BT[open_B, best_B], nats_BS[open_B, step] = step, nats_BT[open_B, best_B]
+    return Written(token_BT, at_BT, nats_BS)
 
 
 def laws(student: Student, state_BTH: Tensor) -> Tensor:
@@ -126,13 +132,20 @@ def laws(student: Student, state_BTH: Tensor) -> Tensor:
     return logits.index_fill(-1, torch.tensor([student.mask]), float("-inf")).log_softmax(-1)
 
 
+def begins(some: Written, far: int, g: torch.Generator) -> Tensor:
+    """Of each answer a step that `far` more follow at least, drawn in proportion to the entropy of its token: one that was
+    known, as most ends are, tells the other gaps nothing, and nothing is learned from it."""
+    count_B1 = some.at_BT.max(1, keepdim=True).values + 1
+    late_BS = torch.arange(some.nats_BS.shape[1]) >= count_B1 - far
+    return torch.multinomial((some.nats_BS + KNOWN).masked_fill(late_BS, 0.0), 1, generator=g)[:, 0]
+
+
 def divergences(student: Student, layer: Joint, some: Written, far: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
     """Nats a gap, over canvases at random: of the model's own laws once `far` more tokens stand, from those that the layer
     gives step by step, and from those of the pass before them."""
-    count_B = some.at_BT.max(1).values + 1
-    keep = count_B > far
-    some, count_B = Written(some.token_BT[keep], some.at_BT[keep]), count_B[keep]
-    first_B = (torch.rand(len(count_B), generator=g) * (count_B - far)).long()
+    keep = some.at_BT.max(1).values + 1 > far
+    some = Written(some.token_BT[keep], some.at_BT[keep], some.nats_BS[keep])
+    first_B = begins(some, far, g)
     model = student.network.model
     with torch.no_grad():
         state_BTH = before = states(model, some.canvas(first_B, student.mask))

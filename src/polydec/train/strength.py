@@ -81,21 +81,25 @@ def _ids(lm: LM, at: int, prompt: str, answer: str, raw: bool) -> tuple[tuple[in
     if not answer.strip():
         raise ValueError(f"pairs[{at}] has no answer: give a text of at least one character")
     said = lm.checkpoint.text.encode(answer, special=False)
-    return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), (*said, min(lm.checkpoint.lm.vocab.eos))
+    return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), said
 
 
 def _every(laws: Sequence[Target], texts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Iterator[Rows]:
+    ends = sorted(laws[0].vocab.eos)
     for prompt, answer in texts:
-        yield from run([_rows(laws, prompt, answer)])[0]
+        yield from run([_rows(laws, prompt, answer, ends)])[0]
 
 
-async def _rows(laws: Sequence[Target], prompt: tuple[int, ...], answer: tuple[int, ...]) -> list[Rows]:
-    """At each token of an answer the rows of both laws before it, and the token."""
+async def _rows(laws: Sequence[Target], prompt: tuple[int, ...], answer: tuple[int, ...], ends: Sequence[int]) -> list[Rows]:
+    """At each token of an answer the rows of both laws before it, and the token; then of its end: of several EOS ids the one
+    that the tuned model was taught, so that which it finds likeliest."""
     sessions = [law.open(prompt) for law in laws]
     try:
         draft = Draft.chain(prompt[-1], answer)
         tuned, before = await gather(*(s.score(draft, Want()) for s in sessions))
-        return [(tuned.row(i), before.row(i), token) for i, token in enumerate(answer)]
+        end_V = tuned.row(len(answer))
+        tokens = (*answer, max(ends, key=lambda x: float(end_V[x])))
+        return [(tuned.row(i), before.row(i), token) for i, token in enumerate(tokens)]
     finally:
         for session in sessions:
             session.close()

@@ -4,7 +4,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count as numbers
+from itertools import islice, pairwise
+
+from polydec.train.data import held_out
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lea", "Mia", "Noel", "Olga", "Pia")
 DIGITS = "0123456789"
@@ -149,6 +152,12 @@ def make(name: str, seed: int, number: int, held: bool = False) -> Task:
     if name not in TASKS:
         raise ValueError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
     return TASKS[name](random.Random(f"{name} {seed} {number} {held}"))
+
+
+def learnable(name: str, seed: int, count: int) -> list[Task]:
+    """The first `count` tasks of this name whose questions are not held out (`data.held_out`): what is trained for a model, and
+    tuned, is measured on others."""
+    return list(islice((t for t in (make(name, seed, i) for i in numbers()) if not held_out(t.question)), count))
 
 
 def right(name: str, question: str, answer: str) -> bool:

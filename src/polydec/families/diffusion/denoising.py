@@ -77,7 +77,7 @@ class Denoising:
 
     def after(self, spot: Spot, edit: Edit, state: Any, last: int | None = None) -> Spot:
         """After a pass whose edit this is; last: where the answer ends, None where that is not known."""
-        canvas = filled(spot.canvas, edit)[:None if last is None else last + 1]
+        canvas = filled(spot.canvas, edit)[:None if last is None else last + 1 + self.ending.spare]
         return self._at(canvas, state, spot, spot.passes + 1, spot.begin, spot.ends)
 
     def _at(self, canvas: Canvas, state: Any, before: Spot | None, passes: int, begin: int, ends: frozenset[int]) -> Spot:

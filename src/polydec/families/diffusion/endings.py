@@ -17,6 +17,10 @@ class Whole:
     """
     everywhere: ClassVar[bool] = False
 
+    @property
+    def spare(self) -> int:
+        return 0
+
     def find(self, look: Look, edit: Edit) -> int | None:
         return None
 
@@ -26,13 +30,15 @@ class Predicted:
     """At the first end that this pass writes; else at the surest gap whose likeliest token is an end, where its probability
     reaches `least`, or every known gap behind it says the same. What lies behind is cut off and costs nothing any more.
 
-    least: 0: a mere prediction will do, as in the released code.
+    least: 0: a mere prediction will do, as in the released code. spare: gaps behind it that stay, for models that never saw a
+    canvas end where its text does; 0 as published.
 
     Exact: no: the canvas is another one from then on.
     Reduces to: an end that was written cuts the canvas and nothing else does, where no gap ever predicts one.
     Source: Bao et al., Learning to parallel (2025), end-of-text prediction; there `least` is 0.
     """
     least: float = 0.9
+    spare: int = 0
     everywhere: ClassVar[bool] = True
 
     def find(self, look: Look, edit: Edit) -> int | None:
@@ -41,12 +47,13 @@ class Predicted:
             return min(written)
         if not look.ends:
             return None
+        stands = next((i for i in range(look.block.start, len(look.canvas)) if look.canvas[i] in look.ends), len(look.canvas))
         filled = {p for p, _ in edit.write}
         likeliest = [int(x) for x in look.logp_RV.argmax(-1)]
-        ends = [i for i, x in enumerate(likeliest) if x in look.ends and look.rows[i] not in filled]
+        ends = [i for i, x in enumerate(likeliest) if x in look.ends and look.rows[i] not in filled and look.rows[i] < stands]
         if not ends:
             return None
         sure_R = look.confidence(likeliest)
         best = max(ends, key=lambda i: (float(sure_R[i]), -i))
-        agreed = look.complete and all(x in look.ends for x in likeliest[best:])
+        agreed = look.complete and all(x in look.ends for r, x in zip(look.rows[best:], likeliest[best:]) if r < stands)
         return look.rows[best] if agreed or float(sure_R[best]) >= self.least else None

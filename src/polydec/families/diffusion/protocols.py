@@ -92,9 +92,11 @@ class Refresh(Protocol):
 
 
 class Ending(Protocol):
-    """Where an answer ends before its end is written."""
+    """Where an answer ends before its end is written. spare: gaps behind the end that stay on the canvas."""
     everywhere: ClassVar[bool]
+    @property
+    def spare(self) -> int: ...
     def find(self, look: Look, edit: Edit) -> int | None:
         """The position of the answer's last token, which becomes an end (EOS, a stop id) if it is none; what lies behind it is
-        cut off the canvas and never fed again. None: not known. look: before the edit."""
+        cut off the canvas, but for `spare` gaps, and never fed again. None: not known. look: before the edit."""
         ...

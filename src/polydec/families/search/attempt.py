@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from polydec.core.effects import Coro, gather
+from polydec.core.protocols import Scores
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import Text, Transcript, logprobs
@@ -75,11 +76,20 @@ class Attempt:
             pass
 
     async def say(self, tokens: Sequence[int]) -> None:
-        """Go on with tokens that somebody else wrote, at least one, up to where the text ends."""
+        """Go on with tokens that somebody else wrote, at least one, up to where the text ends; a step begins behind them."""
         r = await self._walk.given(tokens)
         new = len(r.draft) - self._fed
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
         self.take(r)
+        self._step = len(self.text.tokens)
+
+    async def ask(self, tokens: Sequence[int]) -> Scores:
+        """The law behind some tokens, at least one, that are no part of the text: its row is that of node len(tokens)."""
+        r = await self._walk.given((*tokens, tokens[-1]))
+        new = len(r.draft) - self._fed
+        self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
+        self._fed = True
+        return r.scores
 
     async def judge(self, reward: Reward) -> float:
         """Ask a reward of what stands so far."""
@@ -101,11 +111,12 @@ class Attempt:
 
 
 async def for_each(method: Method, request: Request, into: Transcript,
-                   write: Callable[[Text, Attempt, list[Attempt]], Coro]) -> list[Result]:
+                   write: Callable[[Text, Attempt, list[Attempt]], Coro], base: Reads = Reads.NOTHING) -> list[Result]:
     """A search of its own for each choice. The prompt is fed once; write(answer, attempt, held) begins with an attempt that has
-    nothing behind it. What it forks it puts into `held`: that is closed in the end, however this ends."""
+    nothing behind it. What it forks it puts into `held`: that is closed in the end, however this ends. base: what the search
+    reads of the model's own rows, before shaping, where the request reads none."""
     answers = [into.open(choice) for choice in request.choices]
-    base = Reads.NOTHING if request.logprobs is None else Reads.ROW
+    base = base if request.logprobs is None else Reads.ROW
     walk = await Walk.open(method, request.prompt, base=base, whole=True)
     held = [Attempt(walk, into.hypothesis(), request.logprobs)]
     try:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from polydec.core.rng import Rng
 from polydec.families.search.types import Tried
 
 
@@ -13,6 +14,28 @@ class Reward(Protocol):
     """How promising a text is so far."""
     def chance(self, hidden_H: Tensor) -> float:
         """0 to 1, from the state behind its last token, as the model's last layer leaves it."""
+        ...
+
+
+class Case(Protocol):
+    """A step that a draft model wrote, as an arbiter may look at it. Every look costs what it says."""
+    async def drafted(self, reward: Reward) -> float:
+        """What is said of it, 0 to 1, by the draft model's state behind it: a pass of one row of that model."""
+        ...
+
+    async def read(self, reward: Reward) -> float:
+        """The same by the target's state: it reads the step in one pass."""
+        ...
+
+    async def written(self, reward: Reward) -> float:
+        """The same of a step that the target writes in its place."""
+        ...
+
+
+class Arbiter(Protocol):
+    """Who writes a step."""
+    async def prefers(self, case: Case, rng: Rng) -> bool:
+        """Whether the target's step should stand instead. rng: for this step alone."""
         ...
 
 

@@ -33,8 +33,13 @@ class Steps:
         return any(d in said for d in self.delimiters)
 
 
-def answer_of(said: str, mark: str) -> str:
-    """What a text answers: what stands behind the last `mark`, to the end of that line, or its last line where the mark is ""
-    or missing. Without spaces around it, a full stop at its end, and capitals."""
+def answer_said(said: str, mark: str) -> str:
+    """What a text answers, as it reads there: what stands behind the last `mark`, to the end of that line, or its last line
+    where the mark is "" or missing. Without spaces around it and a full stop at its end."""
     behind = said.rpartition(mark)[2] if mark and mark in said else said.strip().rpartition("\n")[2]
-    return behind.strip().partition("\n")[0].strip().rstrip(".").lower()
+    return behind.strip().partition("\n")[0].strip().rstrip(".")
+
+
+def answer_of(said: str, mark: str) -> str:
+    """What a text answers, without capitals: by this answers are compared."""
+    return answer_said(said, mark).lower()

@@ -20,8 +20,8 @@ KIND = artefact.Kind("filter", "filter", "filter.safetensors", "filter")
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """Two layers: weights [B, B] and biases [B] each, with a ReLU between them. It reads the confidences of a block's B
-    positions in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32."""
+    """Two layers: weights [H, B] and [B, H], biases [H] and [B], with a ReLU between them. It reads the confidences of a
+    block's B positions in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32."""
     called: ClassVar[str] = "a filter of confidences"
     kind: ClassVar[str] = "filter"
     made_by: ClassVar[str] = "polydec train filter"
@@ -34,7 +34,7 @@ class Filter:
     @property
     def size(self) -> int:
         """Positions of a block."""
-        return self.layers[0][1].shape[0]
+        return self.layers[1][1].shape[0]
 
     def logits(self, sure_NB: Tensor) -> Tensor:
         """[N, B], before the sigmoid."""
@@ -45,13 +45,13 @@ class Filter:
         return self.logits(sure_B[None])[0].sigmoid()
 
 
-def fresh(size: int, seed: int) -> Filter:
-    """A filter to train."""
+def fresh(size: int, hidden: int, seed: int) -> Filter:
+    """A filter to train, with so many hidden units."""
     g = torch.Generator().manual_seed(seed)
 
-    def draw() -> tuple[Tensor, Tensor]:
-        return torch.randn(size, size, generator=g) / size ** 0.5, torch.zeros(size)
-    return Filter((draw(), draw()))
+    def draw(into: int, out: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(out, into, generator=g) / into ** 0.5, torch.zeros(out)
+    return Filter((draw(size, hidden), draw(hidden, size)))
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Filter, ...]:
@@ -63,7 +63,7 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Filter, ...]:
 def save(path: str | Path, one: Filter, about: Mapping[str, Any]) -> None:
     """Write filter.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {f"{i}.{name}": t.float() for i, layer in enumerate(one.layers) for name, t in zip(("weight", "bias"), layer)}
-    artefact.save(path, KIND, tensors, {**about, "block": one.size})
+    artefact.save(path, KIND, tensors, {**about, "block": one.size, "hidden": one.layers[0][1].shape[0]})
 
 
 def load(path: str | Path) -> Filter:
@@ -71,9 +71,10 @@ def load(path: str | Path) -> Filter:
     path = edge.at_home(path)
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
-        size = edge.check(FilterFields, config, artefact.CONFIG).block
+        c = edge.check(FilterFields, config, artefact.CONFIG)
+        hidden = c.hidden or c.block
 
-        def layer(i: int) -> tuple[Tensor, Tensor]:
-            return (artefact.tensor(t, KIND, f"{i}.weight", (size, size)).float(),
-                    artefact.tensor(t, KIND, f"{i}.bias", (size,)).float())
-        return Filter((layer(0), layer(1)))
+        def layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
+            return (artefact.tensor(t, KIND, f"{i}.weight", (out, into)).float(),
+                    artefact.tensor(t, KIND, f"{i}.bias", (out,)).float())
+        return Filter((layer(0, c.block, hidden), layer(1, hidden, c.block)))

@@ -67,23 +67,24 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[StepReward, ..
     return StepReward(one.inner, (torch.randn(1, 8, generator=g), one.out[1]), vocab),
 
 
-def save(path: str | Path, reward: StepReward, about: Mapping[str, Any]) -> None:
-    """Write prm.safetensors and config.json into the directory `path`; about: what else the config says."""
+def save(path: str | Path, reward: StepReward, about: Mapping[str, Any], kind: artefact.Kind = KIND) -> None:
+    """Write prm.safetensors and config.json into the directory `path`; about: what else the config says; kind: what else has
+    this form."""
     names = ("inner.weight", "inner.bias", "out.weight", "out.bias")
     tensors = dict(zip(names, (*reward.inner, *reward.out), strict=True))
-    artefact.save(path, KIND, {k: v.float() for k, v in tensors.items()},
+    artefact.save(path, kind, {k: v.float() for k, v in tensors.items()},
                   {**about, "width": reward.width, "inner": len(reward.inner[1]), "vocab_size": reward.vocab.size,
                    "tokenizer": reward.vocab.tokenizer})
 
 
-def load(path: str | Path) -> StepReward:
+def load(path: str | Path, kind: artefact.Kind = KIND) -> StepReward:
     """The one in a directory that `save` wrote. Raises ValueError where there is none, or it is damaged."""
-    config, t = artefact.read(edge.at_home(path), KIND)
-    with artefact.damaged(path, KIND):
+    config, t = artefact.read(edge.at_home(path), kind)
+    with artefact.damaged(path, kind):
         c = edge.check(StepRewardFields, config, artefact.CONFIG)
 
         def pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-            return (artefact.tensor(t, KIND, f"{name}.weight", (rows, columns)).float(),
-                    artefact.tensor(t, KIND, f"{name}.bias", (rows,)).float())
+            return (artefact.tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
+                    artefact.tensor(t, kind, f"{name}.bias", (rows,)).float())
         return StepReward(pair("inner", c.inner, c.width), pair("out", 1, c.inner),
                           Vocab(c.vocab_size, frozenset(), c.tokenizer))

@@ -1,0 +1,101 @@
+"""Several answers are drawn, and what they agree in is the answer."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Vocab
+from polydec.families.ar.walk import Method
+from polydec.families.search.agreed import Agreed
+from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.search.rollouts import streams_of
+from polydec.families.search.types import answer_said
+
+
+@dataclass(frozen=True)
+class Drag:
+    """Draws `tries` texts side by side and answers with the most exact statement that enough of their answers support (see
+    Agreed), or with `unknown` where they agree in nothing.
+
+    The likeliest text that says just this speaks for it. Where none does, the statement alone is written, ended by an end of
+    the text; it is no draw, and its log-probabilities are read from the law. Where that cannot be written (the vocabulary
+    cannot spell it, a constraint forbids it, it is too long, nothing ends it), or no text answers anything, the likeliest text
+    of all is the answer. Texts that were cut at the limit count only where none came to an end.
+
+    tries: 1 to 256; mark: what stands before an answer, "" for the last line. The score of an answer is the share of texts
+    that support it.
+
+    Exact: approximate: each text is drawn from the law, what they agree in is not.
+    Reduces to: the method itself at one try, draw for draw.
+    Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
+    multi-granularity answers" (2024).
+    """
+    method: Method
+    agreed: Agreed = field(default_factory=Agreed)
+    tries: int = 5
+    mark: str = ""
+    unknown: str = "I don't know"
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tries <= 256:
+            raise ValueError(f"tries is {self.tries}: it must lie in 1 to 256")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """Texts for each choice."""
+        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+            choice = answer.choice or 0
+            held += (tries := [root.fork(choice) for _ in range(self.tries)])
+            return await self._answer(request, answer, root, tries, rng(choice))
+
+        return await for_each(self.method, request, into, write)
+
+    async def _answer(self, request: Request, answer: Text, root: Attempt, tries: Sequence[Attempt], rng: Rng) -> Result:
+        await gather(*(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True)))
+        answer.edit(Edit())                       # the clock of decoding starts: nothing is certain before all have ended
+        pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
+        texts = [t.tried(self.vocab.words).said for t in pool]
+        answers = [answer_said(text, self.mark) for text in texts]
+        ladders, found = self.agreed.ladders(answers), self.agreed.of(answers)
+        supporting = [i for i, ladder in enumerate(ladders) if found in ladder]
+        speaking = [i for i in supporting if ladders[i][0] == found]
+        best = max(speaking or range(len(pool)), key=lambda i: pool[i].mean)
+        spent, speaker = side_by_side([t.spent for t in tries]), pool[best]
+        if not speaking and any(ladders):
+            space = texts[best][:len(texts[best]) - len(texts[best].lstrip())]
+            said = space + (self.unknown if found is None else found.said)
+            if tokens := self._spelled(request, said, root.text):
+                await root.say(tokens)
+                speaker, spent = root, spent.plus(root.spent)
+        speaker.text.score = len(supporting) / len(pool)
+        answer.follow(speaker.text)
+        return answer.result(spent)
+
+    def _spelled(self, request: Request, said: str, text: Text) -> tuple[int, ...]:
+        """The tokens of a whole text; none where it cannot be written as an answer to the request."""
+        words, ends = self.vocab.words, sorted(text.ends & self.vocab.eos)
+        if words is None or not ends or not said:
+            return ()
+        try:
+            tokens = (*words.encode(said, special=False), ends[0])
+            if request.guard is not None:
+                state = request.guard.start(request.prompt)
+                for x in tokens:
+                    state = request.guard.step(state, x)
+        except ValueError:
+            return ()
+        return tokens if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == said.strip() else ()

@@ -1,0 +1,264 @@
+"""A tree of sub-questions that are weighed, and answers from its leaves in the words of the evidence."""
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from polydec.constraints.protocols import Language
+from polydec.core.decoder import Streams
+from polydec.core.effects import gather
+from polydec.core.law import NEG_INF
+from polydec.core.protocols import Target
+from polydec.core.request import Request, Result
+from polydec.core.rng import Rng
+from polydec.core.transcript import Text, Transcript
+from polydec.core.types import Edit, Exactness, Reads, Vocab
+from polydec.families.ar.types import Verdict
+from polydec.families.ar.walk import Method, Round
+from polydec.families.search.attempt import Attempt, for_each, side_by_side
+from polydec.families.search.stats import SearchStats
+from polydec.families.search.types import Steps, answer_of
+from polydec.families.search.word_bank import word_bank
+from polydec.options import at_least_one
+
+YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
+
+
+@dataclass(frozen=True, eq=False)
+class Thought:
+    """A beginning of a chain. rng: what is drawn behind it; chance: that all its steps are valid; ready: it is to be answered
+    from; answered: the tokens of the chain before the answer."""
+    attempt: Attempt
+    rng: Rng
+    chance: float = 1.0
+    ready: bool = False
+    answered: int = 0
+
+
+@dataclass(frozen=True)
+class ThoughtTree:
+    """Draws `steps` next steps behind each beginning, weighs each, keeps `keep` of all beginnings of a level, `depth` levels
+    deep; then answers from each one that is left, greedily, with tokens of a word bank, and takes the answer that weighs most.
+
+    A step is a line: a sub-question with its answer, as examples in the prompt show it. A beginning that the model would end,
+    or go on from with `cue`, is answered from as it stands. Paraphrases go: of two steps behind one beginning that share more
+    than `alike` of their words (Jaccard) the first stays. The validity v of a step is p(yes) / (p(yes) + p(no)) behind `check`
+    under the model's own law, or without a check the geometric mean of the probabilities of its tokens; the chance of a
+    beginning is the product of those of its steps. `keep` are drawn without replacement in proportion to their chances.
+
+    An answer is written behind `cue`, at most `most` tokens, up to the end of its line. With `grounded` it uses no token but
+    those of the word bank of the prompt and the chain (see word_bank); where the law allows none of them, its own likeliest.
+    An answer weighs the sum, over the beginnings that give it, of their chance times the geometric mean of the probabilities
+    of its tokens. The text is the whole chain with the answer that weighs most; its score is that weight.
+
+    steps, keep: 1 to 64; depth: 0 to 64; longest: tokens of a step at most; alike: 0 to 1; language: of the whole text, where
+    the law holds no other (then there can be no cue). Evidence stands in the prompt:
+    nothing is retrieved. The paper's prompts and widths are not known to us; these are ours.
+
+    Exact: approximate: weights choose among draws.
+    Reduces to: greedy decoding of the law at depth 0, not grounded, without a cue.
+    Source: Bi et al., "STOC-TOT: Stochastic tree-of-thought with constrained decoding for complex reasoning in multi-hop
+    question answering" (2024).
+    """
+    method: Method
+    steps: int = 3
+    keep: int = 2
+    depth: int = 3
+    most: int = 16
+    check: str = ""
+    cue: str = ""
+    grounded: bool = True
+    alike: float = 0.8
+    longest: int = 64
+    language: Language[Any] | None = None
+    exactness = Exactness.APPROXIMATE
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("keep", 1), ("depth", 0)):
+            if not least <= getattr(self, name) <= 64:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {least} to 64")
+        at_least_one(self, "most", "longest")
+        if not 0.0 <= self.alike <= 1.0:
+            raise ValueError(f"alike is {self.alike}: it must lie in 0 to 1")
+        for name in ("check", "cue"):
+            self.spelled(name)
+        if self.cue and self.language is not None:
+            raise ValueError(f"cue is {self.cue!r}: the request's constraint leaves no room for it, so leave one of them out")
+        if self.check and not (self.begun_by(YES) and self.begun_by(NO)):
+            raise ValueError(f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty")
+
+    @property
+    def target(self) -> Target:
+        return self.method.target
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.target.vocab
+
+    def spelled(self, name: str) -> tuple[int, ...]:
+        """The tokens of a field. Raises ValueError where the vocabulary cannot spell it."""
+        text, words = getattr(self, name), self.vocab.words
+        if not text:
+            return ()
+        if words is None:
+            raise ValueError(f"{name} is {text!r}: this model has no tokenizer to spell it with, so leave it empty")
+        try:
+            return words.encode(text, special=False)
+        except ValueError as why:
+            raise ValueError(f"{name} is {text!r}: the model's tokenizer cannot spell it ({why})") from None
+
+    def begun_by(self, forms: Sequence[str]) -> set[int]:
+        """The first tokens of those forms of a word that the vocabulary can spell."""
+        out, words = set[int](), self.vocab.words
+        for form in forms:
+            try:
+                out.add(words.encode(form, special=False)[0] if words is not None else -1)
+            except ValueError:
+                continue
+        return out - {-1}
+
+    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+        """A tree for each choice."""
+        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+            return await _Tree(self, request, answer, held).run(Thought(root, rng(answer.choice or 0)))
+
+        return await for_each(self.method, request, into, write, Reads.ROW if self.check else Reads.NOTHING)
+
+
+class _Tree:
+    """For one answer. held: whatever is open, for whoever closes it."""
+    def __init__(self, plan: ThoughtTree, request: Request, answer: Text, held: list[Attempt]) -> None:
+        self._plan, self._request, self._answer, self._held = plan, request, answer, held
+        self._steps = Steps(("\n",), plan.longest, plan.vocab.words)
+        self._cue, self._check = plan.spelled("cue"), plan.spelled("check")
+        self._spent = SearchStats()
+
+    async def run(self, root: Thought) -> Result:
+        live, ready, plan = [root], list[Thought](), self._plan
+        for level in range(plan.depth):
+            grown = [t for some in await gather(*(self._grown(t) for t in live)) for t in some]
+            ready += [t for t in grown if t.ready]
+            live = drawn([t for t in grown if not t.ready], plan.keep, root.rng.at("keep", level))
+            if not live:
+                break
+        leaves = list(await gather(*(self._answered(t) for t in (*ready, *live))))
+        self._answer.edit(Edit())                 # the clock of decoding starts: nothing is certain before the vote
+        best, weight = self._elected(leaves)
+        best.attempt.text.score = weight
+        self._answer.follow(best.attempt.text)
+        return self._answer.result(self._spent)
+
+    async def _grown(self, thought: Thought) -> list[Thought]:
+        """What stands behind a thought."""
+        forks, begin = self._forks(thought.attempt, self._plan.steps), len(thought.attempt.text.tokens)
+        streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
+        over = await gather(*(self._step(a, s) for a, s in zip(forks, streams, strict=True)))
+        words, out, seen = self._plan.vocab.words, list[Thought](), list[frozenset[str]]()
+        for attempt, stream, ready in zip(forks, streams, over, strict=True):
+            tokens = attempt.text.tokens[begin:]
+            said = words.decode(tokens) if words is not None else " ".join(map(str, tokens))
+            if not tokens or (self._plan.cue.strip() and self._plan.cue.strip() in said):
+                if not any(t.ready and t.attempt is thought.attempt for t in out):
+                    out.append(replace(thought, ready=True))       # it is answered from as it stood before
+            elif not any(alike(known, terms(said), self._plan.alike) for known in seen):
+                seen.append(terms(said))
+                out.append(Thought(attempt, stream, ready=ready or attempt.ended))
+        new = [t for t in out if t.attempt is not thought.attempt]
+        self._spent = self._spent.plus(side_by_side([a.spent for a in forks]))
+        begun = thought.attempt.logp
+        valid = await gather(*(self._valid(t.attempt, begun, begin) for t in new))
+        chances = {id(t): thought.chance * v for t, v in zip(new, valid, strict=True)}
+        for a in forks:
+            a.spent = SearchStats()
+        return [replace(t, chance=chances.get(id(t), t.chance)) for t in out]
+
+    async def _step(self, attempt: Attempt, rng: Rng) -> bool:
+        """Draw a step, token by token; whether the model would end there, or no room is left for an answer."""
+        while attempt.text.room > len(self._cue) + 1:
+            r = await attempt.look(rng)
+            if r.tokens[0] in attempt.text.ends:
+                return True
+            if attempt.take(one(r, r.tokens[0]), self._steps):
+                return False
+        return True
+
+    async def _valid(self, attempt: Attempt, begun: float, begin: int) -> float:
+        """How valid the last step of a beginning is, 0 to 1."""
+        if not self._check:
+            return math.exp((attempt.logp - begun) / (len(attempt.text.tokens) - begin))
+        asking, = self._forks(attempt, 1)
+        logp_V = (await asking.ask(self._check)).base.row(len(self._check))
+        yes, no = (float(logp_V[list(self._plan.begun_by(some))].exp().sum()) for some in (YES, NO))
+        self._spent = self._spent.plus(asking.spent)
+        asking.close()
+        return yes / (yes + no) if yes + no > 0.0 else 0.5
+
+    async def _answered(self, thought: Thought) -> Thought:
+        """A thought with an answer behind it."""
+        attempt, = self._forks(thought.attempt, 1)
+        if attempt.ended:
+            return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
+        if self._cue and attempt.text.room > len(self._cue):
+            await attempt.say(self._cue)
+        begin, ends = len(attempt.text.tokens), attempt.text.ends
+        line = Steps(("\n",), self._plan.most, self._plan.vocab.words)
+        evidence = (*self._request.prompt, *attempt.text.tokens)
+        bank_V = word_bank(self._plan.vocab, ends, evidence) if self._plan.grounded else None
+        begun = attempt.logp
+        while not attempt.ended:
+            r = await attempt.look(thought.rng.at("answer", attempt.text.position))
+            logp_V = r.scores.row(0)
+            answer = attempt.text.tokens[begin:]
+            ending = [x for x in ends if float(logp_V[x]) > NEG_INF] if answer and line.closes(answer) else []
+            kept_V = logp_V if bank_V is None else torch.where(bank_V, logp_V.cpu(), NEG_INF)
+            token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
+            attempt.take(one(r, token if float(kept_V[token]) > NEG_INF else int(logp_V.argmax())))
+        self._spent = self._spent.plus(attempt.spent)
+        mean = math.exp((attempt.logp - begun) / max(1, len(attempt.text.tokens) - begin))
+        return Thought(attempt, thought.rng, thought.chance * mean, True, begin)
+
+    def _elected(self, leaves: Sequence[Thought]) -> tuple[Thought, float]:
+        """The likeliest of those that give the answer that weighs most, and that weight. Texts that were cut count only where
+        none came to an end."""
+        pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
+        words, votes, given = self._plan.vocab.words, defaultdict[str, float](float), list[str]()
+        for t in pool:
+            tokens = t.attempt.text.tokens[t.answered:]
+            given.append(answer_of(words.decode(tokens).strip(), "") if words is not None else str(tokens))
+            votes[given[-1]] += t.chance
+        most = max(votes, key=lambda said: votes[said])
+        return max((t for t, said in zip(pool, given, strict=True) if said == most), key=lambda t: t.chance), votes[most]
+
+    def _forks(self, attempt: Attempt, count: int) -> list[Attempt]:
+        forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
+        self._held += forks
+        return forks
+
+
+def one(r: Round, token: int) -> Round:
+    """A round in which this token alone follows what stood before."""
+    return Round(r.position, r.draft, r.scores, Verdict((), token), (token,))
+
+
+def drawn(thoughts: Sequence[Thought], count: int, rng: Rng) -> list[Thought]:
+    """So many of them without replacement, in proportion to their chances; all where there are no more."""
+    if len(thoughts) <= count:
+        return list(thoughts)
+    p_N = torch.tensor([max(t.chance, 1e-300) for t in thoughts], dtype=torch.float64)
+    return [thoughts[i] for i in rng.without_replacement(p_N / p_N.sum(), count)]
+
+
+def terms(said: str) -> frozenset[str]:
+    """The words of a step; where it has none, the step."""
+    return frozenset(re.findall(r"\w+", said.lower()) or [said])
+
+
+def alike(a: frozenset[str], b: frozenset[str], share: float) -> bool:
+    """Whether two steps say the same, or share more than so much of their words."""
+    return a == b or len(a & b) / len(a | b) > share

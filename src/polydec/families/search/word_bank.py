@@ -1,0 +1,54 @@
+"""The tokens with which an answer can be put together from the words of some evidence."""
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from polydec.core.types import Vocab, Words
+
+GRAMMAR = (
+    "a", "an", "the", "and", "or", "but", "not", "no", "yes", "of", "in", "on", "at", "to", "from", "by", "for", "with", "as",
+    "is", "are", "was", "were", "be", "been", "it", "its", "he", "she", "they", "his", "her", "their", "this", "that", "who",
+    "which", "both", "neither", "either", "same", "than", "more", "less", "before", "after", "between")
+"""Words that any answer may use."""
+
+
+def word_bank(vocab: Vocab, ends: frozenset[int], evidence: Sequence[int]) -> Tensor:
+    """Of every token whether an answer from this evidence may use it: bool, V. Those may be used that stand in the evidence,
+    spell one of its words or of GRAMMAR (bare, behind a space, in small letters, with a capital), have no letter in them
+    (figures, marks, spaces), or end an answer. Without a tokenizer: those of the evidence and ends.
+
+    It is a bank of tokens: words of several tokens may be put together anew.
+    """
+    out_V = torch.zeros(vocab.size, dtype=torch.bool)
+    out_V[[x for x in (*evidence, *ends) if 0 <= x < vocab.size]] = True
+    if vocab.words is not None:
+        said = set(re.findall(r"\w+", vocab.words.decode(evidence)))
+        out_V[list({x for word in said for x in _spelled(vocab.words, word)})] = True
+        out_V[list(_common(vocab.words, vocab.size))] = True
+    return out_V
+
+
+@lru_cache(maxsize=1 << 14)
+def _spelled(words: Words, word: str) -> frozenset[int]:
+    """The tokens of a word, in all its forms that the tokenizer can spell."""
+    out = set[int]()
+    for form in {word, word.lower(), word.capitalize()}:
+        for text in (form, " " + form):
+            try:
+                out |= set(words.encode(text, special=False))
+            except ValueError:
+                continue
+    return frozenset(out)
+
+
+@lru_cache(maxsize=16)
+def _common(words: Words, size: int) -> frozenset[int]:
+    """What any answer may use."""
+    plain = {i for i, piece in enumerate(words.pieces[:size])
+             if piece is not None and not any(c.isalpha() or c == "\ufffd" for c in piece.decode("utf-8", "replace"))}
+    return frozenset(plain.union(*(_spelled(words, word) for word in GRAMMAR)))

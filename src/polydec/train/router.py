@@ -1,0 +1,206 @@
+"""`polydec train router`: after which of a draft model's steps a target would have written a better one."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.search.arbiters import ByAdvantage
+from polydec.families.search.arbitrage import Arbitrage
+from polydec.families.search.protocols import Case
+from polydec.files import replace
+from polydec.models import checkpoint, zoo
+from polydec.models.checkpoint import Checkpoint
+from polydec.models.learned import router, step_reward
+from polydec.models.learned.router import Router
+from polydec.models.learned.step_reward import StepReward
+from polydec.options import above_zero, at_least_one
+from polydec.policies.fixed import Fixed
+from polydec.shapers.sampling import Sampling, build_shapers
+from polydec.targets.shaped import Shaped
+from polydec.train import problems
+from polydec.train.loop import Schedule, fit
+from polydec.train.prm import Head
+from polydec.train.problems import KINDS
+from polydec.train.progress import counted, shown
+from polydec.train.solutions import LONGEST
+from polydec.verifiers.match import Match
+
+LIVE = 64
+"""Problems that are solved side by side."""
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """What `train_router` makes.
+
+    out: the directory to write; target, draft: the two reasoners; reward: a process reward model of the target's; kinds: of
+    problems; each: problems of a kind that the two solve together; temperature: at which they do, at least 0; inner: width of
+    the head; steps, rows, rate: of its training; seed.
+    """
+    out: str
+    draft: str
+    target: str = "zoo:reasoner"
+    reward: str = "zoo:reasoner-prm"
+    kinds: tuple[str, ...] = tuple(KINDS)
+    each: int = 400
+    temperature: float = 0.6
+    inner: int = 32
+    steps: int = 600
+    rows: int = 256
+    rate: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "each", "inner", "steps", "rows")
+        above_zero(self, "rate")
+        if not self.temperature >= 0.0:
+            raise ValueError(f"temperature is {self.temperature}: it must be at least 0")
+        if not self.kinds:
+            raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
+        for kind in self.kinds:
+            problems.make(kind, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """Steps of the draft model's: its state behind each (N, H), what the reward says of it (N) and how much more of the
+    target's (N, -1 to 1)."""
+    state_NH: Tensor
+    value_N: Tensor
+    advantage_N: Tensor
+
+    @property
+    def better_N(self) -> Tensor:
+        """1 where the target's step is the better one, else 0."""
+        return (self.advantage_N > 0).float()
+
+    def part(self, some: Tensor | slice) -> Lessons:
+        return Lessons(self.state_NH[some], self.value_N[some], self.advantage_N[some])
+
+
+@dataclass(eq=False)
+class _Noted:
+    """A reward that notes what it is asked of, and what it said."""
+    reward: StepReward | None
+    state: list[Tensor] = field(default_factory=list[Tensor])
+    said: list[float] = field(default_factory=list[float])
+
+    def chance(self, hidden_H: Tensor) -> float:
+        self.state.append(hidden_H)
+        self.said.append(0.0 if self.reward is None else self.reward.chance(hidden_H))
+        return self.said[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Watching:
+    """The oracle; the states of the draft model and both values are noted as it goes."""
+    small: _Noted
+    big: _Noted
+
+    async def prefers(self, case: Case, rng: Rng) -> bool:
+        await case.drafted(self.small)
+        return await ByAdvantage(self.big).prefers(case, rng)
+
+
+def train_router(spec: RouterSpec) -> dict[str, Any]:
+    """Train, save at spec.out (router.safetensors, config.json), and say how it does on held-out problems (also in
+    out/training.json). Both models write every step of training problems, the reward judges both, and the better one stands.
+    What was learned from is kept in out; interrupted, training goes on where it was. Every eighth step is set aside; the
+    weights that are best there are saved. Raises ValueError on a wrong spec, or models that do not fit."""
+    out, began = Path(spec.out), time.perf_counter()
+    target, draft = checkpoint.load(spec.target), checkpoint.load(spec.draft)
+    reward = step_reward.load(zoo.resolve(spec.reward) if spec.reward.startswith("zoo:") else spec.reward)
+    reward.fit(target.lm, None)
+    target.lm.vocab.require_same(draft.lm.vocab, "the draft")
+    out.mkdir(parents=True, exist_ok=True)
+    identity: dict[str, Any] = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds)}
+    whole, unseen = (_kept(spec, out, identity, target, draft, reward, held) for held in (False, True))
+    last = torch.arange(len(whole.value_N)) % 8 == 0
+    lessons, aside = whole.part(~last), whole.part(last)
+    head = Head(step_reward.fresh(whole.state_NH.shape[1], spec.inner, draft.lm.vocab, spec.seed))
+
+    def loss_of(part: Lessons) -> Tensor:
+        return binary_cross_entropy_with_logits(head.reward().logit(part.state_NH), part.better_N)
+
+    def loss(step: int) -> tuple[Tensor, int]:
+        g = torch.Generator().manual_seed(spec.seed << 32 | step)
+        return loss_of(lessons.part(torch.randint(len(lessons.value_N), (spec.rows,), generator=g))), spec.rows
+
+    with shown("router", spec.steps) as watch:
+        curve = fit(head, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=min(50, spec.steps),
+                                         judge_every=25),
+                    state=out / "state.pt", identity=identity, watch=watch, aside=lambda: loss_of(aside))
+    made = Router(head.reward())
+    router.save(out, made, {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature})
+    result = {"steps_seen": len(whole.value_N), "steps": spec.steps, "loss": curve[-1][1],
+              "loss_aside": float(loss_of(aside).detach()), "held_out": judge(made, unseen),
+              "seconds": round(time.perf_counter() - began, 1)}
+    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    return result
+
+
+def _kept(spec: RouterSpec, out: Path, identity: Mapping[str, Any], target: Checkpoint, draft: Checkpoint, reward: StepReward,
+          held: bool) -> Lessons:
+    """As `gather` makes them, kept in out. Raises ValueError where others lie there."""
+    file, about = out / ("held.safetensors" if held else "lessons.safetensors"), out / "lessons.json"
+    asked = json.dumps({k: identity[k] for k in ("target", "draft", "reward", "kinds", "each", "temperature", "seed")})
+    if file.exists():
+        if not about.exists() or about.read_text() != asked:
+            raise ValueError(f"out is {str(out)!r}: what lies there was gathered for another training")
+        t = load_file(file)
+        return Lessons(t["state"], t["value"], t["advantage"])
+    made = gather(spec, target, draft, reward, held)
+    replace(about, lambda at: Path(at).write_text(asked))
+    replace(file, lambda at: save_file({"state": made.state_NH, "value": made.value_N, "advantage": made.advantage_N}, at))
+    return made
+
+
+def gather(spec: RouterSpec, target: Checkpoint, draft: Checkpoint, reward: StepReward, held: bool) -> Lessons:
+    """What both models write of `each` problems a kind, a quarter as many held-out ones."""
+    count, notes = max(1, spec.each // 4) if held else spec.each, list[tuple[_Noted, _Noted]]()
+    asked = [problems.make(kind, spec.seed + 1, i, held) for i in range(count) for kind in spec.kinds]
+    shapers = build_shapers(Sampling(temperature=spec.temperature), eos=target.lm.vocab.eos)
+    big, small = (Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft))
+    with counted(f"{'held-out ' * held}problems", every=LIVE) as watch:
+        for first in range(0, len(asked), LIVE):
+            tasks = list[Any]()
+            for number, problem in enumerate(asked[first:first + LIVE], first):
+                notes.append((_Noted(None), _Noted(reward)))
+                ids = target.text.chat([{"role": "user", "content": problem.question}])
+                decoder = Arbitrage(big, small, _Watching(*notes[-1]))
+                tasks.append(answer_one(decoder, Request(ids, max_tokens=LONGEST, seed=spec.seed + number)))
+            run(tasks)
+            watch(min(first + LIVE, len(asked)), len(asked))
+    state_NH = torch.stack([h for small_, _ in notes for h in small_.state]).float()
+    values = [v for _, big_ in notes for v in big_.said]            # of the draft model's step and of the target's, in turns
+    value_N, own_N = torch.tensor(values[::2]), torch.tensor(values[1::2])
+    return Lessons(state_NH, value_N, own_N - value_N)
+
+
+@torch.no_grad()
+def judge(made: Router, lessons: Lessons) -> dict[str, Any]:
+    """steps: how many; better: the share in which the target's step is; auc: how often, of such a step and another one, the
+    router tells which is which; of_value: the same for what the reward says of the draft model's step (None where all are
+    alike)."""
+    better_N = lessons.better_N > 0
+
+    def auc(score_N: Tensor) -> float | None:
+        a, b = score_N[better_N][:, None], score_N[~better_N][None]
+        return round(float(((a > b).float() + 0.5 * (a == b).float()).mean()), 4) if a.numel() and b.numel() else None
+    return {"steps": len(better_N), "better": round(float(better_N.float().mean()), 4),
+            "auc": auc(made.head.logit(lessons.state_NH)), "of_value": auc(-lessons.value_N)}

@@ -1,0 +1,125 @@
+"""What answers agree in, by its rules; and the search that says it."""
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.search.agreed import Agreed, hierarchy
+from polydec.families.search.drag import Drag
+from polydec.models.lm import LM
+from polydec.policies.fixed import Fixed
+from polydec.shapers.logit_bias import LogitBias
+from polydec.targets.shaped import Shaped
+from polydec.testing.enumerate import distance, law_of, target_law
+from polydec.testing.toy import Letters, toy
+from polydec.verifiers.match import Match
+
+PROMPT = (0, 1, 0)
+PLACES = hierarchy("Lyon < France; Paris < France; France < Europe; Bonn < Germany; Germany < Europe")
+AGREED = (
+    (("Aug 4 1961", "Aug 5 1961", "1961-08"), "August 1961"),
+    (("4th of August 1961", "August 4, 1961", "1961-08-04", "5 May 1970"), "4 August 1961"),
+    (("May 1961", "June 1962", "1969"), "1960s"),
+    (("1961", "1975", "3 May 1988"), "20th century"),
+    (("1960s", "1970s", "19th century"), "20th century"),
+    (("1234", "1,240", "1180"), "about 1200"),
+    (("3.14", "3.16", "7"), "about 3"),                   # two of three agree in it; 3.1 and 3.2 have one each
+    (("Lyon", "Paris", "Bonn"), "France"),
+    (("Lyon", "Bonn"), "Europe"),
+    (("Nice, France", "Lyon", "Bonn"), "France"),
+    (("blue", "green"), None), (("blue", "blue", "green"), "blue"), (("blue", "green", "red"), None),
+    (("31 Foo 1961", "99 May 1961"), None), (("", ""), None), (("", "x"), "x"), (("x",), "x"), (("4 May 1961",), "4 May 1961"),
+)
+
+
+@pytest.mark.parametrize(("answers", "said"), AGREED)
+def test_what_answers_agree_in_whatever_their_order(answers, said):
+    for order in permutations(answers):
+        found = Agreed(within=PLACES).of(order)
+        assert (None if found is None else found.said) == said
+
+
+def test_a_higher_share_is_never_more_exact():
+    answers = ("4 May 1961", "4 May 1961", "9 May 1961", "1 June 1961", "1965", "1832")
+    found = [Agreed(share).of(answers) for share in (0.3, 0.5, 0.6, 0.8, 1.0)]
+    assert [f and f.said for f in found] == ["4 May 1961", "May 1961", "1961", "1960s", None]
+
+
+def test_what_lies_within_what_is_read_or_refused():
+    assert hierarchy(" a<B ; b < c;") == {"a": "B", "b": "c"}
+    for text, said in (("a", "within has 'a'"), ("a < b; a < c", "'a' twice"), ("a < b; b < a", "within itself"),
+                       ("a < b < c", "write it as")):
+        with pytest.raises(ValueError, match=said):
+            hierarchy(text)
+
+
+DATES = ("3 May 1961", "4 May 1961", "7 June 1961", "May 1961", "1961", "I don't know", "blue", "")
+
+
+def speaking(seed, sharp=0.4):
+    """A toy each of whose tokens is a whole answer, behind which it likes to end."""
+    target = toy(seed, len(DATES), sharp=sharp)
+    words = Letters(DATES, target.vocab.eos)
+    end = len(DATES) - 1
+    return Shaped(LM(target.network, replace(target.vocab, words=words), chunk=2), LogitBias({end: 2.0}))
+
+
+def plain(target):
+    return Speculative(target, Nothing(), Match(), Fixed(0))
+
+
+def answer(decoder, seed, most=2, **fields):
+    return run([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
+
+
+def test_it_says_what_its_draws_agree_in():
+    seen = set()
+    for seed in range(60):
+        target = speaking(seed)
+        drawn = tries(target, seed)
+        texts = [r.token_ids for r in drawn if r.finish_reason == "stop"]
+        answers = [target.vocab.words.decode(t) for t in texts]
+        if len(texts) < 3 or not any(answers):
+            continue
+        found = Agreed().of(answers)
+        got = answer(Drag(plain(target), tries=3), seed)
+        said = "I don't know" if found is None else found.said
+        assert target.vocab.words.decode(got.token_ids).lower() == said.lower() and got.finish_reason == "stop"
+        assert got.score == sum(found in ladder for ladder in Agreed().ladders(answers)) / 3
+        seen.add((said, got.token_ids in texts))
+    assert len({said for said, _ in seen}) >= 3 and {drawn for _, drawn in seen} == {True, False}
+
+
+def tries(target, seed):
+    """Three, each drawn alone."""
+    streams = [Rng.of(seed), *(Rng.of(seed).at("try", i) for i in (1, 2))]
+    return [run([answer_one(plain(target), Request(PROMPT, 2), stream)])[0] for stream in streams]
+
+
+def test_what_cannot_be_written_is_not_said():
+    for seed in range(20):
+        target = toy(seed, 6, sharp=0.4)          # it spells no "I don't know"
+        got = answer(Drag(plain(target), tries=2), seed, most=3)
+        assert got.token_ids and got.score in (0.0, 0.5, 1.0)
+        longer = answer(Drag(plain(speaking(seed)), tries=2), seed, most=1)
+        assert longer.finish_reason in ("stop", "length") and len(longer.token_ids) == 1
+
+
+def test_one_try_has_the_law_of_the_target():
+    for seed in range(3):
+        target = toy(seed, 3)
+        law = law_of(lambda rng, t=target: answer_one(Drag(plain(t), tries=1), Request(PROMPT, 3), rng))
+        assert distance(law, target_law(target, PROMPT, 3)) < 1e-9
+
+
+def test_bad_fields():
+    with pytest.raises(ValueError, match="tries is 0: it must lie in 1 to 256"):
+        Drag(plain(toy(0)), tries=0)
+    with pytest.raises(ValueError, match=r"share is 0\.0: it must be above 0, to 1"):
+        Agreed(0.0)

@@ -1,0 +1,102 @@
+"""Edits that a judge chooses among: limiting cases, laws by enumeration, and that what it likes becomes more."""
+from collections import defaultdict
+from itertools import product
+from math import exp
+
+import pytest
+import torch
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.families.diffusion.denoising import Denoising
+from polydec.families.diffusion.valued import Valued
+from polydec.refreshes import exact
+from polydec.shapers.greedy import Greedy
+from polydec.shapers.temperature import Temperature
+from polydec.testing.check_unmasker import PROMPT, check_canvas_decoder
+from polydec.testing.enumerate import distance, law_of
+from polydec.testing.toy import toy
+from polydec.testing.toy_canvas import Chain, ToyDenoiser
+from polydec.unmaskers.at_random import AtRandom
+from polydec.unmaskers.left_to_right import LeftToRight
+from polydec.unmaskers.threshold import Threshold
+
+
+def said(decoder, seed, length=8):
+    return run([answer_one(decoder, Request(PROMPT, length, seed=seed))])[0]
+
+
+def law(decoder):
+    return law_of(lambda rng: answer_one(decoder, Request(PROMPT, 2), rng))
+
+
+def worth(judge, tokens):
+    """The mean log-probability of an answer, read token by token."""
+    async def read():
+        total = 0.0
+        for i, x in enumerate(tokens):
+            session = judge.open((*PROMPT, *tokens[:i]))
+            total += (await session.score(Draft.chain((*PROMPT, *tokens[:i])[-1]), Want())).logp(0, (x,))[0]
+            session.close()
+        return total / len(tokens)
+    return run([read()])[0]
+
+
+def test_its_contract():
+    check_canvas_decoder(lambda d: Valued(Denoising(d, AtRandom(), exact(d.block), 3), toy(1, d.vocab.size), 3, 0.5))
+
+
+def test_a_block_causal_model_is_tried_up_to_its_own_block():
+    for seed in range(3):
+        base = Denoising(ToyDenoiser(Chain(seed, 4, 2.0), -1, 4), AtRandom(), exact(4), 3)
+        assert len(said(Valued(base, toy(seed, 4, eos=9), 3), seed, 14).token_ids) == 14
+
+
+@pytest.mark.parametrize("unmasker", [AtRandom(), AtRandom(2), Threshold(0.6)], ids=str)
+def test_one_edit_is_the_base_token_for_token(unmasker):
+    for seed in range(8):
+        for shapers in ((), (Temperature(0.7),)):
+            base = Denoising(ToyDenoiser(Chain(seed, 5, 2.0), 4), unmasker, exact(0), 4, shapers)
+            one, want = said(Valued(base, toy(seed, 5), 1), seed), said(base, seed)
+            assert (one.token_ids, one.stats) == (want.token_ids, want.stats)
+
+
+def test_edits_that_are_the_same_are_not_tried():
+    base = Denoising(ToyDenoiser(Chain(2, 5, 2.0), 4), LeftToRight(), exact(0), 0, (Greedy(),))
+    assert said(Valued(base, toy(2, 5), 4), 0).stats == said(base, 0).stats
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.4])
+def test_the_law_of_two_tries(heat):
+    """Both tokens are written in one pass, so a try is finished: the law is that of taking one of two draws."""
+    for seed in range(3):
+        base = Denoising(ToyDenoiser(Chain(seed, 2), -1), LeftToRight(1), exact(0), 0)
+        judge = toy(seed, 2, eos=9)
+        first, want = law(base), defaultdict(float)
+        value = {text: worth(judge, text) for text in first}
+        for a, b in product(first, repeat=2):
+            p, best = first[a] * first[b], a if value[a] >= value[b] else b
+            share = 1 / (1 + exp((value[b] - value[a]) / heat)) if heat else float(best == a)
+            want[a] += p * share
+            want[b] += p * (1 - share)
+        got = law(Valued(base, judge, 2, heat))
+        assert distance(got, want) < 1e-9 and distance(got, first) > 1e-3
+
+
+def test_a_judge_that_hardly_counts_leaves_the_law():
+    base = Denoising(ToyDenoiser(Chain(1, 2), -1), AtRandom(), exact(0), 0)
+    assert distance(law(base), law(Valued(base, toy(1, 2, eos=9), 2, 1e9))) < 1e-6
+
+
+def test_more_tries_give_what_the_judge_likes():
+    judge, means = toy(5, 4, eos=9), []
+    for tries in (1, 2, 8):
+        some = [Valued(Denoising(ToyDenoiser(Chain(seed, 4), -1), AtRandom(), exact(0), 0), judge, tries) for seed in range(12)]
+        means.append(sum(worth(judge, said(v, i).token_ids) for i, v in enumerate(some)) / len(some))
+    assert means[0] < means[1] < means[2]
+
+
+def test_the_best_is_taken_at_no_heat():
+    assert Valued(None, None, 3).taken(torch.tensor([-2.0, -1.0, -1.0]), None) == 1     # type: ignore
