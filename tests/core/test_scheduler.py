@@ -397,7 +397,7 @@ async def writer(model, first, count, gaps):
 def test_prompts_fill_up_what_the_others_leave(seed):
     rng, m = random.Random(seed), Counter()
     most = rng.choice((8, 16, 40))
-    scheduler, written = Scheduler(positions=most), [[] for _ in range(6)]
+    scheduler, written = Scheduler(positions=lambda _: most), [[] for _ in range(6)]
     sizes = [rng.choice((1, 3, most, 10 * most, 37 * most + 5)) for _ in written]
     tasks = [scheduler.submit(writer(m, n, 60, w)) for n, w in zip(sizes, written)]
     while scheduler.step():
@@ -410,8 +410,21 @@ def test_prompts_fill_up_what_the_others_leave(seed):
     assert [t.usage[m].positions for t in tasks] == [n + 60 for n in sizes]
 
 
+def test_passes_are_as_large_as_those_who_wait_for_a_token_allow():
+    m, scheduler = Counter(), Scheduler(positions=lambda writing: 8 if writing else 100)
+    first = scheduler.submit(writer(m, 90, 6, []))
+    for _ in range(2):
+        scheduler.step()                          # its prompt at once, then its first token
+    second = scheduler.submit(writer(m, 60, 1, []))
+    while scheduler.step():
+        pass
+    assert first.done and second.done and m.passes[0] == [90]
+    assert all(sum(p) <= 8 for p in m.passes if len(p) > 1) and any(len(p) > 1 for p in m.passes)
+    assert max(map(sum, m.passes[1:])) > 8, "the rest of a prompt that is alone"
+
+
 def test_prompts_get_on_beside_more_tokens_than_a_pass_takes():
-    m, scheduler, written = Counter(), Scheduler(positions=16), [[] for _ in range(40)]
+    m, scheduler, written = Counter(), Scheduler(positions=lambda _: 16), [[] for _ in range(40)]
     tasks = [scheduler.submit(writer(m, 1, 300, w)) for w in written]
     late = scheduler.submit(writer(m, 100, 1, []))
     while not late.done:
@@ -428,7 +441,7 @@ def test_a_prompt_in_parts_survives_an_interrupt_and_a_cancel():
                 raise KeyboardInterrupt
             return super().forward(queries)
 
-    m, scheduler = Broken(), Scheduler(positions=10)
+    m, scheduler = Broken(), Scheduler(positions=lambda _: 10)
     one, two = scheduler.submit(writer(m, 35, 2, [])), scheduler.submit(writer(m, 35, 2, []))
     for _ in range(2):
         scheduler.step()

@@ -45,8 +45,11 @@ ROOT = Draft.chain(1)
 @dataclass(frozen=True, eq=False)
 class Oracle:
     """In place of Hydra's weights: the state that a toy leaves after the tokens of the path."""
-    reads, cost, network, window, depth = True, 0.1, None, 1, 3
+    reads, normed, cost, network, window, depth = True, False, 0.1, None, 1, 3
     marks: torch.Tensor                           # of each token what `even` makes of its embedding
+
+    def head(self, k):
+        return None
 
     def start(self, state_NH):
         return heads.even(state_NH)

@@ -112,6 +112,11 @@ class Session(Protocol):
         shaped target the model's own law. Raises ValueError where the target has no such states."""
         ...
 
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        """States as `Scores.hidden_NH` gives them, behind the target's own final norm: what its head reads. Raises ValueError
+        where the target has no such states."""
+        ...
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer for these tokens, NH. Raises ValueError where the target has no table of its own."""
         ...

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -117,15 +117,15 @@ class Scheduler:
     Each step runs one merged pass of the cheapest model that is waited for, so that drafts of different depth gather
     into one pass of the dearer target; a model that was passed over `patience` times runs all the same.
 
-    positions: how many one pass takes at most, None for no limit: what is over waits for the next pass, first come first
-    served (a query that is larger than that runs all the same). Prompts fill the room that the others leave, in parts where
-    all of one does not fit, and an eighth of a pass is theirs whatever else waits (Sarathi-Serve, Agrawal et al. 2024). A
-    pass that is interrupted (Ctrl-C) stays due and runs again.
+    positions: how many one pass takes at most, by how many queries wait that are no prompts; None for no limit. What is over
+    waits for the next pass, first come first served (a query that is larger than that runs all the same). Prompts fill the
+    room that the others leave, in parts where all of one does not fit, and an eighth of a pass is theirs whatever else waits
+    (Sarathi-Serve, Agrawal et al. 2024). A pass that is interrupted (Ctrl-C) stays due and runs again.
 
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
     """
-    def __init__(self, patience: int = 64, pool: Executor | None = None, positions: int | None = None) -> None:
+    def __init__(self, patience: int = 64, pool: Executor | None = None, positions: Callable[[int], int] | None = None) -> None:
         self._pool, self._running = pool, dict[Future[Answers], tuple[Model, Group]]()
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
@@ -187,11 +187,13 @@ class Scheduler:
     def _due(self, model: Model) -> Group:
         """What the next pass of a model takes of those that wait for it; the others wait on."""
         group = self._waiting.pop(model)
-        most = self._positions
-        if most is None or sum([f.size for _, f in group]) <= most:
+        if self._positions is None:
+            return group
+        others = [item for item in group if item[1].split is None]
+        most = self._positions(len(others))
+        if sum([f.size for _, f in group]) <= most:
             return group
         prompts = [item for item in group if item[1].split is not None]
-        others = [item for item in group if item[1].split is None]
         kept = max(1, most // 8) if prompts else 0
         count = size = 0
         while count < len(others) and (not count or size + others[count][1].size <= most - kept):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from polydec.core.effects import Forward
 from polydec.core.protocols import Model, Scores, Session
@@ -19,6 +20,9 @@ class Stepped(Weights, Model, Protocol):
     """Heads of which each goes on where the one before it stopped: see models/learned/heads.py."""
     @property
     def reads(self) -> bool: ...
+    @property
+    def normed(self) -> bool: ...
+    def head(self, k: int) -> Tensor | None: ...
     def start(self, state_NH: Tensor) -> Tensor: ...
 
 
@@ -26,7 +30,8 @@ class Stepped(Weights, Model, Protocol):
 class FromHeads:
     """Grows a tree from the laws of `weights` on the last state that is known, which is the one before the root: head k gives
     the laws of nodes k + 1 levels below the root. Heads that read tokens know the path to a node. Norm, head and embeddings
-    are the target's own, and so are the shapers.
+    are the target's own, and so are the shapers; published
+    heads bring matrices of their own (`head`) and read what the target's final norm leaves (`normed`).
 
     weights: heads, or what goes on like them; prompt: where a layer reads all states first, the prompt's are read too, and a
     cached prefix is computed again for them; else the last one's only.
@@ -56,6 +61,7 @@ class HeadLaws:
     def __init__(self, weights: Stepped, known: StateGuess) -> None:
         state = known.tip.hidden_RH if known.tip is not None else None if known.true_H is None else known.true_H[None]
         assert state is not None, "a draft is asked for before the target has read the prompt"
+        state = known.session.normed(state) if weights.normed else state
         self._weights, self._laws, self._carry = weights, StateLaws(known.session), {-1: weights.start(state)[0]}
 
     async def score(self, draft: Draft, want: Want) -> Scores:
@@ -67,5 +73,8 @@ class HeadLaws:
             embed = laws.session.embed([draft.token[i] for i in some])
             below, state = await Forward(self._weights, (k, carry, embed), len(some))
             self._carry |= dict(zip(nodes, below if len(some) == len(nodes) else [below[0]] * len(nodes), strict=True))
-            laws.add(nodes, state)
+            if (own_VH := self._weights.head(k)) is None:
+                laws.add(nodes, state)
+            else:
+                laws.put(nodes, linear(state, own_VH))
         return laws.scores(draft)

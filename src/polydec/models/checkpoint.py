@@ -288,11 +288,11 @@ def open_weights(path: Path) -> Mapping[str, Tensor]:
             raise ValueError(f"{path} is incomplete: {lost.name}, which its index names, is missing")
         if single.endswith(".safetensors"):
             return rows8.unpacked(SafeTensors(files))
-        return ChainMap(*map(_unpickled, files))
+        return ChainMap(*map(unpickled, files))
     raise ValueError(f"{path} is a directory without weights: model.safetensors (or its index) is missing")
 
 
-def _unpickled(file: Path) -> dict[str, Tensor]:
+def unpickled(file: Path) -> dict[str, Tensor]:
     """The tensors of a file in PyTorch's own format; nothing in it is run."""
     try:
         found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.core.protocols import Target
-from polydec.models import artefact, artefacts, checkpoint, edge, published, zoo
+from polydec.models import artefact, artefacts, checkpoint, edge, published, published_medusa, zoo
 
 WHY: Mapping[str, str] = MappingProxyType({
     "heads": "their Medusa heads add to the state that left the target's last norm, and these replace the one before it",
@@ -44,6 +44,8 @@ def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = Non
     kind: Any = config.get("polydec")
     if kind in WHY:
         raise ValueError(edge.sentence(f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY[kind]}"))
+    if published_medusa.known(config):
+        raise ValueError(edge.sentence(f"{name!r} holds published Medusa heads, which vLLM takes as they are: copy the files"))
     drafter = isinstance(kind, str) or published.known(config)
     return _drafter(artefacts.read(name), out, tokens, target) if drafter else _model(name, out, tokens)
 

@@ -5,9 +5,9 @@ Fields beyond these are legal and stay unread. `edge.check` turns a field that i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from polydec.models import edge
 
@@ -289,6 +289,33 @@ class TrainedFields(Strict):
     tokenizer: Annotated[str, Field(max_length=100)]
     rates: list[Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]]
     share: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+
+
+class PublishedMedusaFields(Strict):
+    """config.json of published Medusa heads: its authors' names, or vLLM's. truncated_vocab_size: heads that know some tokens
+    only are not read, nor are several blocks a head."""
+    medusa_num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
+    num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
+    medusa_num_layers: Literal[1] = 1
+    num_hidden_layers: Literal[1] = 1
+    hidden_size: Count | None = None
+    vocab_size: Count | None = None
+    truncated_vocab_size: Count | None = None
+    original_lm_head: Literal[False] = False
+    logit_scale: Literal[1] = 1
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.medusa_num_heads is None and self.num_heads is None:
+            raise ValueError("num_heads is missing: it must be a whole number from 1 to 64")
+        if self.truncated_vocab_size not in (None, self.vocab_size):
+            raise ValueError(f"truncated_vocab_size is {self.truncated_vocab_size}: heads of some tokens only are not read")
+        return self
+
+    @property
+    def count(self) -> int:
+        """Heads."""
+        return self.medusa_num_heads or self.num_heads or 0
 
 
 class PublishedFields(Strict):

@@ -162,6 +162,9 @@ class HF:
     def head(self, hidden_RH: Tensor) -> Tensor:
         raise ValueError("layers cannot run alone in this model: its adapter runs the whole network only")
 
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        raise ValueError("the final norm cannot run alone in this model: its adapter runs the whole network only")
+
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model.eval()
         self._config = model.config.get_text_config(decoder=True)

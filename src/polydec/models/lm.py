@@ -534,6 +534,9 @@ class LMSession:
     def states(self, hidden_NH: Tensor) -> LogitScores:
         return LogitScores([Answer(self._lm.network.head(hidden_NH), hidden_NH)])
 
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        return self._lm.network.normed(hidden_NH)
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         self._lm.require(tokens, "tokens")
         return self._lm.network.embed(tokens)

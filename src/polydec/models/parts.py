@@ -35,6 +35,9 @@ class _Within:
     def states(self, hidden_NH: Tensor) -> LogitScores:
         return self.whole.states(hidden_NH)
 
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        return self.whole.normed(hidden_NH)
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self.whole.embed(tokens)
 

@@ -30,8 +30,9 @@ from polydec.models.state_layer import Vocabulary, shapes
 
 NAMES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3Draft")
 """What the architecture is called in configs."""
-OTHERS = {"EagleLlamaForCausalLM": "EAGLE-1", "LlamaForCausalLMEagle": "EAGLE-1", "MedusaModel": "Medusa",
-          "MedusaForCausalLM": "Medusa", "Eagle3Speculator": "EAGLE-3 in the form of the speculators library"}
+OTHERS = {"EagleLlamaForCausalLM": "EAGLE-1", "LlamaForCausalLMEagle": "EAGLE-1",
+          "MedusaForCausalLM": "Medusa with its target in one file",
+          "Eagle3Speculator": "EAGLE-3 in the form of the speculators library"}
 """Published drafters of other kinds, which are not read."""
 RATES = ((0.7, 0.1), (0.7, 0.1), (0.7, 0.1))
 """How often a draft is right, which the published files do not say: a guess that no published method reads."""
@@ -127,6 +128,9 @@ class PublishedNetwork:
         """Laws of states that left the layer: -inf where its head knows no token."""
         logits = linear(self._norm(hidden_RH, self._own.norm_H.float()), self._own.head_CH.float())
         return logits.new_full((len(logits), self._vocab), float("-inf")).index_copy_(1, self._own.token_C, logits)
+
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        raise ValueError("a published EAGLE-3 layer's head norms by itself")
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise ValueError("a published EAGLE-3 layer has no table of its own: it reads the target's embeddings")

@@ -140,6 +140,10 @@ class Network(Protocol):
         """Logits of states that lie before the final norm. Raises ValueError where the network cannot do that alone."""
         ...
 
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        """States behind the final norm, [n, H]. Raises ValueError where the network cannot do that alone."""
+        ...
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer, [n, H]."""
         ...

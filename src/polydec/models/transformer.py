@@ -99,6 +99,7 @@ class Transformer:
         self.layers, self.context, self.size = c.layers, c.context, c.vocab
         self._embed, self._embed_proj = parts["embed"], parts["embed_proj"]
         self._layers, self._head, self._head_tokens = parts["layers"], parts["head"], parts["head_tokens"]
+        self._norm_W: Tensor = parts["norm"]
         self._number, self._device = parts["number"], self._embed.device
         self._attention, self._takes, self._least = kernel.attention, kernel.takes, kernel.least
         self._turn_number = torch.float64 if kernel.attention == torch.float64 else torch.float32
@@ -149,7 +150,8 @@ class Transformer:
                 proj = kernel.pack(load.get("model.embed_tokens.proj.weight", (W, embed.shape[1])), None)
             elif embed.shape[1] != W:
                 load.get("model.embed_tokens.weight", (embed.shape[0], W))
-            norm = load.norm("model.norm.weight", W, c.norms.plus) / c.divide
+            last = load.norm("model.norm.weight", W, c.norms.plus)
+            norm = last / c.divide
             matrix = embed.to(number) if head_name != "lm_head.weight" else load.get(head_name, (rows, W))
             head_bias = load.bias(["lm_head.bias"], [rows])
             head = pool.submit(lambda: head_kernel.pack(matrix * norm, head_bias))
@@ -161,7 +163,7 @@ class Transformer:
             layers += map(_settle, waiting)
             parts = {
                 "embed": embed, "embed_proj": proj, "layers": layers, "head": head.result(),
-                "head_tokens": tokens, "number": number, "cost": sum(a * b for a, b in shapes)}
+                "head_tokens": tokens, "norm": last, "number": number, "cost": sum(a * b for a, b in shapes)}
         pages.collapse(pages.without(pages.regions(), before))
         return Transformer(c, parts, kernel)
 
@@ -330,6 +332,13 @@ class Transformer:
         """Logits of hidden states at any depth, through the final norm."""
         h = hidden_RH.to(self._device, self._number)
         return self._logits(torch.cat([h, h.new_full((len(h), 1), self._floor)], 1))
+
+    @torch.inference_mode()
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        """States behind the final norm, [n, width]."""
+        h = hidden_RH.to(self._device, self._number)
+        full = torch.cat([h, h.new_full((len(h), 1), self._floor)], 1)
+        return h / torch.linalg.vector_norm(full, dim=-1, keepdim=True) * self._norm_W
 
 
 def _settle(parts: Sequence[Any]) -> Layer:

@@ -32,6 +32,9 @@ LATE, LEFT, STOPPED, WAITED = "late", "left", "stopped", "waited"
 
 EVERY = 0.25
 """Seconds between two looks at how full the caches are."""
+ALONE = 4
+"""How much larger a pass may be while no answer is being written: nobody waits for a token then, and large passes do more a
+second."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,9 @@ class Worker:
     """One model. `start` and `cancel` are called in the event loop's thread."""
     def __init__(self, name: str, model: LM, limits: Limits, metrics: Metrics) -> None:
         self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
+        most = limits.positions or model.costs.budget(limits.running)
         self.engine = Engine(model, max_running=limits.running, max_cache_bytes=limits.cache or None,
-                             max_positions=limits.positions or model.costs.budget(limits.running))
+                             max_positions=limits.positions or (lambda writing: most if writing else ALONE * most))
         self.answers = 0                          # under way: waiting, running, or being checked
         self.live: set[Job] = set()
         self._loop = asyncio.get_running_loop()

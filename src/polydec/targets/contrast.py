@@ -125,6 +125,9 @@ class ContrastSession:
     def states(self, hidden_NH: Tensor) -> Scores:
         return self._first.states(hidden_NH)
 
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        return self._first.normed(hidden_NH)
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._first.embed(tokens)
 

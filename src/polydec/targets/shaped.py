@@ -170,6 +170,9 @@ class ShapedSession:
     def states(self, hidden_NH: Tensor) -> Scores:
         return self._inner.states(hidden_NH)
 
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        return self._inner.normed(hidden_NH)
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._inner.embed(tokens)
 

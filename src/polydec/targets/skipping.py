@@ -87,6 +87,9 @@ class SkippingSession:
     def states(self, hidden_NH: Tensor) -> Scores:
         return self._whole.states(hidden_NH)
 
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        return self._whole.normed(hidden_NH)
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._whole.embed(tokens)
 

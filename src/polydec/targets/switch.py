@@ -222,6 +222,9 @@ class SwitchSession:
     def states(self, hidden_NH: Tensor) -> Scores:
         raise ValueError("hidden_NH cannot be read where two models take turns: they have no state in common")
 
+    def normed(self, hidden_NH: Tensor) -> Tensor:
+        raise ValueError("hidden_NH cannot be read where two models take turns: they have no state in common")
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise ValueError("tokens cannot be embedded where two models take turns: they have no table in common")
 

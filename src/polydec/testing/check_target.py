@@ -202,6 +202,11 @@ class Checker:
             if own is not None:
                 for i in range(len(draft)):
                     self.same(own.row(i), scores.base.row(i), f"states: row {i} is not the model's own")
+                try:
+                    behind: Tensor | None = session.normed(hidden_NH)
+                except ValueError:                # a network that runs whole only
+                    behind = None
+                assert behind is None or behind.shape == hidden_NH.shape, "normed gives other rows than it was given"
         session.close()
 
     async def probes(self) -> None:

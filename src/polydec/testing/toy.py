@@ -167,6 +167,10 @@ class Table:
         """What enters the first layer: states that no layer has seen."""
         return self._tensor([(x, self.size, 0, 0) for x in tokens])
 
+    def normed(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        """A toy has no norm."""
+        return hidden_RH
+
     def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """Logits of states, also of those that somebody made up."""
         rows = list[torch.Tensor]()

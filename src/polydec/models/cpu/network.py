@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import rms_norm
 
 from polydec.core.types import Reads, Want
 from polydec.models.cache import GROWTH, Cache
@@ -108,6 +109,7 @@ class CpuStep:
             which = array("i", c.experts.sparse)
             net._check(net._lib.step_sparse(net._model, *which.buffer_info()))
         net._widen = load_all(load, c, net._put, tokens)
+        net._norm_W = torch.from_numpy(load.vector("model.norm.weight", plus=c.norms.plus).data).clone()
         if not load.quantised:                    # whatever was asked for, floats are multiplied as floats
             net.compute = "float32"
         net.kernel = f"native {net._lib.step_set(net._model).decode()} {net.compute}"
@@ -292,6 +294,10 @@ class CpuStep:
             assert logits_RV is not None
             out.append(logits_RV)
         return out[0] if len(out) == 1 else torch.cat(out)
+
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        """States behind the final norm, [n, width]."""
+        return rms_norm(hidden_RH.float(), self._norm_W.shape, self._norm_W, self.config.eps)
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer, [n, width]."""

@@ -34,6 +34,7 @@ class Clover:
     kind: ClassVar[str] = "clover"
     made_by: ClassVar[str] = "polydec train heads --kind clover"
     window: ClassVar[int] = 1
+    normed: ClassVar[bool] = False
 
     layer: StateLayer
     attend: tuple[Tensor, Tensor, Tensor]
@@ -69,6 +70,9 @@ class Clover:
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """What enters the augmenting block: the states alone."""
         return even(state_NH)
+
+    def head(self, k: int) -> None:
+        """The target's norm and head make laws of what heads guess."""
 
     def start(self, state_NH: Tensor) -> Tensor:
         return even(state_NH)

@@ -157,6 +157,9 @@ class FalconNetwork:
     def head(self, hidden_RH: Tensor) -> Tensor:
         raise ValueError("Falcon has no head: its states are the target's")
 
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        raise ValueError("Falcon's layer norms in its head")
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise ValueError("Falcon has no table of its own: it reads the target's embeddings")
 

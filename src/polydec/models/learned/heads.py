@@ -32,6 +32,9 @@ class Heads:
     the last one; vocab: the target's; rates: of each head, how often its token of each rank was right on held-out text, 0 to
     1; share: passes of the target that a draft costs, as measured where it was trained. States and embeddings are divided by
     their root mean square first.
+
+    own_VH: of each head a matrix that makes its laws, and states then enter as the target's final norm leaves them (the
+    published form of Medusa); None: the target's norm and head make laws of what heads guess.
     """
     called: ClassVar[str] = "draft heads"
     kind: ClassVar[str] = "heads"
@@ -44,6 +47,7 @@ class Heads:
     rates: Sequence[Sequence[float]]
     layer: StateLayer | None = None
     share: float = 0.0
+    own_VH: Sequence[Tensor] | None = None
 
     @property
     def depth(self) -> int:
@@ -56,7 +60,7 @@ class Heads:
 
     @property
     def cost(self) -> float:
-        return float(sum(t.numel() for head in self.heads for t in head))
+        return float(sum(t.numel() for head in (*self.heads, self.own_VH or ()) for t in head))
 
     @cached_property
     def network(self) -> Network | None:
@@ -69,7 +73,16 @@ class Heads:
 
     def start(self, state_NH: Tensor) -> Tensor:
         """What the first head is given besides the root."""
-        return even(state_NH)
+        return even(state_NH) if self.own_VH is None else state_NH.float()
+
+    def head(self, k: int) -> Tensor | None:
+        """The matrix that makes laws of what head k guesses; None: the target's norm and head do."""
+        return None if self.own_VH is None else self.own_VH[k]
+
+    @property
+    def normed(self) -> bool:
+        """Whether states enter as the target's final norm leaves them."""
+        return self.own_VH is not None
 
     def step(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
         """Head k at nodes: what it leaves to the nodes below, and the states that it guesses."""
@@ -89,7 +102,10 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
 
 
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
-    """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write heads.safetensors and config.json into the directory `path`; about: what else the config says.
+    Raises ValueError for heads that came in the published form."""
+    if heads.own_VH is not None:
+        raise ValueError("heads with laws of their own are read in their published form: copy those files")
     own, tensors = heads.layer, dict[str, Tensor]()
     for k, head in enumerate(heads.heads):
         tensors |= named_head(f"{k}.", head)

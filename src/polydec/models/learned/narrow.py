@@ -56,6 +56,9 @@ class Joined:
         assert q.embed is not None, "it is fed by rows"
         return replace(q, embed=linear(q.embed, self._join))
 
+    def normed(self, hidden_RH: Tensor) -> Tensor:
+        raise ValueError("EAGLE-3's layer norms in its head")
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise ValueError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
 

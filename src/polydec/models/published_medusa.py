@@ -1,0 +1,60 @@
+"""Medusa's heads in the two layouts in which they are published: that of its authors and that of vLLM."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydec.core.types import Vocab
+from polydec.models import checkpoint, edge
+from polydec.models.fields import PublishedMedusaFields
+from polydec.models.learned.heads import Heads
+
+FILE = "medusa_lm_head.pt"
+"""What the authors' own weights are called."""
+RATES = (0.5, 0.15, 0.08, 0.05)
+"""How often the first head's tokens are right by rank, which the published files do not say: a guess, from which the tree is
+drawn; each further head is held for two thirds as good."""
+
+
+def known(config: Mapping[str, Any]) -> bool:
+    """Whether a config is of one of the layouts."""
+    names = config.get("architectures")
+    return "medusa_num_heads" in config or config.get("model_type") == "medusa" or names == ["MedusaModel"]
+
+
+def load(path: str | Path) -> Heads:
+    """The heads in a directory. Raises ValueError with one sentence where they are damaged or of another shape."""
+    path = edge.at_home(path)
+    with edge.reading(f"medusa is {str(path)!r}: it is damaged"):
+        c = edge.check(PublishedMedusaFields, edge.read_json(path / "config.json"), "config.json")
+        found = checkpoint.unpickled(path / FILE) if (path / FILE).is_file() else checkpoint.open_weights(path)
+        found = {name.removeprefix("medusa_heads."): found[name] for name in found}
+        own = [_first(found, f"{k}.1.weight", f"lm_heads.{k}.weight") for k in range(c.count)]
+        if any(t.ndim != 2 or t.shape != own[0].shape for t in own):
+            raise ValueError(f"the matrices of the heads have shapes {[tuple(t.shape) for t in own]}: all must have one")
+        V, H = own[0].shape
+        if (c.vocab_size, c.hidden_size) != (c.vocab_size and V, c.hidden_size and H):
+            raise ValueError(f"lm_heads have shape {(V, H)}: config.json says {(c.vocab_size, c.hidden_size)}")
+        eye, heads = torch.eye(H), list[tuple[Tensor, Tensor, Tensor]]()
+        for k in range(c.count):
+            weight = _first(found, f"{k}.0.linear.weight", f"blocks.{k}.layers.0.weight", shape=(H, H))
+            name = next((n for n in (f"{k}.0.linear.bias", f"blocks.{k}.layers.0.bias") if n in found), None)
+            heads.append((weight, torch.zeros(H) if name is None else _first(found, name, shape=(H,)), eye))
+        rates = [[r * (2 / 3) ** k for r in RATES] for k in range(c.count)]
+        return Heads(heads, False, Vocab(V, frozenset(), ""), rates, own_VH=own)
+
+
+def _first(found: Mapping[str, Tensor], *names: str, shape: tuple[int, ...] | None = None) -> Tensor:
+    """The tensor that has one of these names, in fp32."""
+    if (name := next((n for n in names if n in found), None)) is None:
+        raise ValueError(f"the weights lack {names[-1]!r}")
+    t = found[name].float()
+    if shape is not None and tuple(t.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(t.shape)}: it must be {shape}")
+    if not bool(t.isfinite().all()):
+        raise ValueError(f"{name} holds a NaN or an infinite number")
+    return t
