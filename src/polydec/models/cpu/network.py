@@ -49,6 +49,7 @@ class CpuStep:
         self._run_all = array("i", [*self._every, *self._no_exit, *[3] * c.layers])
         self._turned, self.kernel = 0, ""
         self._tokens: Tensor | None = None
+        self._norm_W = torch.empty(0)             # the final norm's weights
         self._widen: Callable[[Sequence[int]], Tensor] | None = None
         self.dtype, self.approximate, self.cost = "", "", 0.0
         scale = float(1 / np.sqrt(np.float32(c.scale ** -2)))       # in fp32, as of a head's width

@@ -34,7 +34,6 @@ class Clover:
     kind: ClassVar[str] = "clover"
     made_by: ClassVar[str] = "polydec train heads --kind clover"
     window: ClassVar[int] = 1
-    normed: ClassVar[bool] = False
 
     layer: StateLayer
     attend: tuple[Tensor, Tensor, Tensor]
@@ -52,6 +51,11 @@ class Clover:
     def reads(self) -> bool:
         """Nodes of a level differ by their paths."""
         return True
+
+    @property
+    def normed(self) -> bool:
+        """States enter as the last layer leaves them."""
+        return False
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise ValueError where it was trained for another vocabulary or for states of another width."""
