@@ -1,9 +1,10 @@
 """What the passes of a run cost by the measured tables of `polydec tune`: the same figure each time, where a clock is noisy.
 
-A run notes every pass of a network; what is kept of them is a histogram, a list of [rows, part, passes, contexts]. rows: of
-all sequences together, as they share the pass; part: of the network, above 0 to 1, by the weights of the layers and the head
-that ran; contexts: the sum over these passes of the tokens that stand behind their rows (the mean over the rows where
-sequences differ). A head that is computed apart, as at an early exit, stands there too, as a part behind nothing.
+A run notes every pass of a network; what is kept of them is a histogram, a list of [rows, part, passes, contexts, sequences].
+rows: of all sequences together, as they share the pass; part: of the network, above 0 to 1, by the weights of the layers and
+the head that ran; contexts: the sum over these passes of the tokens that stand behind a sequence's rows (the mean over the
+sequences). A head that is computed apart, as at an early exit, stands there too, as a part behind nothing. Files of before
+2026-11-23 do not say the sequences: each of their passes counts as one of a single sequence.
 """
 from __future__ import annotations
 
@@ -35,11 +36,13 @@ class Done:
 
 @dataclass(frozen=True)
 class Fed:
-    """Rows that went together through a part of a network, behind `context` tokens; head: through nothing but its head."""
+    """Rows of so many sequences that went together through a part of a network, behind `context` tokens each (the mean); head:
+    through nothing but its head."""
     rows: int
     part: float
     context: float
     head: bool = False
+    sequences: int = 1
 
 
 class Clocked:
@@ -63,20 +66,21 @@ class Clocked:
             mine = [q for q in queries if q.layers == layers]
             rows, run = sum(len(q) for q in mine), 1.0 if layers is None else len(layers) / self.network.layers
             head = any(len(q.rows) and max(q.want.law, q.want.base) > Reads.NOTHING for q in mine)
-            out.append(Fed(rows, run * (1.0 - self._head) + head * self._head,
-                           sum(len(q) * q.first for q in mine) / max(rows, 1)))
+            out.append(Fed(rows, run * (1.0 - self._head) + head * self._head, sum(q.first for q in mine) / len(mine),
+                           sequences=len(mine)))
         return out
 
     def since(self, moment: float) -> Done:
         """What began then or later."""
-        calls, found = [c for c in self.calls if c[0] >= moment], defaultdict[tuple[int, float], list[float]](lambda: [0, 0.0])
+        calls = [c for c in self.calls if c[0] >= moment]
+        found = defaultdict[tuple[int, float, int], list[float]](lambda: [0, 0.0])
         for fed in (f for c in calls for f in c[2]):
-            entry = found[fed.rows, round(fed.part, 4)]
+            entry = found[fed.rows, round(fed.part, 4), fed.sequences]
             entry[0] += 1
             entry[1] += fed.context
         passes = [f for c in calls for f in c[2] if not f.head]
         return Done(sum(c[1] for c in calls), len(passes), sum(f.rows for f in passes),
-                    [[rows, part, n, round(contexts, 1)] for (rows, part), (n, contexts) in sorted(found.items())])
+                    [[rows, part, n, round(contexts, 1), of] for (rows, part, of), (n, contexts) in sorted(found.items())])
 
 
 def head_share(network: Any) -> float:
@@ -103,7 +107,8 @@ def replayed_ms(cell: Mapping[str, Any], profile: Profile) -> float | None:
 
 
 def _ms(passes: Histogram, costs: Costs, extra: float) -> float:
-    return sum(n * (extra + part * (costs.share(int(rows), 1, contexts / n) - extra)) for rows, part, n, contexts in passes)
+    return sum(n * (extra + part * (costs.pass_ms(int(rows), int(*of or (1,)), contexts / n) - extra))
+               for rows, part, n, contexts, *of in passes)
 
 
 def _draft(profile: Profile) -> Costs:
@@ -122,4 +127,4 @@ def to_line(profile: Profile) -> dict[str, Any]:
 def from_line(line: Mapping[str, Any]) -> Profile:
     """The profile that `to_line` wrote, read from JSON."""
     of = {k: {int(m): float(t) for m, t in v.items()} if isinstance(v, dict) else v for k, v in line["tables"].items()}
-    return Profile(**of)
+    return Profile(**{"beside": {}, "far_beside": {}, "each_ms": 0.0, **of})

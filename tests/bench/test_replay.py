@@ -2,6 +2,7 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -17,7 +18,8 @@ import tables
 from polydec.bench.profile import Profile
 from polydec.core.types import Want
 
-PROFILE = Profile(0, {1: 10.0, 2: 12.0, 4: 20.0}, 1000, {1: 11.0, 2: 14.0, 4: 24.0}, {1: 1.0, 2: 1.5}, 0.5, "today")
+PROFILE = Profile(0, {1: 10.0, 2: 12.0, 4: 20.0}, 1000, {1: 11.0, 2: 14.0, 4: 24.0}, {1: 1.0, 2: 1.5}, {}, {}, 0.5, 0.0,
+                  "today")
 
 
 def cell(method, ms, *, workload="qa", prompt="p", seconds=1.0, tokens=10, recipe=None, **more):
@@ -53,10 +55,13 @@ def test_a_pass_costs_what_the_tables_say():
     assert ms([[1, 1.0, 1, 0.0]], [[[1, 1.0, 4, 9.0], [2, 1.0, 1, 0.0]]]) == pytest.approx(10.5 + 4 * 1.5 + 2.0)
     assert ms([], [[[4, 1.0, 1, 0.0]]]) == pytest.approx(3.0)                    # beyond the table in a straight line
     assert ms([]) == 0.0
+    assert ms([[2, 1.0, 1, 0.0, 2]]) == pytest.approx(12.5)                      # of two sequences
+    two = {"target_by_rows": [[2, 1.0, 1, 0.0, 2]], "draft_by_rows": []}
+    assert replay.replayed_ms(two, replace(PROFILE, each_ms=0.25)) == pytest.approx(12.75)
 
 
 def test_what_cannot_be_replayed_is_none():
-    bare = Profile(0, PROFILE.rows, 1000, PROFILE.far, {}, 0.5, "today")
+    bare = Profile(0, PROFILE.rows, 1000, PROFILE.far, {}, {}, {}, 0.5, 0.0, "today")
     passes, some = [[1, 1.0, 1, 0.0]], [[1, 1.0, 1, 0.0]]
     assert replay.replayed_ms({"tokens": 3}, PROFILE) is None
     assert replay.replayed_ms({"target_by_rows": passes, "draft_by_rows": [some]}, bare) is None
@@ -69,7 +74,7 @@ def test_what_cannot_be_replayed_is_none():
 def test_a_profile_survives_its_line():
     line = replay.to_line(PROFILE)
     assert replay.from_line(json.loads(json.dumps(line))) == PROFILE
-    assert line["profile"] != replay.to_line(Profile(0, PROFILE.rows, 900, PROFILE.far, {}, 0.5, "today"))["profile"]
+    assert line["profile"] != replay.to_line(replace(PROFILE, far_context=900))["profile"]
 
 
 class Query:
@@ -95,7 +100,7 @@ def test_passes_are_noted_merged_and_by_the_layers_that_ran():
     net.forward([Query(1, 40)])
     net.forward([Query(2, 5, (0,)), Query(1, 7, (2, 3)), Query(2, 9, (0,))])
     done = clock.since(later)
-    assert done.by_rows == [[1, 0.5, 1, 7.0], [1, 1.0, 2, 70.0], [4, 0.25, 1, 7.0], [4, 1.0, 1, 17.5]]
+    assert done.by_rows == [[1, 0.5, 1, 7.0, 1], [1, 1.0, 2, 70.0, 1], [4, 0.25, 1, 7.0, 2], [4, 1.0, 1, 15.0, 2]]
     assert (done.passes, done.rows) == (5, 11)
     assert clock.since(0.0).rows == 111
 
@@ -109,7 +114,7 @@ def test_a_head_is_its_part_of_a_pass_wherever_it_is_computed():
     net.forward([Query(2, 10, (2, 3), asked=0)])
     assert net.head([[0.0], [0.0], [0.0]]) == "law"
     done = clock.since(0.0)
-    assert done.by_rows == [[1, 0.73, 1, 10.0], [1, 1.0, 1, 10.0], [2, 0.27, 1, 10.0], [3, 0.46, 1, 0.0]]
+    assert done.by_rows == [[1, 0.73, 1, 10.0, 1], [1, 1.0, 1, 10.0, 1], [2, 0.27, 1, 10.0, 1], [3, 0.46, 1, 0.0, 1]]
     assert (done.passes, done.rows) == (3, 4)
 
 
@@ -176,7 +181,7 @@ def test_cells_of_two_files_are_one_table(tmp_path):
 
 
 def test_a_task_is_replayed_by_one_profile(tmp_path):
-    other = Profile(0, {1: 20.0, 2: 21.0}, 1000, {1: 20.0, 2: 21.0}, {}, 0.0, "later")
+    other = Profile(0, {1: 20.0, 2: 21.0}, 1000, {1: 20.0, 2: 21.0}, {}, {}, {}, 0.0, 0.0, "later")
     a = write(tmp_path / "a.jsonl", [cell("plain", 105.0)])
     b = write(tmp_path / "b.jsonl", [cell("auto", 105.0, profile=replay.to_line(other)["profile"])], other)
     assert {c["ms"] for c in tables.read([a, b])} == {200.0}

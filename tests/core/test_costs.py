@@ -18,12 +18,22 @@ def test_context_costs_more():
     assert costs.share(3, context=1000) == pytest.approx(6.0 + 5.0)
 
 
+def test_sequences_cost_by_themselves():
+    """Their rows are multiplied together, but each reads a context of its own, which caches may not hold for all of them."""
+    costs = Costs((4.0, 5.0, 7.0, 9.0), more_ms=(1.0, 1.5), beside_ms=0.25, crowd=2.0)
+    assert costs.pass_ms(1, 1, 1000) == 5.0 and costs.pass_ms(2, 1, 1000) == 6.5
+    assert costs.pass_ms(2, 2, 1000) == 5.0 + 0.25 + 2 * 2.0
+    assert costs.pass_ms(4, 2, 1000) == 9.0 + 0.25 + 2 * 3.0 == 2 * costs.share(2, 2, 1000)
+    assert costs.pass_ms(4, 2) == 9.25
+
+
 def test_a_table_that_falls_does_not_go_below_its_end():
     assert Costs((4.0, 3.0)).share(50) == 3.0
 
 
 @pytest.mark.parametrize("given, match", [({"rows_ms": (1.0,)}, "rows_ms"), ({"rows_ms": (1.0, 0.0)}, "rows_ms"),
-                                          ({"more_ms": (1.0,)}, "more_ms"),
+                                          ({"more_ms": (1.0, 1.0, 1.0)}, "more_ms"), ({"beside_ms": -1.0}, "beside_ms"),
+                                          ({"crowd": 0.5}, "crowd"), ({"crowd": float("nan")}, "crowd"),
                                           ({"more_ms": (1.0, -1.0)}, "more_ms"),
                                           ({"draft_ms": -1.0}, "draft_ms"), ({"draft_ms": float("nan")}, "draft_ms")])
 def test_bad_tables(given, match):

@@ -1,7 +1,6 @@
 """t(m): what a pass over m rows costs on this machine."""
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,10 +43,11 @@ class Passes:
 
 
 def table(call: Callable[[int], float], rows: Sequence[int], seconds: float, least: int = 3,
-          behind: Passes | None = None) -> dict[int, float]:
-    """call: the seconds of a pass over so many rows. Median milliseconds for each number of rows, in turns for `seconds` and at
-    least `least` rounds; the first round, which warms up, is dropped. behind: runs one row before each, untimed (a draft's
-    weights have left the processor's caches when its turn comes after a pass of the target)."""
+          behind: Passes | None = None, quantile: float = 0.5) -> dict[int, float]:
+    """call: the seconds of a pass over so many rows. Milliseconds for each number of rows, in turns for `seconds` and at least
+    `least` rounds; the first round, which warms up, is dropped. quantile: which of a call's sorted times is told, 0 to 1:
+    0.5, the median, is what it took, a lower one what it takes where little else runs. behind: runs one row before each,
+    untimed (a draft's weights have left the processor's caches when its turn comes after a pass of the target)."""
     took: dict[int, list[float]] = {m: [] for m in rows}
     end, n = time.perf_counter() + seconds, 0
     while n <= least or time.perf_counter() < end:
@@ -58,4 +58,4 @@ def table(call: Callable[[int], float], rows: Sequence[int], seconds: float, lea
             if n:
                 took[m].append(1e3 * t)
         n += 1
-    return {m: statistics.median(t) for m, t in took.items()}
+    return {m: sorted(t)[int((len(t) - 1) * quantile)] for m, t in took.items()}

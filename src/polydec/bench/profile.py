@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +17,7 @@ from polydec import edge, files
 from polydec.bench.passes import Passes, table
 from polydec.core.types import Reads
 from polydec.kit import family_of
-from polydec.models.costs import Costs
+from polydec.models.costs import Costs, at
 from polydec.models.linear import cpu_name, profile_path
 
 
@@ -35,27 +36,56 @@ QUICK = 8.0
 
 CONTEXTS = (64, 768)
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+LARGE = (64, 128, 256)
+"""Rows of parts of prompts: a row of a large pass costs less than one of a small pass. Measured while that is quick."""
+BESIDE = 4
+"""Sequences that share a pass where several do: so many contexts do not fit into a processor's caches together."""
+QUICKLY = 0.1
+"""Share of the time that large passes, and further contexts, may take."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """rows: t(m) in ms by m, behind `context` tokens; far: the same behind `far_context`; draft: of the draft model, empty
-    without one; extra_ms: what Python adds to a pass."""
+    """rows: t(m) in ms by m, behind `context` tokens; far: the same behind `far_context`, of the smaller ones; draft: of the
+    draft model, empty without one; beside: t of one row each of several sequences (their number is the key), behind contexts
+    of the first length, far_beside: of the second, both empty where that would have taken too long; extra_ms: what Python
+    adds to a pass, each_ms: and to it for each further sequence."""
     context: int
     rows: dict[int, float]
     far_context: int
     far: dict[int, float]
     draft: dict[int, float]
+    beside: dict[int, float]
+    far_beside: dict[int, float]
     extra_ms: float
+    each_ms: float
     measured: str
 
     @property
     def costs(self) -> Costs:
         """The tables with the gaps filled by straight lines; never falling, as a further row is never a gain."""
         near, far = _filled(self.rows), _filled(self.far)
-        more = [max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)]
-        rows = [max(a - m * self.context / 1000, 0.1 * a) + self.extra_ms for a, m in zip(near, more)]
-        return Costs(tuple(_rising(rows)), self.draft[1] + self.extra_ms if self.draft else 0.0, tuple(_rising(more)))
+        more = _rising([max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)])
+        rows = [max(t - at(more, m) * self.context / 1000, 0.1 * t) for m, t in enumerate(near, 1)]
+        apart, crowd = self._crowded(rows, more)
+        return Costs(tuple(_rising([t + self.extra_ms for t in rows])), self.draft[1] + self.extra_ms if self.draft else 0.0,
+                     tuple(more), apart + self.each_ms, crowd)
+
+    def _crowded(self, rows: Sequence[float], more: Sequence[float]) -> tuple[float, float]:
+        """What a further sequence adds to a pass beside its row, and how many times as much a context costs there as alone."""
+        if not self.beside:
+            return 0.0, 1.0
+        many, far_many = max(self.beside), max(self.far_beside)
+        behind = (self.far_beside[far_many] / far_many - self.beside[many] / many) / (self.far_context - self.context) * 1000
+        crowd = min(max(1.0, behind / more[0]), MOST_CROWD) if more[0] > 0 else 1.0
+        apart = (self.beside[many] - rows[many - 1] - many * crowd * more[0] * self.context / 1000) / (many - 1)
+        return max(0.0, apart), crowd
+
+
+MOST_CROWD = 4.0
+"""What was measured beyond that was somebody else's work."""
+QUANTILE = 0.25
+"""Of the times of a pass: other processes make some of them longer, none shorter."""
 
 
 def _filled(table: dict[int, float]) -> list[float]:
@@ -74,18 +104,35 @@ def _rising(values: list[float]) -> list[float]:
 def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
     """Time passes for about `seconds`, behind a short and a long context in turn."""
     near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
-    share = seconds * (0.4 if lm.draft else 0.5)
+    share = seconds * (0.3 if lm.draft else 0.4)
     target = Passes(lm.network, near)
-    rows = table(target, ROWS, share)
-    longer = table(Passes(lm.network, far), ROWS, share)
+    rows = table(target, ROWS, share, quantile=QUANTILE)
+    start = time.perf_counter()
+    behind_far = Passes(lm.network, far)
+    filled = time.perf_counter() - start
+    longer = table(behind_far, ROWS, share, quantile=QUANTILE)
+    spare = QUICKLY * seconds
+    room = lm.network.context - near
+    rows |= table(target, [m for m in LARGE if m < room and 2 * m / max(ROWS) * rows[max(ROWS)] < 1e3 * spare], 0.0, least=2,
+                  quantile=QUANTILE)
+    beside, far_beside = dict[int, float](), dict[int, float]()
+    if BESIDE * filled < spare:
+        beside, far_beside = (_together(lm, context, spare / 2) for context in (near, far))
     draft = dict[int, float]()
     if lm.draft is not None and family_of(lm.draft.lm) == "ar":
-        draft = table(Passes(lm.draft.lm.network, near, want=Reads.ROW), (1, 2, 4), seconds - 2 * share, behind=target)
-    return Profile(near, rows, far, longer, draft, EXTRA_MS, time.strftime("%Y-%m-%d"))
+        draft = table(Passes(lm.draft.lm.network, near, want=Reads.ROW), (1, 2, 4), spare, behind=target, quantile=QUANTILE)
+    return Profile(near, rows, far, longer, draft, beside, far_beside, EXTRA_MS, EACH_MS, time.strftime("%Y-%m-%d"))
 
 
-EXTRA_MS = 0.15
-"""Of the loop, the scheduler and the verifier for each pass; measured with zoo:smollm2 on Zen 4."""
+def _together(lm: Loaded, context: int, seconds: float) -> dict[int, float]:
+    """Several sequences behind contexts of their own, a row each."""
+    return {BESIDE: table(Passes(lm.network, context, batch=BESIDE), (1,), seconds, quantile=QUANTILE)[1]}
+
+
+EXTRA_MS = 0.12
+"""Of the loop, the scheduler and the verifier for each pass; measured with zoo:smollm2 on Zen 5."""
+EACH_MS = 0.04
+"""The same, for each further sequence of a pass."""
 
 
 def key(lm: Loaded) -> str:
@@ -112,20 +159,29 @@ class _Kept(edge.Record):
     far_context: Annotated[int, Field(ge=1, le=1 << 30)]
     far: Table
     draft: Table
+    beside: Table
+    far_beside: Table
     extra_ms: Annotated[float, Field(ge=0.0, lt=1e9)]
+    each_ms: Annotated[float, Field(ge=0.0, lt=1e9)]
     measured: Annotated[str, Field(max_length=100)]
 
     @model_validator(mode="after")
     def _whole(self) -> _Kept:
-        if "1" not in self.rows or self.rows.keys() != self.far.keys() or (self.draft and "1" not in self.draft) \
+        if not {"1"} <= self.far.keys() <= self.rows.keys() or (self.draft and "1" not in self.draft) \
                 or self.far_context <= self.context:
             raise ValueError("it must hold passes of the same rows, 1 among them, behind a shorter and a longer context")
+        if self.beside.keys() != self.far_beside.keys() or "1" in self.beside:
+            raise ValueError("it must hold passes of the same numbers of sequences, two or more, behind both contexts")
+        if any(int(k) not in range(1, max(map(int, self.rows)) + 1) for k in self.beside):
+            raise ValueError("it must hold passes of no more sequences than rows")
         return self
 
     @property
     def profile(self) -> Profile:
-        rows, far, draft = ({int(m): t for m, t in table.items()} for table in (self.rows, self.far, self.draft))
-        return Profile(self.context, rows, self.far_context, far, draft, self.extra_ms, self.measured)
+        rows, far, draft, beside, far_beside = ({int(m): t for m, t in table.items()} for table in (
+            self.rows, self.far, self.draft, self.beside, self.far_beside))
+        return Profile(self.context, rows, self.far_context, far, draft, beside, far_beside, self.extra_ms, self.each_ms,
+                       self.measured)
 
 
 def read(lm: Loaded) -> Profile | None:

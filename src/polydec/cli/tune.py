@@ -43,8 +43,11 @@ def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file o
     out.print(profile.key(lm), style="dim")
     out.print(f"rows   ms behind {found.context:4} tokens   times t(1)   ms behind {found.far_context:4} tokens   times t(1)")
     for m, t in found.rows.items():
-        far = found.far[m]
-        out.print(f"{m:4} {t:22.2f} {t / found.rows[1]:12.2f} {far:23.2f} {far / found.far[1]:12.2f}")
+        far = f"{found.far[m]:23.2f} {found.far[m] / found.far[1]:12.2f}" if m in found.far else ""
+        out.print(f"{m:4} {t:22.2f} {t / found.rows[1]:12.2f} {far}".rstrip())
+    for k, t in found.beside.items():
+        out.print(f"{k} sequences of a row each: {t:.2f} ms behind {found.context} tokens, {found.far_beside[k]:.2f} behind "
+                  f"{found.far_context}")
     if found.draft:
         out.print(f"draft model: {found.draft[1]:.2f} ms a token ({found.draft[1] / found.rows[1]:.0%} of a pass)")
     out.print(f"kept in {profile.path()}")

@@ -205,12 +205,13 @@ class CostAwareGuess:
         least = min(DOUBT * row / now.saved_ms, 1.0)          # of a path that may be worth a row, whatever it is believed
         draft, keep = await self._from_free(root, position, replace(budget, floor=least), rng)
         ms = 0.0 if now.silent else self.free.price
-        if self.paid is not None and budget.depth > 0 and self.ledger.paid.due(step := _class(draft)):
+        pays = self.paid is not None and self.paid.price + costs.draft_ms + two - one < now.saved_ms      # were it sure
+        if self.paid is not None and pays and budget.depth > 0 and self.ledger.paid.due(step := _class(draft)):
             plain = Plain(draft.only(keep), costs.share(len(keep), peers, position) + ms, step)
             draft, keep = await self._with_paid(self.paid, plain, draft, root, position, budget, rng)
             ms += self.paid.price + len(now.chain) * costs.draft_ms
         draft = self._told(draft, keep)
-        now.spent_ms = costs.share(len(draft), peers, position) + ms
+        now.spent_ms = ms + (one if len(draft) == 1 else costs.share(len(draft), peers, position))
         return draft
 
     async def _from_free(self, root: int, position: int, budget: Budget, rng: Rng) -> tuple[Draft, list[int]]:

@@ -10,28 +10,44 @@ MOST = 4096
 
 @dataclass(frozen=True)
 class Costs:
-    """rows_ms: milliseconds of a pass of the target over 1, 2, 3, … rows behind nothing, at least two entries, all above 0;
-    more_ms: what 1,000 tokens of context add to each, as many entries or none, at least 0; draft_ms: of one token of the
-    draft model with all that belongs to it, at least 0.
+    """rows_ms: milliseconds of a pass of the target over 1, 2, 3, … rows of one sequence behind nothing, at least two entries,
+    all above 0; more_ms: what 1,000 tokens of context add to each of the first of these, as many entries or fewer, at least 0;
+    draft_ms: of one token of the draft model with all that belongs to it, at least 0; beside_ms: what a further sequence adds
+    to a pass beside its rows, at least 0; crowd: how many times as much a sequence's context costs where several share a pass,
+    whose keys and values a processor's caches do not hold together, at least 1.
 
     The default is a machine on which every further row costs a fifth of a pass.
     """
     rows_ms: tuple[float, ...] = (1.0, 1.2)
     draft_ms: float = 0.1
     more_ms: tuple[float, ...] = ()
+    beside_ms: float = 0.0
+    crowd: float = 1.0
 
     def __post_init__(self) -> None:
         if len(self.rows_ms) < 2 or not all(t > 0 for t in self.rows_ms):
             raise ValueError(f"rows_ms is {self.rows_ms}: it must hold two or more times above 0")
-        if len(self.more_ms) not in (0, len(self.rows_ms)) or not all(t >= 0 for t in self.more_ms):
-            raise ValueError(f"more_ms is {self.more_ms}: it must hold nothing, or {len(self.rows_ms)} times of 0 or more")
+        if len(self.more_ms) > len(self.rows_ms) or not all(t >= 0 for t in self.more_ms):
+            raise ValueError(f"more_ms is {self.more_ms}: it must hold at most {len(self.rows_ms)} times of 0 or more")
         if not self.draft_ms >= 0:
             raise ValueError(f"draft_ms is {self.draft_ms}: it must be at least 0")
+        if not self.beside_ms >= 0:
+            raise ValueError(f"beside_ms is {self.beside_ms}: it must be at least 0")
+        if not self.crowd >= 1:
+            raise ValueError(f"crowd is {self.crowd}: it must be at least 1")
+
+    def pass_ms(self, rows: int, sequences: int = 1, context: float = 0.0) -> float:
+        """Milliseconds of a pass in which so many sequences feed `rows` rows in all, each behind `context` tokens (the mean).
+        The rows of a sequence read its context together."""
+        ms = at(self.rows_ms, rows)
+        if self.more_ms:
+            crowd = self.crowd if sequences > 1 else 1.0
+            ms += sequences * crowd * at(self.more_ms, max(1, round(rows / sequences))) * context / 1000
+        return ms + (sequences - 1) * self.beside_ms
 
     def share(self, rows: int, peers: int = 1, context: int = 0) -> float:
         """Milliseconds that fall to one of `peers` requests which bring `rows` rows each to a pass, behind `context` tokens."""
-        more = _at(self.more_ms, rows * peers) * context / 1000 if self.more_ms else 0.0
-        return (_at(self.rows_ms, rows * peers) + more) / peers
+        return self.pass_ms(rows * peers, peers, context) / peers
 
     def draft_pays(self, right: float) -> bool:
         """Whether a token of the draft model, which is `right` so often (0 to 1), costs less with its row than it saves."""
@@ -42,14 +58,16 @@ class Costs:
         (above 0, below 1) of the positions a millisecond that the largest passes give, so that nobody waits longer for a
         token than that needs; at least twice as many as answers, so that prompts get on, and at most MOST (Sarathi-Serve,
         Agrawal et al. 2024: the token budget)."""
-        best = MOST / _at(self.rows_ms, MOST)
-        found = next((m for m in range(1, MOST) if m / _at(self.rows_ms, m) >= keep * best), MOST)
+        best = MOST / at(self.rows_ms, MOST)
+        found = next((m for m in range(1, MOST) if m / at(self.rows_ms, m) >= keep * best), MOST)
         return min(MOST, max(found, 2 * answers))
 
 
-def _at(known: Sequence[float], m: int) -> float:
-    """Entry m, counted from 1; beyond the table its last ten entries go on in a straight line."""
+def at(known: Sequence[float], m: int) -> float:
+    """Entry m of a table, counted from 1; beyond the table its last ten entries go on in a straight line."""
     if m <= len(known):
         return known[m - 1]
     back = min(10, len(known) - 1)
+    if back == 0:
+        return known[0]
     return known[-1] + max(0.0, (known[-1] - known[-1 - back]) / back) * (m - len(known))
