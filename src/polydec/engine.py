@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from threading import RLock
 from typing import Any
 
@@ -193,22 +194,25 @@ class Engine:
     max_running: answers that are written at the same time, at least 1; other requests wait their turn, first come first
     served. max_positions: of one pass, at least 1, or a function that gives it by how many answers are being written
     (`Costs.budget`, from what passes cost); what is over waits for the next, and prompts fill what the others leave.
+    doubling: behind so many tokens a position counts twice there, above 0 (`Costs.doubling`; without it each counts once).
     max_cache_bytes: of the caches of all requests together, at least 1, None for no limit: while there is more, the youngest
     request is put on hold and gives its caches back, and its text is fed anew when there is room. One request may always go
     on. None of these changes a text.
     """
     def __init__(self, model: LM, *, max_running: int = 256, max_positions: int | Callable[[int], int] = 4096,
-                 max_cache_bytes: int | None = None) -> None:
+                 max_cache_bytes: int | None = None, doubling: float = inf) -> None:
         positions = max_positions if callable(max_positions) else lambda _: max_positions
         limits = {"max_running": max_running, "max_positions": 1 if callable(max_positions) else max_positions,
                   "max_cache_bytes": 1 if max_cache_bytes is None else max_cache_bytes}
         for name, value in limits.items():
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
+        if not doubling > 0.0:
+            raise ValueError(f"doubling is {doubling!r}: it must be above 0")
         self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
         self.preempted = 0                        # how often a request was put on hold
         self.names = model.names
-        self._scheduler = Scheduler(positions=positions)
+        self._scheduler = Scheduler(positions=positions, doubling=doubling)
         self._memory: dict[str, dict[str, Any]] = {}          # by method, what it keeps between requests
         self._waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []

@@ -1,3 +1,5 @@
+from math import inf
+
 import pytest
 
 from polydec.models.costs import Costs
@@ -39,6 +41,13 @@ def test_a_table_that_falls_does_not_go_below_its_end():
 def test_bad_tables(given, match):
     with pytest.raises(ValueError, match=match):
         Costs(**given)
+
+
+def test_where_a_position_costs_twice():
+    """Rows at 1 ms each, and 0.5 ms more each for 1,000 tokens: behind 2,000 they cost 2."""
+    rows, more = tuple(3.0 + m for m in range(1, 33)), tuple(1.0 + 0.5 * m for m in range(1, 33))
+    assert Costs(rows, more_ms=more).doubling == pytest.approx(2000)
+    assert Costs(rows).doubling == Costs(rows, more_ms=(1.0, 1.0)).doubling == inf
 
 
 def test_peers_are_the_open_sessions():

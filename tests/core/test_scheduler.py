@@ -376,13 +376,13 @@ class Counter:
         return queries
 
 
-def prompt(model, size):
+def prompt(model, size, behind=0):
     """A query that may be fed in parts."""
     def split(most):
         assert 1 <= most < size
-        return Forward(model, most, most, rest=prompt(model, size - most))
+        return Forward(model, most, most, rest=prompt(model, size - most, behind + most), behind=behind)
 
-    return Forward(model, size, size, split if size > 1 else None)
+    return Forward(model, size, size, split if size > 1 else None, behind=behind)
 
 
 async def writer(model, first, count, gaps):
@@ -421,6 +421,23 @@ def test_passes_are_as_large_as_those_who_wait_for_a_token_allow():
     assert first.done and second.done and m.passes[0] == [90]
     assert all(sum(p) <= 8 for p in m.passes if len(p) > 1) and any(len(p) > 1 for p in m.passes)
     assert max(map(sum, m.passes[1:])) > 8, "the rest of a prompt that is alone"
+
+
+@pytest.mark.parametrize("most, doubling", [(32, 50), (32, 10_000), (8, 3)])
+def test_positions_behind_much_count_for_more(most, doubling):
+    """A position behind c tokens counts 1 + c / doubling: no pass takes more than `most` of that; whoever is first gets on."""
+    m, scheduler = Counter(), Scheduler(positions=lambda _: most, doubling=doubling)
+    task = scheduler.submit(writer(m, 300, 1, []))
+    while scheduler.step():
+        pass
+    parts, behind = [p[0] for p in m.passes[:-1]], 0
+    for n in parts:
+        load = sum(1 + (behind + i + 0.5) / doubling for i in range(n))
+        more = load + 1 + (behind + n + 0.5) / doubling
+        assert n == 1 or load <= most + 1e-6
+        assert behind + n == 300 or more > most - 1e-6, "there was room for one more"
+        behind += n
+    assert task.done and behind == 300 and parts[0] > parts[-2] - (doubling > 1000) * most
 
 
 def test_prompts_get_on_beside_more_tokens_than_a_pass_takes():

@@ -12,7 +12,7 @@ Coro = Coroutine[Any, Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """One query to a model; `size` is how many positions it feeds (for the accounts).
+    """One query to a model; `size` is how many positions it feeds (for the accounts), `behind` how many stand before them.
 
     split: of a prompt, which can be fed in parts: its beginning, of at most so many positions (1 to size - 1), with the rest.
     rest: what must be fed after this; what it gives is the answer.
@@ -22,6 +22,7 @@ class Forward:
     size: int
     split: Callable[[int], Forward] | None = None
     rest: Forward | None = None
+    behind: int = 0
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return (yield self)

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf, sqrt
 from typing import Any
 
 from polydec.core.effects import Coro, Forward, Join, Pause
@@ -97,17 +98,38 @@ def _forward(model: Model, group: Group) -> Answers:
     return answers, start, time.perf_counter() - start
 
 
-def _fill(prompts: Group, room: int) -> tuple[Group, Group]:
+@dataclass(frozen=True)
+class Room:
+    """What a pass may hold. most: positions, were nothing before them; doubling: behind so many tokens a position counts twice
+    (it reads all of them, which takes time), behind twice as many three times."""
+    most: float
+    doubling: float = inf
+
+    def load(self, f: Forward) -> float:
+        """What a query takes of the room."""
+        return f.size * (1.0 + (f.behind + f.size / 2) / self.doubling)
+
+    def part(self, f: Forward) -> int:
+        """How many of its positions there is room for: the n of which n (1 + (behind + n / 2) / doubling) is `most`."""
+        if self.doubling == inf:
+            return int(self.most)
+        first = self.doubling + f.behind
+        return int(sqrt(first * first + 2 * self.doubling * self.most) - first)
+
+
+def _fill(prompts: Group, room: Room) -> tuple[Group, Group]:
     """As much of these as there is room for, first come first served; and what is left that was not begun."""
     taken = Group()
     for at, (task, f) in enumerate(prompts):
-        if f.size > room:
-            if room and f.split is not None:
-                taken.append((task, f.split(room)))
+        load = room.load(f)
+        if load > room.most:
+            part = max(room.part(f), int(not taken))          # whoever is first gets on
+            if part and f.split is not None:
+                taken.append((task, f.split(part)))
                 at += 1
             return taken, prompts[at:]
         taken.append((task, f))
-        room -= f.size
+        room = replace(room, most=room.most - load)
     return taken, []
 
 
@@ -120,17 +142,18 @@ class Scheduler:
     positions: how many one pass takes at most, by how many queries wait that are no prompts; None for no limit. What is over
     waits for the next pass, first come first served (a query that is larger than that runs all the same). Prompts fill the
     room that the others leave, in parts where all of one does not fit, and an eighth of a pass is theirs whatever else waits
-    (Sarathi-Serve, Agrawal et al. 2024). A pass that is interrupted (Ctrl-C) stays due and runs again.
+    (Sarathi-Serve, Agrawal et al. 2024). doubling: see Room. A pass that is interrupted (Ctrl-C) stays due and runs again.
 
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
     """
-    def __init__(self, patience: int = 64, pool: Executor | None = None, positions: Callable[[int], int] | None = None) -> None:
+    def __init__(self, patience: int = 64, pool: Executor | None = None, positions: Callable[[int], int] | None = None,
+                 doubling: float = inf) -> None:
         self._pool, self._running = pool, dict[Future[Answers], tuple[Model, Group]]()
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
         self._skipped: dict[Model, int] = {}
-        self._patience, self._passes, self._positions = patience, 0, positions
+        self._patience, self._passes, self._positions, self._doubling = patience, 0, positions, doubling
 
     def submit(self, coro: Coro) -> Task:
         task = Task(coro)
@@ -190,16 +213,17 @@ class Scheduler:
         if self._positions is None:
             return group
         others = [item for item in group if item[1].split is None]
-        most = self._positions(len(others))
-        if sum([f.size for _, f in group]) <= most:
+        room = Room(self._positions(len(others)), self._doubling)
+        most, load = room.most, room.load
+        if sum([load(f) for _, f in group]) <= most:
             return group
         prompts = [item for item in group if item[1].split is not None]
         kept = max(1, most // 8) if prompts else 0
-        count = size = 0
-        while count < len(others) and (not count or size + others[count][1].size <= most - kept):
-            size += others[count][1].size
+        count, size = 0, 0.0
+        while count < len(others) and (not count or size + load(others[count][1]) <= most - kept):
+            size += load(others[count][1])
             count += 1
-        filled, left = _fill(prompts, max(kept, most - size))
+        filled, left = _fill(prompts, replace(room, most=max(kept, most - size)))
         if later := [*left, *others[count:]]:
             self._waiting[model] = later
         return [*others[:count], *filled]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 MOST = 4096
 """Positions of the largest pass that is thought of."""
@@ -61,6 +62,17 @@ class Costs:
         best = MOST / at(self.rows_ms, MOST)
         found = next((m for m in range(1, MOST) if m / at(self.rows_ms, m) >= keep * best), MOST)
         return min(MOST, max(found, 2 * answers))
+
+    @property
+    def doubling(self) -> float:
+        """Tokens of context behind which a further row of a large pass costs twice what it costs behind nothing."""
+        most = len(self.more_ms)
+        more, row = (at(self.more_ms, most) - self.more_ms[0]) / max(most - 1, 1) if most else 0.0, self._further(most)
+        return 1000 * row / more if more > 0.0 and row > 0.0 else inf
+
+    def _further(self, rows: int) -> float:
+        """What a row costs in a pass of about so many, one row's fixed cost left out."""
+        return (at(self.rows_ms, max(rows, 2)) - self.rows_ms[0]) / (max(rows, 2) - 1)
 
 
 def at(known: Sequence[float], m: int) -> float:

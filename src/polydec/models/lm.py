@@ -112,13 +112,13 @@ def _forward(network: Network, query: Query) -> Forward:
     """A query, which passes may take in parts where it begins with much that nobody asks about: that is a prompt."""
     free = min(query.rows, default=len(query) - 1)
     if free < PROMPT or not network.tree or query.at is not None:
-        return Forward(network, query, len(query))
+        return Forward(network, query, len(query), behind=query.first)
 
     def split(most: int) -> Forward:
         n = min(most, free)
-        return Forward(network, query.part(0, n), n, rest=_forward(network, query.part(n, len(query))))
+        return Forward(network, query.part(0, n), n, rest=_forward(network, query.part(n, len(query))), behind=query.first)
 
-    return Forward(network, query, len(query), split)
+    return Forward(network, query, len(query), split, behind=query.first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -118,7 +119,8 @@ class Worker:
         self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
         most = limits.positions or model.costs.budget(limits.running)
         self.engine = Engine(model, max_running=limits.running, max_cache_bytes=limits.cache or None,
-                             max_positions=limits.positions or (lambda writing: most if writing else ALONE * most))
+                             max_positions=limits.positions or (lambda writing: most if writing else ALONE * most),
+                             doubling=inf if limits.positions else model.costs.doubling)
         self.answers = 0                          # under way: waiting, running, or being checked
         self.live: set[Job] = set()
         self._loop = asyncio.get_running_loop()
