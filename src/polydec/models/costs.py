@@ -3,10 +3,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 
 MOST = 4096
 """Positions of the largest pass that is thought of."""
+KEEP = 0.95
+"""Of the speed of the largest passes, what smaller ones must keep."""
+FILL = 6
+"""Positions of a pass for each answer that is being written: one or a few are its own, the others go to prompts."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,18 @@ class Costs:
         """Whether a token of the draft model, which is `right` so often (0 to 1), costs less with its row than it saves."""
         return self.draft_ms + self.share(2) - self.share(1) < right * self.share(1)
 
-    def budget(self, answers: int, keep: float = 0.95) -> int:
-        """Positions of one pass, when `answers` are written at a time and prompts fill the passes up: as few as give `keep`
-        (above 0, below 1) of the positions a millisecond that the largest passes give, so that nobody waits longer for a
-        token than that needs; at least twice as many as answers, so that prompts get on, and at most MOST (Sarathi-Serve,
-        Agrawal et al. 2024: the token budget)."""
+    def budget(self, answers: int) -> int:
+        """Positions of one pass, when `answers` are written at a time and prompts fill the passes up: as few as give KEEP of
+        the positions a millisecond that the largest passes give, so that nobody waits longer for a token than that needs; at
+        least FILL times as many as answers, so that prompts get on, and at most MOST (Sarathi-Serve, Agrawal et al. 2024: the
+        token budget)."""
+        return min(MOST, max(self._large, FILL * answers))
+
+    @cached_property
+    def _large(self) -> int:
+        """The smallest pass that does KEEP of the positions a millisecond that the largest do."""
         best = MOST / at(self.rows_ms, MOST)
-        found = next((m for m in range(1, MOST) if m / at(self.rows_ms, m) >= keep * best), MOST)
-        return min(MOST, max(found, 2 * answers))
+        return next((m for m in range(1, MOST) if m / at(self.rows_ms, m) >= KEEP * best), MOST)
 
     @property
     def doubling(self) -> float:
