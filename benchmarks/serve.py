@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -125,7 +126,7 @@ async def measure(name: str, url: str, model: str, texts: Sequence[str], args: a
             good = [s for s in seen if not s.error]
             gaps = [g for s in good for g in s.gaps]
             served = [s for s in good if s.first <= args.first and at(s.gaps or [0.0], 0.99) <= args.gap]
-            rows.append({"server": name, "in_flight": load, "requests": len(seen), "errors": len(seen) - len(good),
+            rows.append({"server": name, "in_flight": load, "requests": len(seen), "errors": dict(Counter(s.error for s in seen if s.error)),
                          "requests_per_second": round(rate, 3),
                          "tokens_per_second": round(sum(s.tokens for s in good) / seconds, 1),
                          "first_p50": at([s.first for s in good], 0.5), "first_p99": at([s.first for s in good], 0.99),
