@@ -61,7 +61,7 @@ def test_peers_are_the_open_sessions():
 
 
 @pytest.mark.parametrize("rows_ms, answers, least, most", [
-    ((1.0, 1.2), 4, 60, 80), ((1.0, 1.2), 64, 256, 256), ((1.0, 1.0), 4, 3800, 4096), ((1.0, 2.0), 4, 16, 16),
+    ((1.0, 1.2), 4, 60, 80), ((1.0, 1.2), 64, 384, 384), ((1.0, 1.0), 4, 3800, 4096), ((1.0, 2.0), 4, 24, 24),
     ((1.0, 1.1), 4096, 4096, 4096)])
 def test_a_budget_is_as_small_as_its_share_of_the_speed_allows(rows_ms, answers, least, most):
     """Where a pass costs a and each row b, 0.95 of the best speed needs about 19 a / b rows."""
