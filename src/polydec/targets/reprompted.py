@@ -91,6 +91,9 @@ class RepromptedSession:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._inner.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        return self._inner.memory()
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return self._inner.bend(replace(draft, token=self._read(draft.token)), scores)
 
