@@ -45,11 +45,11 @@ class LongSpecStudent(Student):
     def forward(self, entry_BTW: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each level the states guessed [B, N, W], their logits, and the N positions behind which they were guessed."""
         (B, T, _), levels, w = entry_BTW.shape, self.shown.levels, dict(zip(self._names, self.tensors, strict=True))
-        place_BP = self._places(B, T + levels + 1)            # of the piece: its first token, and those that are drafted for
-        memory, x_BMW = self._memory(entry_BTW, place_BP[:, :T]), self._windowed(w, window_BMW[..., -1], place_BP[:, 1:])
+        token_BP, place_BP = torch.cat([window_BMW[:, :1, -2], window_BMW[..., -1]], 1), self._places(B, T + levels + 1)
+        memory, x_BPW = self._memory(entry_BTW, place_BP[:, :T]), self._windowed(w, token_BP[:, :T + levels + 1], place_BP)
         for k in range(levels):
             at_T = torch.arange(0, T, every if k else 1)
-            made = self._behind(w, x_BMW[:, at_T + k], place_BP[:, at_T + k + 1], memory, at_T)
+            made = self._behind(w, x_BPW[:, at_T + k + 1], place_BP[:, at_T + k + 1], memory, at_T)
             yield made, self.shown.logits(made), at_T
 
     def _places(self, count: int, size: int) -> Tensor:
@@ -70,13 +70,13 @@ class LongSpecStudent(Student):
         keys, values = (self._heads(n, proj.weight) for proj in (layer.self_attn.k_proj, layer.self_attn.v_proj))
         return self._turned(keys, place_BT), values
 
-    def _windowed(self, w: dict[str, Tensor], token_BM: Tensor, place_BM: Tensor) -> Tensor:
-        """The stream of tokens behind attention of its own, [B, M, W]."""
-        x, M = even(self.shown.embed(token_BM)), token_BM.shape[1]
+    def _windowed(self, w: dict[str, Tensor], token_BP: Tensor, place_BP: Tensor) -> Tensor:
+        """The stream of tokens behind attention of its own, [B, P, W]."""
+        x, P = even(self.shown.embed(token_BP)), token_BP.shape[1]
         n = F.rms_norm(x, x.shape[-1:], w["input_layernorm.weight"], EPS)
         q, k, v = (self._heads(n, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
-        sees_MM = torch.ones(M, M, dtype=torch.bool).tril().triu(1 - self._window)
-        y = self._attended(self._turned(q, place_BM), self._turned(k, place_BM), v, sees_MM)
+        sees_PP = torch.ones(P, P, dtype=torch.bool).tril().triu(1 - self._window)
+        y = self._attended(self._turned(q, place_BP), self._turned(k, place_BP), v, sees_PP)
         return x + F.linear(y, w["self_attn.o_proj.weight"])
 
     def _behind(self, w: dict[str, Tensor], x_BNW: Tensor, place_BN: Tensor, memory: tuple[Tensor, Tensor],
