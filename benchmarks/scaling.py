@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from polydec import registry
-from polydec.bench.scaling import Point, best_width, beyond, fit, full, slope
+from polydec.bench.scaling import LEAST, Point, best_width, beyond, fit, full, slope
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
@@ -171,13 +171,16 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path, help="where draft models are kept")
     parser.add_argument("--target", default="zoo:tiny")
     parser.add_argument("--layers", default="1,2,4")
-    parser.add_argument("--steps", default="16,32,64,128,256", help=f"of {STEP} tokens")
+    parser.add_argument("--steps", default="8,16,32,64,128", help=f"of {STEP} tokens")
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--csv", help="file to write")
     parser.add_argument("--svg", help="picture to write")
     args = parser.parse_args()
     torch.set_num_threads(1)
     grid = Grid(args.out, args.target, *([int(n) for n in some.split(",")] for some in (args.layers, args.steps)), args.width)
+    if len(grid.layers) < 2 or len(grid.steps) < 3 or len(grid.layers) * (len(grid.steps) - 1) < LEAST:
+        parser.error(f"layers is {args.layers}, steps {args.steps}: two sizes, three lengths and {LEAST} trainings beside the "
+                     "longest ones are needed at least")
     point, rows, best = checkpoint.load(args.target, threads=1), list[dict[str, Any]](), (0.0, Path())
     some, points = texts(point), {law: list[Point]() for law in LAWS}
     for layers in grid.layers:

@@ -20,6 +20,12 @@ ANCHORS = 4
 """A piece keeps the places of fewer first tokens than this: how many is drawn."""
 
 
+LIKE = {"cross_attn.q_proj.weight": "self_attn.q_proj", "cross_attn.o_proj.weight": "self_attn.o_proj",
+        "cross_layernorm.weight": "input_layernorm", "post_attention_layernorm.weight": "post_attention_layernorm",
+        **{f"mlp.{name}_proj.weight": f"mlp.{name}_proj" for name in ("gate", "up", "down")}}
+"""What begins as a part of the target's last layer."""
+
+
 def depth_before(layers: int) -> tuple[int, ...]:
     """After which layer the states are read: the last layer's keys and values are made of them."""
     if layers < 2:
@@ -28,12 +34,16 @@ def depth_before(layers: int) -> tuple[int, ...]:
 
 
 class LongSpecStudent(Student):
-    """Level k is a token that is k + 1 places further than the last of the target's keys that it sees."""
+    """Level k is a token that is k + 1 places further than the last of the target's keys that it sees. It begins as the
+    target's last layer where that has the like: what asks the keys, and the MLP."""
     def __init__(self, shown: Shown) -> None:
         s = shown.target.s
         self._sizes = Sizes(s.width, s.heads, s.kv_heads, s.head, s.inner, s.theta)
         made = begun(self._sizes.shapes, torch.Generator().manual_seed(shown.seed))
         super().__init__(shown, list(made.values()), None, self._make)
+        trunk = shown.target.state_dict()
+        for name, like in LIKE.items():
+            made[name].data.copy_(trunk[f"model.layers.{s.layers - 1}.{like}.weight"])
         self._names, self._draw, self._window = list(made), torch.Generator(), min(WINDOW, max(1, s.context // 16))
 
     def _make(self, t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> LongSpec:
