@@ -177,7 +177,8 @@ def main() -> None:
     parser.add_argument("--svg", help="picture to write")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    grid = Grid(args.out, args.target, *([int(n) for n in some.split(",")] for some in (args.layers, args.steps)), args.width)
+    sizes, lengths = ([int(n) for n in some.split(",")] for some in (args.layers, args.steps))
+    grid = Grid(args.out, args.target, sizes, lengths, args.width)
     if len(grid.layers) < 2 or len(grid.steps) < 3 or len(grid.layers) * (len(grid.steps) - 1) < LEAST:
         parser.error(f"layers is {args.layers}, steps {args.steps}: two sizes, three lengths and {LEAST} trainings beside the "
                      "longest ones are needed at least")
