@@ -192,7 +192,7 @@ def main() -> None:
                 mean = accepted(point.lm, draft, law, some)
                 points[law].append(Point(steps * STEP, layers, mean))
                 rows.append({"law": law, "layers": layers, "tokens": steps * STEP, "accepted": round(mean, 4),
-                             "near the end": full(mean, DEPTH), "parameters": said["parameters"], "seconds": said["seconds"]})
+                             "near the end": full(mean, DEPTH), "parameters": said["parameters"]})
                 print(json.dumps(rows[-1]), flush=True)
                 best = max(best, (mean, where))
     laws = {law: fit(of) for law, of in points.items()}
