@@ -151,10 +151,11 @@ def test_names_of_halves():
                                  lambda t: Confident(t, (1, 2, 3), 0.3), lambda t: Confident(t, (2, 3), 0.5, 1.0)])
 @pytest.mark.parametrize("shapers", [(), (Temperature(0.7),)], ids=["plain", "shaped"])
 def test_laws_of_some_layers_are_laws(law, shapers, monkeypatch):
-    """All that check_target asks, but for the prompt's rows, which all layers see."""
+    """All that check_target asks, but for the prompt's rows, which all layers see, and keys, which whole passes alone leave."""
     async def as_they_are(self):
         pass
-    monkeypatch.setattr(Checker, "prompt_rows", as_they_are)
+    for name in ("prompt_rows", "memory"):
+        monkeypatch.setattr(Checker, name, as_they_are)
     check_target(law(Shaped(toy(3), *shapers) if shapers else toy(3)), tolerance=1e-12, prefill=False)
 
 

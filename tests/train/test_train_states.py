@@ -160,6 +160,32 @@ def test_glancing_ends_with_the_training(model):
     assert laws(3).equal(laws(3))
 
 
+def test_a_window_is_trained_as_it_drafts(model, monkeypatch):
+    """LongSpec's, where the text is longer than it."""
+    monkeypatch.setattr("polydec.train.longspec.WINDOW", 3)
+    test_what_is_trained_is_what_drafts("longspec", model)
+
+
+def test_places_are_moved_behind_a_few_that_keep_theirs(model):
+    """LongSpec's pieces: anywhere in the context, by one offset a piece; where nothing is trained they stand as they are."""
+    source, vocab = checkpoint.open_source(str(model)), checkpoint.load(str(model), dtype="float32").lm.vocab
+    student = KINDS["longspec"].start(Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 4, 1))
+    student.at(3, 10)
+    place_BP = student._places(400, 20)
+    step_BP, anchors = place_BP.diff(dim=1), set()
+    for place, step in zip(place_BP.tolist(), step_BP.tolist(), strict=True):
+        jumps = [i + 1 for i, d in enumerate(step) if d != 1]
+        assert len(jumps) <= 1 and (place[0] == 0 or not jumps)
+        anchors |= set(jumps)
+    assert anchors == {1, 2, 3} and int(place_BP.max()) <= 255 and int(place_BP[:, -1].float().std()) > 40
+    student.at(3, 10)
+    assert student._places(400, 20).equal(place_BP)
+    with torch.no_grad():
+        assert student._places(2, 5).tolist() == [[0, 1, 2, 3, 4]] * 2
+    with pytest.raises(ValueError, match="target has 1 layers"):
+        KINDS["longspec"].depths(1)
+
+
 def test_ranks_are_counted_over_the_target_s_answers_alone(model):
     lm = checkpoint.load(str(model), dtype="float32").lm
     lessons = Lessons.of(lm, [Sample(TEXT[:4], TEXT[4:]), Sample(TEXT[:2], TEXT[2:9])])

@@ -28,7 +28,7 @@ Longest = Annotated[int, typer.Option(help="of an answer")]
 Steps = Annotated[int, typer.Option(help="optimiser steps")]
 Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
 Rate = Annotated[float, typer.Option(help="highest learning rate")]
-EAGLES = "eagle, eagle-3, eagle-3-narrow, eagle-3-published (vLLM, SGLang), chimera, falcon"
+EAGLES = "eagle, eagle-3, eagle-3-narrow, eagle-3-published (vLLM, SGLang), chimera, falcon, longspec"
 Seed = Annotated[int, typer.Option(help="names the randomness")]
 Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 

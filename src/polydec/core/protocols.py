@@ -121,6 +121,13 @@ class Session(Protocol):
         """What enters the first layer for these tokens, NH. Raises ValueError where the target has no table of its own."""
         ...
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [kv heads, N, head], that the target's last layer holds of the first N committed tokens: of all
+        of them behind a score or a whole prefill, of fewer where some wait for a pass. Keys are turned to their positions, a
+        pair's halves head / 2 apart; to be read before this session's next verb. Raises ValueError where the target shows
+        none."""
+        ...
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         """Somebody else's rows at the nodes of a draft below the committed text, shaped as this session shapes its own. Of a
         model, which shapes nothing, `scores` themselves."""

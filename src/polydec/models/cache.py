@@ -125,6 +125,11 @@ class Cache:
         some = [t for _, t in self.pieces(0, self.end)]
         return some[0] if len(some) == 1 else torch.cat([*some, self.kv[..., :0, :]], -2)
 
+    def layer(self, i: int, stop: int) -> Tensor:
+        """The entries below `stop` of one item of the first axis: a view where they lie in one storage, else a copy."""
+        some = [t[i] for _, t in self.pieces(0, stop)]
+        return some[0] if len(some) == 1 else torch.cat([*some, self.kv[i, ..., :0, :]], -2)
+
     @property
     def nbytes(self) -> int:
         """Bytes that it holds, what it shares included."""

@@ -15,6 +15,7 @@ WHY: Mapping[str, str] = MappingProxyType({
     "eagle": "their EAGLE layer has no norm before attention and none before the target's head, and this one has both",
     "eagle-3-narrow": "their EAGLE-3 layer has a norm each for token and state, and this one joins them before it",
     "clover": "neither has Clover", "chimera": "neither has Chimera", "falcon": "neither has Falcon",
+    "longspec": "neither lets a drafter read the target's cache",
     "probes": "neither has soft probes",
     "ngrams": "neither reads an n-gram table (their n-gram drafts come from the prompt)",
     "router": "neither routes steps between two models",

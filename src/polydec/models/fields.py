@@ -267,6 +267,12 @@ class FalconFields(EagleFields):
     block: Annotated[int, Field(ge=1, le=8)]
 
 
+class LongSpecFields(EagleFields):
+    """Of a LongSpec drafter."""
+    head: Annotated[int, Field(ge=1, le=1 << 12)]
+    window: Annotated[int, Field(ge=1, le=1 << 20)]
+
+
 class Eagle3Fields(EagleFields):
     """Of an EAGLE-3 drafter."""
     depths: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]

@@ -165,6 +165,9 @@ class HF:
     def normed(self, hidden_RH: Tensor) -> Tensor:
         raise ValueError("the final norm cannot run alone in this model: its adapter runs the whole network only")
 
+    def keys(self, cache: HFCache, stop: int) -> tuple[Tensor, Tensor]:
+        raise ValueError("keys cannot be read in this model: its adapter keeps them as transformers does")
+
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model.eval()
         self._config = model.config.get_text_config(decoder=True)

@@ -541,6 +541,10 @@ class LMSession:
         self._lm.require(tokens, "tokens")
         return self._lm.network.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        self._settle()
+        return self._lm.network.keys(self._cache, self.filled)
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return scores
 

@@ -41,6 +41,9 @@ class _Within:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self.whole.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        return self.whole.memory()
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return self.whole.bend(draft, scores)
 

@@ -135,6 +135,9 @@ class PublishedNetwork:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise ValueError("a published EAGLE-3 layer has no table of its own: it reads the target's embeddings")
 
+    def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
+        raise ValueError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
+
 
 @dataclass(frozen=True, eq=False)
 class Read:

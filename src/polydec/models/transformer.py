@@ -220,6 +220,11 @@ class Transformer:
         """What enters the first layer, [n, width]."""
         return self._rows(tokens).to(self._number)
 
+    def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the last layer, [kv heads, stop, head]."""
+        keys, values = cache.layer(self.layers - 1, stop)
+        return keys[..., _pairs(self.config.head, self.config.turned, keys.device).argsort()], values
+
     def _run(self, p: Packed, exits: dict[int, Tensor]) -> Tensor:
         """Hidden states [rows, width + 1] after the last layer: the fed tokens, then what pads the pass to the kernel's
         least rows. The last column is constant and makes the norm's floor. `exits` takes the answered rows at the

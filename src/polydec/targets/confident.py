@@ -109,6 +109,9 @@ class ConfidentSession:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._inner.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        return self._inner.memory()
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return self._inner.bend(draft, scores)
 

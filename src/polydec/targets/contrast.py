@@ -131,6 +131,9 @@ class ContrastSession:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._first.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        return self._first.memory()
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         """Mixed at nodes that were scored last; elsewhere nobody knows what the others say, and rows stay as they are."""
         inner = self._first.bend(draft, scores)

@@ -91,6 +91,9 @@ class LayeredSession:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._inner.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        return self._inner.memory()
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         """Mixed at nodes that were scored last; elsewhere nobody knows the exits, and rows stay as they are."""
         inner = self._inner.bend(draft, scores)

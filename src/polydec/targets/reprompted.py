@@ -91,6 +91,9 @@ class RepromptedSession:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._inner.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        raise ValueError("keys cannot be read behind another prompt than the one that is given: they stand at other places")
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return self._inner.bend(replace(draft, token=self._read(draft.token)), scores)
 

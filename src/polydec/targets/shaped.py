@@ -176,6 +176,9 @@ class ShapedSession:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._inner.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        return self._inner.memory()
+
     def bend(self, draft: Draft, scores: Scores) -> ShapedScores:
         inner = self._inner.bend(draft, scores)
         return ShapedScores(self._shapers, inner, [] if self._blind else self._trail.nodes(draft), self._greedy, self._same)

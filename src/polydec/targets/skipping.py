@@ -93,6 +93,9 @@ class SkippingSession:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self._whole.embed(tokens)
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        return self._whole.memory()
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return self._whole.bend(draft, scores)
 

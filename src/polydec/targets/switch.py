@@ -228,6 +228,9 @@ class SwitchSession:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise ValueError("tokens cannot be embedded where two models take turns: they have no table in common")
 
+    def memory(self) -> tuple[Tensor, Tensor]:
+        raise ValueError("keys cannot be read where two models take turns: they have no layer in common")
+
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         """Shaped as the model shapes whose turn it is at the root."""
         return self._now.bend(draft, scores)

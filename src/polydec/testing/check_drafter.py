@@ -79,7 +79,8 @@ async def _rounds(drafter: Drafter, size: int) -> None:
             old.close()
         sessions[2] = sessions[0].fork()
         guesses[2] = guesses[0].fork(sessions[2])
-    fresh, session = drafter.open(TEXT, target.open(TEXT)), target.open(TEXT)
+    session = target.open(TEXT)
+    fresh = drafter.open(TEXT, session)
     await prefill(session, fresh, TEXT)
     late = [await g.propose(TEXT[-1], len(TEXT), Budget(3, 6), Rng.of(len(TEXT))) for g in (twin, fresh)]     # in one company
     assert _same(*late), "what one guess learned changed its fork"

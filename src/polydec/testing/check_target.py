@@ -20,7 +20,7 @@ def check_target(target: Target, *, prompt: Sequence[int] = (0, 1), tolerance: f
     """Raise AssertionError unless sessions of `target` keep their promises: every member of the protocols is there; rows are
     normalised laws; the row of a tree's node is that of its path; a draft that extends the last one, one that replaces it,
     commits of scored and of unscored tokens, branches kept and dropped, eviction, rewinds and forks all leave the law where
-    it should be; states, embeddings and shaping say what the rows say.
+    it should be; states, embeddings and shaping say what the rows say; keys and values are those of the text.
 
     prompt: at least two tokens of the vocabulary; tolerance: of log-probabilities; prefill: whether a text given as the
     prompt means the same as one that was generated (not so under penalties of generated tokens only).
@@ -36,7 +36,8 @@ class Checker:
 
     def all(self) -> None:
         for check in (self.members, self.trees, self.extension, self.commits, self.unscored, self.keeps, self.evicts,
-                      self.rewind, self.forks, self.reading, self.states, self.probes, self.bends, self.prompt_rows):
+                      self.rewind, self.forks, self.reading, self.states, self.memory, self.probes, self.bends,
+                      self.prompt_rows):
             run([check()])
 
     async def members(self) -> None:
@@ -208,6 +209,42 @@ class Checker:
                     behind = None
                 assert behind is None or behind.shape == hidden_NH.shape, "normed gives other rows than it was given"
         session.close()
+
+    async def memory(self) -> None:
+        """What a last layer holds of the committed text is what a session holds that was given it as a prompt: behind branches,
+        forks and eviction."""
+        a, b = self.usual[0], self.usual[-1]
+        try:
+            text, (keys, values) = (*self.prompt, a, b), await self._remembered((*self.prompt, a, b, a))
+        except ValueError:                        # this target shows none
+            return
+        session, draft = self.target.open(self.prompt), Draft.certain((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2))
+        await session.score(draft, Want())
+        session.commit((*self.prompt[-1:], a))
+        twin, root = session.fork(), Draft.chain(b)
+        for one, evicts in ((session, False), (twin, True)):
+            if evicts:
+                one.evict()
+                assert not one.memory()[0].shape[1], "keys are shown that were given back"
+            await one.score(root, Want())
+            before = one.memory()[0].shape[1]
+            assert before < len(text), f"{before} keys are shown of {len(text) - 1} committed tokens"
+            one.commit((b,))
+            got = one.memory()
+            assert got[0].shape[1] == len(text), f"{got[0].shape[1]} keys are shown of {len(text)} tokens"
+            for which, x, y in (("keys", got[0], keys), ("values", got[1], values)):
+                off = float((x.double() - y.double()).abs().max())
+                assert off <= 10 * self.tolerance * float(y.abs().max()), f"{which} differ by {off:.2e} from the prompt's"
+        for one in (session, twin):
+            one.close()
+
+    async def _remembered(self, text: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Keys and values of all tokens but the last, of a session that has this prompt."""
+        session = self.target.open(text)
+        await session.prefill(Want(law=Reads.NOTHING, last=True))
+        keys, values = (t.clone() for t in session.memory())
+        session.close()
+        return keys, values
 
     async def probes(self) -> None:
         """A probe that brings a token's embedding says what the token says, and moves nobody."""

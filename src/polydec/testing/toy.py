@@ -167,6 +167,18 @@ class Table:
         """What enters the first layer: states that no layer has seen."""
         return self._tensor([(x, self.size, 0, 0) for x in tokens])
 
+    def keys(self, cache: TextCache, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of one head: keys and values alike are the states that a whole pass leaves after these entries, [1, stop, 4], with
+        what was wrong in the last layer."""
+        states, before = list[State](), self.size
+        for entry in cache.text[:stop]:
+            assert entry is not None and entry[1][-1] >= 0, "an entry was read before it ran"
+            token = entry[0][-1]
+            states.append((token, before, (1 << self.layers) - 1, entry[1][-1]))
+            before = token
+        state_1NH = self._tensor(states)[None]
+        return state_1NH, state_1NH
+
     def normed(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """A toy has no norm."""
         return hidden_RH

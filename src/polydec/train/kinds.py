@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.falcon import FromFalcon
 from polydec.drafters.heads import FromHeads
+from polydec.drafters.longspec import FromLongSpec
 from polydec.drafters.probes import FromProbes
 from polydec.models import published
-from polydec.models.learned import chimera, clover, eagle, eagle3, falcon, heads, narrow, probes
+from polydec.models.learned import chimera, clover, eagle, eagle3, falcon, heads, longspec, narrow, probes
 from polydec.train.falcon import make_falcon
+from polydec.train.longspec import depth_before, make_longspec
 from polydec.train.probes import make_hidden, make_ppd
 from polydec.train.students import (
     Kind,
@@ -34,6 +36,7 @@ KINDS: Mapping[str, Kind] = {
     "eagle-3-published": Kind(make_eagle3(True), FromEagle, published.save, 4, depths=depths_of),
     "chimera": Kind(make_chimera, FromEagle, chimera.save),
     "falcon": Kind(make_falcon, FromFalcon, falcon.save, 4, 1.0),
+    "longspec": Kind(make_longspec, FromLongSpec, longspec.save, 4, depths=depth_before),
     "ppd": Kind(make_ppd, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
     "lud": Kind(make_ppd, FromProbes, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes),
     "hidden-transfer": Kind(make_hidden, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),

@@ -300,6 +300,15 @@ class CpuStep:
         """States behind the final norm, [n, width]."""
         return rms_norm(hidden_RH.float(), self._norm_W.shape, self._norm_W, self.config.eps)
 
+    def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the last layer, [kv heads, stop, head], float32."""
+        both = cache.layer(self.layers - 1, stop)
+        if self.cache_dtype == "int8":
+            scale = both[..., self._head:].contiguous().view(torch.float32)
+            both = both[..., :self._head] * scale
+        keys, values = both.float()
+        return keys, values
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer, [n, width]."""
         if self._widen is not None:

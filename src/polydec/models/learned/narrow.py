@@ -62,6 +62,9 @@ class Joined:
     def embed(self, tokens: Sequence[int]) -> Tensor:
         raise ValueError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
 
+    def keys(self, cache: Any, stop: int) -> tuple[Tensor, Tensor]:
+        return self._inner.keys(cache, stop)
+
 
 @dataclass(frozen=True, eq=False)
 class Read:
