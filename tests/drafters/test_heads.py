@@ -81,7 +81,7 @@ class Fed:
     depth, block = 64, 1
 
     def __init__(self, law, depths=(), window=1):
-        self.network, self.depths, self.window = self, depths, window
+        self.network, self.depths, self.window, self.normed = self, depths, window, False
         self.new_cache, self.cost = law.network.new_cache, 0.1
 
     def enter(self, embed_NWH, state_NH):

@@ -84,5 +84,17 @@ def test_damaged_weights_and_copies(tmp_path):
     some[1][1][0] = float("nan")
     with pytest.raises(ValueError, match="NaN"):
         artefacts.read(write(tmp_path / "m", True, some))
-    with pytest.raises(ValueError, match="copy the files"):
+    with pytest.raises(ValueError, match="NaN"):
         export(str(tmp_path / "m"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("official", [True, False])
+def test_written_for_vllm_and_read_again_they_are_the_same(tmp_path, official):
+    some = heads(2)
+    done = export(write(tmp_path / "m", official, some), tmp_path / "out", tokens=3)
+    assert done.vllm == {"method": "medusa", "model": str(tmp_path / "out"), "num_speculative_tokens": 3} and not done.sglang
+    config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert {k: config[k] for k in VLLM} == VLLM and config["medusa_fc_bias"] is True
+    again = artefacts.read(str(tmp_path / "out"))
+    for (weight, bias, own), (weight2, bias2, _), own2 in zip(some, again.heads, again.own_VH, strict=True):
+        assert torch.equal(weight, weight2) and torch.equal(bias, bias2) and torch.equal(own, own2)

@@ -24,4 +24,5 @@ def export(name: Annotated[str, typer.Argument(help="a draft model (any name of 
     done = write(name, out, tokens=tokens, target=None if model is None else model.checkpoint.lm)
     print(printable(f"{out}: {done.what}"))
     print("vLLM:   --speculative-config " + shlex.quote(json.dumps(dict(done.vllm))))
-    print("SGLang: " + shlex.join(done.sglang))
+    if done.sglang:
+        print("SGLang: " + shlex.join(done.sglang))

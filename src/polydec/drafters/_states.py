@@ -41,6 +41,15 @@ class StateLaws:
         scores = self.session.states(state_NH)
         self.put(nodes, torch.stack([scores.weights(i) for i in range(len(state_NH))]))
 
+    def add_normed(self, nodes: Sequence[int], state_NH: Tensor) -> None:
+        """The same of states that lie behind the final norm: the head's logits of them alone. The session shows norm and head
+        together, so each state is divided by the norm's weights, and what the norm then does to its length is undone."""
+        weight_H = self.session.normed(torch.ones_like(state_NH[:1]))[0]
+        before_NH = torch.where(weight_H == 0, 0.0, state_NH / weight_H)
+        length_N = state_NH.float().norm(dim=-1) / self.session.normed(before_NH).float().norm(dim=-1)
+        scores = self.session.states(before_NH)
+        self.put(nodes, torch.stack([scores.weights(i) * length for i, length in enumerate(length_N)]))
+
     def scores(self, draft: Draft) -> Scores:
         """The laws at all nodes, shaped as the target's are."""
         return self.session.bend(draft, LogitScores([self.logits[i] for i in range(len(draft))]))
@@ -58,8 +67,11 @@ def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = (
 
 class Weights(Protocol):
     """Weights that draft from true states. network: a layer with a cache of its own, which reads them first, or None; window:
-    how many of the last tokens it reads with a state; depth: most levels of a draft."""
+    how many of the last tokens it reads with a state; normed: states enter as the target's final norm leaves them; depth: most
+    levels of a draft."""
     window: ClassVar[int]
+    @property
+    def normed(self) -> bool: ...
     @property
     def depth(self) -> int: ...
     @property
@@ -116,7 +128,9 @@ class StateGuess:
             return
         windows, states = zip(*self.pending, strict=True)
         self.pending = []
-        rows = self.drafter.weights.enter(self.embed(windows), torch.stack(states))
+        state_NS = torch.stack(states)
+        state_NS = self.session.normed(state_NS) if self.drafter.weights.normed else state_NS
+        rows = self.drafter.weights.enter(self.embed(windows), state_NS)
         first = self.cache.stage(range(-1, len(rows) - 1))
         self.cache.commit(range(len(rows)))
         self.tip = await self.feed(first, rows, (len(rows) - 1,))

@@ -61,6 +61,8 @@ class LayerLaws:
         self._above |= dict(zip(nodes, above_NH, strict=True))
         if state_NH is None:                      # the layer has a head of its own
             self._laws.put(nodes, answer.logits_RV)  # pyright: ignore[reportArgumentType]
+        elif self._weights.normed:
+            self._laws.add_normed(nodes, state_NH)
         else:
             self._laws.add(nodes, state_NH)
 

@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from polydec.core.protocols import Target
-from polydec.models import artefact, edge, learned, published, published_medusa, zoo
+from polydec.models import artefact, edge, learned, published, published_eagle1, published_medusa, zoo
 
 MODULES = {module.KIND.name: module for module in
            (import_module(f"{learned.__name__}.{m.name}") for m in iter_modules(learned.__path__))}
@@ -28,6 +28,8 @@ def read(name: str) -> Any:
     with edge.reading(f"{name!r} cannot be read"):
         if said is None and published_medusa.known(config):
             return published_medusa.load(where)
+        if said is None and published_eagle1.known(config, where):
+            return published_eagle1.load(where)
         if said is None and published.known(config):
             return published.load(where)
     raise ValueError(edge.sentence(f"{name!r} is of the kind {said!r}: it must be one of {', '.join(MODULES)}"))

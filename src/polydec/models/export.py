@@ -1,4 +1,4 @@
-"""What other engines load: a draft model as a transformers directory, an EAGLE-3 drafter in its published layout."""
+"""What other engines load: a draft model as a transformers directory, drafters and heads in their published layouts."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.core.protocols import Target
-from polydec.models import artefact, artefacts, checkpoint, edge, published, published_medusa, zoo
+from polydec.models import artefact, artefacts, checkpoint, edge, published, published_eagle1, published_medusa, zoo
 
 WHY: Mapping[str, str] = MappingProxyType({
     "heads": "their Medusa heads add to the state that left the target's last norm, and these replace the one before it",
@@ -46,7 +46,11 @@ def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = Non
     if kind in WHY:
         raise ValueError(edge.sentence(f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY[kind]}"))
     if published_medusa.known(config):
-        raise ValueError(edge.sentence(f"{name!r} holds published Medusa heads, which vLLM takes as they are: copy the files"))
+        published_medusa.save(out, published_medusa.load(where))
+        return Written("Medusa heads (SGLang has none)",
+                       {"method": "medusa", "model": str(out), "num_speculative_tokens": tokens}, ())
+    if published_eagle1.known(config, where):
+        return _eagle1(published_eagle1.load(where), out, tokens, target)
     drafter = isinstance(kind, str) or published.known(config)
     return _drafter(artefacts.read(name), out, tokens, target) if drafter else _model(name, out, tokens)
 
@@ -64,6 +68,15 @@ def _drafter(one: Any, out: Path, tokens: int, target: Target | None) -> Written
     return Written(f"EAGLE-3 that reads the target's states after layers {', '.join(map(str, one.depths))}",
                    {"method": "eagle3", "model": str(out), "num_speculative_tokens": tokens},
                    ("--speculative-algorithm", "EAGLE3", *_sglang(out, tokens)))
+
+
+def _eagle1(one: published_eagle1.ReadEagle1, out: Path, tokens: int, target: Target | None) -> Written:
+    eagle = one.eagle if target is None else one.bound(target)
+    published_eagle1.save(out, eagle)
+    biased = eagle.bias_H is not None and bool(eagle.bias_H.any())
+    return Written("EAGLE-1" + (" (vLLM leaves its fc.bias out: it will draft worse there)" if biased else ""),
+                   {"method": "eagle", "model": str(out), "num_speculative_tokens": tokens},
+                   ("--speculative-algorithm", "EAGLE", *_sglang(out, tokens)))
 
 
 def _model(name: str, out: Path, tokens: int) -> Written:

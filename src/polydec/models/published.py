@@ -30,8 +30,7 @@ from polydec.models.state_layer import Vocabulary, shapes
 
 NAMES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3Draft")
 """What the architecture is called in configs."""
-OTHERS = {"EagleLlamaForCausalLM": "EAGLE-1", "LlamaForCausalLMEagle": "EAGLE-1",
-          "MedusaForCausalLM": "Medusa with its target in one file",
+OTHERS = {"MedusaForCausalLM": "Medusa with its target in one file",
           "Eagle3Speculator": "EAGLE-3 in the form of the speculators library"}
 """Published drafters of other kinds, which are not read."""
 RATES = ((0.7, 0.1), (0.7, 0.1), (0.7, 0.1))
@@ -42,8 +41,8 @@ LIMIT = 256
 
 @dataclass(frozen=True, eq=False)
 class PublishedLayer:
-    """tensors: by the names of a Llama's layer, with `hidden_norm.weight`; about: the fields of the config. It reads a token's
-    embedding and a state, 2 H numbers a position."""
+    """tensors: by the names of a Llama's layer; about: the fields of the config. EAGLE-3's has `hidden_norm.weight` and reads a
+    token's embedding and a state, 2 H numbers a position; EAGLE-1's has no norm before attention and reads H."""
     tensors: Mapping[str, Tensor]
     about: PublishedFields
 
@@ -56,8 +55,8 @@ class PublishedLayer:
     def cost(self) -> float:
         return float(sum(t.numel() for t in self.tensors.values()))
 
-    def network(self, vocab: int, own: Vocabulary) -> PublishedNetwork:
-        """In fp32, fed by `Query.embed`. It gives states (H wide) and laws."""
+    def network(self, vocab: int = 1, own: Vocabulary | None = None) -> PublishedNetwork:
+        """In fp32, fed by `Query.embed`. It gives states (H wide), and laws where there is a head."""
         return PublishedNetwork(self, vocab, own)
 
 
@@ -67,12 +66,13 @@ class PublishedNetwork:
     partial = False
     layers = 1
 
-    def __init__(self, layer: PublishedLayer, vocab: int, own: Vocabulary) -> None:
+    def __init__(self, layer: PublishedLayer, vocab: int, own: Vocabulary | None) -> None:
         c = layer.about
         self._w = {name: t.float() for name, t in layer.tensors.items()}
         self._c, self._own, self._vocab, self._head = c, own, vocab, c.head
         self._rope = Rope.of({**c.model_dump(exclude_none=True), "max_position_embeddings": c.max_position_embeddings}, c.head)
-        self._turn, self.context, self.cost = torch.empty(0, c.head // 2), 1 << 20, layer.cost + own.head_CH.numel()
+        self._turn, self.context = torch.empty(0, c.head // 2), 1 << 20
+        self.cost = layer.cost + (0 if own is None else own.head_CH.numel())
 
     def new_cache(self) -> Cache:
         return Cache(torch.empty(2, self._c.kv_heads, 0, self._head))
@@ -84,9 +84,8 @@ class PublishedNetwork:
     def _answer(self, q: Query) -> Answer:
         assert q.embed is not None, "it is fed by rows"
         c, w, cache, n = self._c, self._w, q.cache, len(q)
-        token_MH, state_MH = q.embed.float().chunk(2, -1)
         first, stop = q.first, q.first + n
-        new, normed = self._project(token_MH, state_MH, self._positions(q))
+        new, stream_MH = self._project(q.embed.float(), self._positions(q))
         heads = c.num_attention_heads
         at = first - cache.start
         cache.kv[..., at:at + n, :] = torch.stack([new[heads:heads + c.kv_heads], new[heads + c.kv_heads:]])
@@ -94,22 +93,27 @@ class PublishedNetwork:
         mask = torch.zeros(n, stop)
         mask[:, min(first, cache.length):] = visible(first, stop, cache.length, cache.parent, torch.float32, mask.device)
         mixed = scaled_dot_product_attention(new[:heads], k, v, mask).transpose(0, 1).flatten(1)
-        x = (normed if c.norm_before_residual else state_MH) + linear(mixed, w["self_attn.o_proj.weight"])
+        x = stream_MH + linear(mixed, w["self_attn.o_proj.weight"])
         h = self._norm(x, w["post_attention_layernorm.weight"])
         inner = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
         out = (x + linear(inner, w["mlp.down_proj.weight"]))[list(q.rows)]
-        return Answer(self.head(out) if max(q.want.law, q.want.base) > Reads.NOTHING else None, out if q.want.hidden else None)
+        laws = self._own is not None and max(q.want.law, q.want.base) > Reads.NOTHING
+        return Answer(self.head(out) if laws else None, out if q.want.hidden else None)
 
-    def _project(self, token_MH: Tensor, state_MH: Tensor, position_M: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries, keys and values [heads + 2 kv heads, M, head], the former turned; and the state through its norm."""
+    def _project(self, row_MS: Tensor, position_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, keys and values [heads + 2 kv heads, M, head], the former turned; and what goes on beside attention."""
         w, half = self._w, self._head // 2
-        normed = self._norm(state_MH, w["hidden_norm.weight"])
-        both = torch.cat([self._norm(token_MH, w["input_layernorm.weight"]), normed], -1)
+        both = stream_MH = row_MS
+        if "hidden_norm.weight" in w:
+            token_MH, state_MH = row_MS.chunk(2, -1)
+            normed = self._norm(state_MH, w["hidden_norm.weight"])
+            both = torch.cat([self._norm(token_MH, w["input_layernorm.weight"]), normed], -1)
+            stream_MH = normed if self._c.norm_before_residual else state_MH
         made = torch.cat([linear(both, w[f"self_attn.{x}_proj.weight"]) for x in "qkv"], -1)
         made = made.unflatten(-1, (-1, self._head)).transpose(0, 1)
         turns = made[:-self._c.kv_heads]
         turned = torch.complex(turns[..., :half], turns[..., half:]) * self._turns(position_M)
-        return torch.cat([torch.cat([turned.real, turned.imag], -1), made[-self._c.kv_heads:]]), normed
+        return torch.cat([torch.cat([turned.real, turned.imag], -1), made[-self._c.kv_heads:]]), stream_MH
 
     def _positions(self, q: Query) -> Tensor:
         deep = depths(q.cache.parent)
@@ -126,14 +130,16 @@ class PublishedNetwork:
 
     def head(self, hidden_RH: Tensor) -> Tensor:
         """Laws of states that left the layer: -inf where its head knows no token."""
+        if self._own is None:
+            raise ValueError("a published EAGLE-1 layer has no head of its own: it uses the target's")
         logits = linear(self._norm(hidden_RH, self._own.norm_H.float()), self._own.head_CH.float())
         return logits.new_full((len(logits), self._vocab), float("-inf")).index_copy_(1, self._own.token_C, logits)
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
-        raise ValueError("a published EAGLE-3 layer's head norms by itself")
+        raise ValueError("a published EAGLE layer's head norms by itself")
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise ValueError("a published EAGLE-3 layer has no table of its own: it reads the target's embeddings")
+        raise ValueError("a published EAGLE layer has no table of its own: it reads the target's embeddings")
 
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
         raise ValueError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
@@ -155,16 +161,22 @@ class Read:
             raise ValueError(f"EAGLE-3's fc.weight has {eagle.fuse_HD.shape[1]} columns: it reads the states of "
                              f"{len(eagle.depths)} layers of width {eagle.layer.width}")
         eagle.fit(target, None)
-        if self.table is not None:
-            session = target.open((0,))
-            try:
-                own = session.embed(range(target.vocab.size))
-            finally:
-                session.close()
-            if not torch.allclose(own.float(), self.table.float(), atol=1e-3):
-                raise ValueError("EAGLE-3's weights bring an embedding table that is not this target's: only those that share "
-                                 "the target's table are read")
+        require_table(self.table, target, "EAGLE-3")
         return eagle
+
+
+def require_table(table: Tensor | None, target: Target, called: str) -> None:
+    """Raise ValueError where weights bring an embedding table that is not the target's."""
+    if table is None:
+        return
+    session = target.open((0,))
+    try:
+        own = session.embed(range(target.vocab.size))
+    finally:
+        session.close()
+    if own.shape != table.shape or not torch.allclose(own.float(), table.float(), atol=1e-3):
+        raise ValueError(f"{called}'s weights bring an embedding table that is not this target's: only those that share "
+                         "the target's table are read")
 
 
 def standard(layers: int) -> tuple[int, ...]:
@@ -182,11 +194,12 @@ def known(config: Mapping[str, Any]) -> bool:
     names = [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
     for name in names:
         if name in OTHERS:
-            raise ValueError(f"it is {OTHERS[name]} ({name}): of published drafters EAGLE-3 ({NAMES[0]}) is read")
+            raise ValueError(f"it is {OTHERS[name]} ({name}): of published drafters EAGLE-3 ({NAMES[0]}), EAGLE-1 and Medusa's "
+                             "heads are read")
     return any(name in NAMES for name in names)
 
 
-def _tensor(found: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+def tensor_of(found: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """A tensor of this shape, its numbers finite, by the names that the two writers of such files use. Raises ValueError."""
     tail = name.removeprefix("midlayer.")
     names = [name, f"layers.0.{tail}", f"model.{name}", f"model.layers.0.{tail}"]
@@ -212,18 +225,19 @@ def load(path: str | Path) -> Read:
                              f"divide the width {c.hidden_size}")
         found = checkpoint.open_weights(path)
         H, C = c.hidden_size, c.draft_vocab_size or c.vocab_size
-        tensors = {name: _tensor(found, f"midlayer.{name}", shape).float() for name, shape in layout(c).items()}
-        fuse = _tensor(found, "fc.weight").float()
+        tensors = {name: tensor_of(found, f"midlayer.{name}", shape).float() for name, shape in layout(c).items()}
+        fuse = tensor_of(found, "fc.weight").float()
         if fuse.ndim != 2 or len(fuse) != H:
             raise ValueError(f"fc.weight has shape {tuple(fuse.shape)}: it must have {H} rows")
         token_C = torch.arange(C)
         if "d2t" in found or "model.d2t" in found:
-            token_C = token_C + _tensor(found, "d2t", (C,)).long()
+            token_C = token_C + tensor_of(found, "d2t", (C,)).long()
         elif c.vocab_size != C:
             raise ValueError("the weights lack 'd2t', which says which tokens the head knows")
         if len(set(token_C.tolist())) != C or not 0 <= int(token_C.min()) <= int(token_C.max()) < c.vocab_size:
             raise ValueError(f"d2t names tokens outside 0 to {c.vocab_size - 1}, or one twice")
-        own = Vocabulary(token_C, _tensor(found, "lm_head.weight", (C, H)).float(), _tensor(found, "norm.weight", (H,)).float())
+        own = Vocabulary(token_C, tensor_of(found, "lm_head.weight", (C, H)).float(),
+                         tensor_of(found, "norm.weight", (H,)).float())
         table = next((found[n] for n in ("embed_tokens.weight", "model.embed_tokens.weight") if n in found), None)
         ours = c.polydec_trained
         vocab = Vocab(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)

@@ -1,14 +1,17 @@
 """Medusa's heads in the two layouts in which they are published: that of its authors and that of vLLM."""
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from polydec.core.types import Vocab
+from polydec.files import replace as replace_file
 from polydec.models import checkpoint, edge
 from polydec.models.fields import PublishedMedusaFields
 from polydec.models.learned.heads import Heads
@@ -46,6 +49,26 @@ def load(path: str | Path) -> Heads:
             heads.append((weight, torch.zeros(H) if name is None else _first(found, name, shape=(H,)), eye))
         rates = [[r * (2 / 3) ** k for r in RATES] for k in range(c.count)]
         return Heads(heads, False, Vocab(V, frozenset(), ""), rates, own_VH=own)
+
+
+def save(path: str | Path, heads: Heads) -> None:
+    """Write config.json and model.safetensors into the directory `path`, as vLLM loads them. Raises ValueError for heads of
+    learned/heads.py, which read the states before the target's final norm."""
+    if heads.own_VH is None:
+        raise ValueError("vLLM cannot take these Medusa heads: they have no matrices of their own that make laws")
+    tensors = {f"lm_heads.{k}.weight": own_VH for k, own_VH in enumerate(heads.own_VH)}
+    for k, (weight, bias, _) in enumerate(heads.heads):
+        tensors |= {f"blocks.{k}.layers.0.weight": weight, f"blocks.{k}.layers.0.bias": bias}
+    V, H = heads.own_VH[0].shape
+    config = {"architectures": ["MedusaModel"], "model_type": "medusa", "num_heads": heads.depth, "num_hidden_layers": 1,
+              "hidden_size": H, "vocab_size": V, "truncated_vocab_size": V, "original_lm_head": False, "medusa_fc_bias": True,
+              "torch_dtype": "float32"}
+    whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    replace_file(path / "model.safetensors", lambda at: save_file(whole, at, {"format": "pt"}))
+    text = json.dumps(config, indent=1) + "\n"
+    replace_file(path / "config.json", lambda at: at.write_text(text, encoding="utf-8"))
 
 
 def _first(found: Mapping[str, Tensor], *names: str, shape: tuple[int, ...] | None = None) -> Tensor:

@@ -142,7 +142,7 @@ def train_router(spec: RouterSpec) -> dict[str, Any]:
         return loss_of(lessons.part(torch.randint(len(lessons.value_N), (spec.rows,), generator=g))), spec.rows
 
     with shown("router", spec.steps) as watch:
-        curve = fit(head, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=min(50, spec.steps),
+        curve = fit(head, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=50, log_every=min(50, spec.steps),
                                          judge_every=25),
                     state=out / "state.pt", identity=identity, watch=watch, aside=lambda: loss_of(aside))
     made = Router(head.reward())

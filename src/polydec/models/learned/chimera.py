@@ -45,6 +45,11 @@ class Chimera:
         return ()
 
     @property
+    def normed(self) -> bool:
+        """States enter as they lie before the target's final norm."""
+        return False
+
+    @property
     def depth(self) -> int:
         """Most levels of a draft."""
         return len(self.heads)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -21,21 +21,37 @@ from polydec.models.state_layer import StateLayer, even
 KIND = artefact.Kind("eagle", "eagle", "eagle.safetensors", "eagle")
 
 
+class Layer(Protocol):
+    """A layer that reads H numbers a position."""
+    @property
+    def width(self) -> int:
+        """H."""
+        ...
+
+    @property
+    def cost(self) -> float: ...
+    def network(self) -> Any: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Eagle:
     """fuse_H2: weight [H, 2 H] that joins a token's embedding with the state before it, each divided by its root mean square;
     vocab: the target's; rates: of levels below the root, how often the token of each rank was right on held-out text (levels
-    beyond go as the last); share: passes of the target that a level costs, as measured where it was trained."""
+    beyond go as the last); share: passes of the target that a level costs, as measured where it was trained. normed: states
+    enter as the target's final norm leaves them, embeddings as they are, and what leaves the layer is such a state (the
+    published form); bias_H: is added where both are joined, None: nothing."""
     called: ClassVar[str] = "an EAGLE drafter"
     kind: ClassVar[str] = "eagle"
     made_by: ClassVar[str] = "polydec train eagle"
     window: ClassVar[int] = 1
 
     fuse_H2: Tensor
-    layer: StateLayer
+    layer: Layer
     vocab: Vocab
     rates: Sequence[Sequence[float]]
     share: float = 0.0
+    normed: bool = False
+    bias_H: Tensor | None = None
 
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise ValueError where it was trained for another vocabulary or for states of another width."""
@@ -58,7 +74,10 @@ class Eagle:
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """What enters the layer for tokens and the states before them."""
-        return linear(torch.cat([even(embed_NWH[:, -1]), even(state_NH)], -1), self.fuse_H2)
+        return linear(torch.cat([self._entry(embed_NWH[:, -1]), self._entry(state_NH)], -1), self.fuse_H2, self.bias_H)
+
+    def _entry(self, x_NH: Tensor) -> Tensor:
+        return x_NH.float() if self.normed else even(x_NH)
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """The same for drafted tokens, behind what was made at the ones before them."""
@@ -82,7 +101,10 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle, ...]:
 
 
 def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any]) -> None:
-    """Write eagle.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write eagle.safetensors and config.json into the directory `path`; about: what else the config says.
+    Raises ValueError for one that came in the published form."""
+    if not isinstance(eagle.layer, StateLayer):
+        raise ValueError("a published EAGLE drafter is written by `polydec export`")
     artefact.save(path, KIND, {"fuse.weight": eagle.fuse_H2.float(), **eagle.layer.named}, {
         **about, "width": eagle.layer.width, **artefact.said_of(eagle), "layer": eagle.layer.fields})
 

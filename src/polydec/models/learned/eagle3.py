@@ -62,6 +62,11 @@ class Eagle3:
                              f"{target.layers or 'none'} of its layers")
 
     @property
+    def normed(self) -> bool:
+        """States enter as they lie before the target's final norm."""
+        return False
+
+    @property
     def depth(self) -> int:
         """Most levels of a draft: it goes on from what it made itself."""
         return 64

@@ -71,6 +71,11 @@ class Falcon:
         artefact.require_width(target, self.layer.width, "Falcon's weights")
 
     @property
+    def normed(self) -> bool:
+        """States enter as they lie before the target's final norm."""
+        return False
+
+    @property
     def depth(self) -> int:
         """Most levels of a draft: it goes on from what it made itself."""
         return 64
