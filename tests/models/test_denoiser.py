@@ -291,12 +291,12 @@ def test_refusals(lm, fields, message):
 
 def test_an_autoregressive_model_is_refused(tmp_path, lm):
     ar = load(str(micro.write(tmp_path)), draft=None)
-    with pytest.raises(ValueError, match="method fast-dllm decodes masked-diffusion models and this is an autoregressive one"):
+    with pytest.raises(ValueError, match="fast-dllm decodes a masked-diffusion model and this is an autoregressive model"):
         Engine(ar).submit("The fox", method="fast-dllm")
     guided = load(lm.name, draft=str(tmp_path))
     with pytest.raises(ValueError, match="method fast-dllm decodes a masked-diffusion model without one"):
         Engine(guided).submit("The fox", method="auto")
-    with pytest.raises(ValueError, match="infill is given: only a masked-diffusion model fills gaps"):
+    with pytest.raises(ValueError, match="infill is given: only a masked-diffusion or an insertion model fills gaps"):
         Engine(ar).submit("The fox", infill="a[[2]]b")
 
 
