@@ -4,9 +4,9 @@
     python benchmarks/diffusion.py --part long           # answers that fill a canvas: docs/diffusion-long.csv and .svg
     python benchmarks/diffusion.py --part more           # early answers, drift, different texts: docs/diffusion-more.csv
 
---filter, --joint, --surer LABEL=DIR add what was trained for the model; --beside DIR an autoregressive model of the same
-tasks, which then stands in the tables (plain, with its cache; and with the diffusion model as its draft) and guides
-guided-diffusion.
+--filter, --joint, --surer LABEL=DIR add what was trained for the model; --insertion DIR an insertion model of the same tasks;
+--beside DIR an autoregressive one, which then stands in the tables (plain, with its cache; and with the diffusion model as its
+draft) and guides guided-diffusion.
 
 The baseline writes one token a pass, the surest first. Instances are fresh: of other seeds than the training's, none of its
 questions, as far as --seen names them and the task has many, and held out (SHA-1 mod 10 of at least 7) from whatever is trained
@@ -96,8 +96,8 @@ CACHES = (
     Policy("freedave", "4", "freedave", {**B32, "drafts": 4}),
 )
 OWN = (Policy("one a pass", "", "block-diffusion", {"threshold": 2}),
-       *(Policy("block-diffusion", str(t), "block-diffusion", {"threshold": t}) for t in (0.9, 0.99)),
-       *(Policy("fast-dllm-v2", str(t), "fast-dllm-v2", {"threshold": t, "block": 4}) for t in (0.9, 0.99)))
+       *(Policy("block-diffusion", str(t), "block-diffusion", {"threshold": t}) for t in (0.5, 0.7, 0.9, 0.99)),
+       *(Policy("fast-dllm-v2", str(t), "fast-dllm-v2", {"threshold": t, "block": 4}) for t in (0.5, 0.7, 0.9, 0.99)))
 """Of a block-causal model."""
 
 
@@ -337,6 +337,7 @@ def main() -> None:
     p.add_argument("--joint", help="directory of a joint sampler's layer: adjust")
     p.add_argument("--surer", action="append", default=[], help="LABEL=DIRECTORY of what train dparallel made (repeatable)")
     p.add_argument("--beside", help="an autoregressive model of the same tasks")
+    p.add_argument("--insertion", help="an insertion model of the same tasks (short answers only)")
     p.add_argument("--out", type=Path, help="where the tables go, without an ending (default: docs/diffusion-PART)")
     a = p.parse_args()
     lm, out = load(a.model, threads=1), a.out or Path(f"docs/diffusion-{a.part}")
@@ -362,14 +363,18 @@ def main() -> None:
         tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.each or 30, seen, a.seed)]
         more = list[Policy]()
         if a.filter:
-            more += [Policy(label, str(t), "learn2pd", {"threshold": t, "ending": ending}, with_=(a.filter,))
-                     for label, ending in (("learn2pd", True), ("learn2pd without predicted ends", False))
+            more += [Policy(label, str(t), "learn2pd", {"threshold": t, **options}, with_=(a.filter,))
+                     for label, options in (("learn2pd", {}), ("learn2pd, two spare gaps", {"spare": 2}),
+                                            ("learn2pd without predicted ends", {"ending": False}))
                      for t in (0.9, 0.96)]
         if a.joint:
             more += [Policy("adjust", str(k), "adjust", {"count": k}, with_=(a.joint,)) for k in (2, 4)]
         for label, _, where in (one.partition("=") for one in a.surer):
             more += [Policy(f"{label}, one a pass", "", "llada", ALL, model=where),
                      *(Policy(label, str(t), "dparallel", {**ALL, "threshold": t}, model=where) for t in (0.1, 0.2, 0.45))]
+        if a.insertion:
+            more += [Policy("insertion", f"{k} a pass" if k > 1 else "", "insertion-language-models", {"count": k},
+                            model=a.insertion) for k in (1, 2)]
         if a.beside and not own:
             more.append(Policy("guided-diffusion", "", "guided-diffusion", ALL, draft=a.beside))
         rows = list(table(a.model, tasks, (*short, *more, *beside), ROOM))
