@@ -148,7 +148,7 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     ids = model.ids(ask.prompt, raw=values["raw"], tools=ask.tools)
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
-        raise ValueError(f"steer is {shown(steered.card.name)}: {CALLED[family]} has no law of a next token to steer")
+        raise ValueError(f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer")
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
     given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
@@ -172,8 +172,8 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     decoder = build.decoder(measure or (lambda: model.costs))
     if request.prompt_logprobs is not None:
         if family != "ar":
-            raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} has no law of a next token, so "
-                             "leave it out")
+            raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
+                             "token, so leave it out")
         decoder = Noted(decoder, point.lm, request.prompt_logprobs)
     return Plan(request, decoder, card, options, steered)
 
@@ -224,8 +224,8 @@ def _language(constraint: Constraint, model: LM, sampling: Sampling, family: str
     """What a constraint means to this model. Raises ValueError where the rest of the request leaves it no room."""
     vocab = model.checkpoint.lm.vocab
     if family != "ar":
-        raise ValueError(f"constraint needs a text that is written from left to right, and {CALLED[family]} writes in any "
-                         "order: leave it out")
+        raise ValueError(f"constraint needs a text that is written from left to right, and {CALLED[family]} model writes in "
+                         "any order: leave it out")
     known = () if vocab.words is None else vocab.words.pieces
     ends = eos | {x for x in stop_ids if x >= len(known) or known[x] is None}       # other stop ids are text as well
     if not ends:

@@ -19,7 +19,7 @@ def family_of(model: object) -> str:
     return getattr(model, "family", "ar")
 
 
-CALLED = {"ar": "an autoregressive model", "diffusion": "a masked-diffusion model", "insertion": "an insertion model"}
+CALLED = {"ar": "an autoregressive", "diffusion": "a masked-diffusion", "insertion": "an insertion"}
 """What a model of each family is called."""
 
 
@@ -156,7 +156,7 @@ class Draft:
                              "(`polydec methods` lists them)")
         if family_of(kit.draft) != "ar":
             raise ValueError(f"method {method} needs a draft model that continues texts, and this one is "
-                             f"{CALLED[family_of(kit.draft)]}: name another (--draft), or take diffuspec")
+                             f"{CALLED[family_of(kit.draft)]} model: name another (--draft), or take diffuspec")
         if self.same_tokenizer:
             kit.target.vocab.require_same(kit.draft.vocab, "the draft")
 

@@ -156,7 +156,8 @@ def check_family(name: str, family: str) -> None:
     """Raise ValueError where a method does not decode models of this family."""
     card: Card = get(name).CARD
     if card.family not in ("any", family):
-        raise ValueError(f"method {card.name} decodes {CALLED[card.family]} and this is {CALLED[family]}: take {_OWN[family]} "
+        others = CALLED[card.family].partition(" ")[2]
+        raise ValueError(f"method {card.name} decodes {others} models and this is {CALLED[family]} one: take {_OWN[family]} "
                          "(`polydec methods`)")
 
 

@@ -291,7 +291,7 @@ def test_refusals(lm, fields, message):
 
 def test_an_autoregressive_model_is_refused(tmp_path, lm):
     ar = load(str(micro.write(tmp_path)), draft=None)
-    with pytest.raises(ValueError, match="fast-dllm decodes a masked-diffusion model and this is an autoregressive model"):
+    with pytest.raises(ValueError, match="method fast-dllm decodes masked-diffusion models and this is an autoregressive one"):
         Engine(ar).submit("The fox", method="fast-dllm")
     guided = load(lm.name, draft=str(tmp_path))
     with pytest.raises(ValueError, match="method fast-dllm decodes a masked-diffusion model without one"):

@@ -15,7 +15,7 @@ from polydec.train.insertion import Example, InsertionSpec, Marks, examples, ins
 from polydec.train.network import bidirectional, from_weights
 from polydec.train.tokens import mark_id
 
-SMALL = {"tasks": ("copy",), "steps": 60, "rows": 16, "context": 48, "width": 64, "layers": 2, "rate": 3e-3}
+SMALL = {"tasks": ("copy",), "steps": 40, "rows": 16, "context": 48, "width": 64, "layers": 2, "rate": 3e-3}
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +32,14 @@ def engine(trained):
 
 def test_the_loss_falls_and_the_directory_loads(trained, engine):
     out, result = trained
-    assert result["curve"][-1][1] < 0.75 * result["curve"][0][1]
+    assert result["curve"][-1][1] < 0.8 * result["curve"][0][1]
     lm = engine.model.checkpoint.lm
     assert isinstance(lm, Insertion) and lm.family == "insertion" and lm.mark == lm.vocab.size - 1
     assert lm.context == SMALL["context"] - FRAME == lm.network.context - FRAME
     again = train_insertion(InsertionSpec(str(out), **SMALL))
     assert again["loss"] == result["loss"]
     with pytest.raises(ValueError, match="belongs to another run"):
-        train_insertion(InsertionSpec(str(out), **{**SMALL, "steps": 61}))
+        train_insertion(InsertionSpec(str(out), **{**SMALL, "steps": 41}))
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
@@ -87,8 +87,8 @@ def test_what_cannot_be_honoured_is_said(trained, engine):
     def refused(match, **more):
         with pytest.raises(ValueError, match=match):
             engine.submit("copy: 123123", **{"method": "auto", "max_tokens": 8, **more})
-    refused("method plain decodes an autoregressive model and this is an insertion model: take insertion-", method="plain")
-    refused("method fast-dllm decodes a masked-diffusion model and this is an insertion model", method="fast-dllm")
+    refused("method plain decodes autoregressive models and this is an insertion one: take insertion-language", method="plain")
+    refused("method fast-dllm decodes masked-diffusion models and this is an insertion one", method="fast-dllm")
     refused("sampling rule repetition", sampling=engine.model.sampling(repetition_penalty=1.2))
     refused("sampling rule min_tokens", sampling=engine.model.sampling(min_tokens=2))
     refused("prompt_logprobs is 2: an insertion model", prompt_logprobs=2)
