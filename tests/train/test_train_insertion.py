@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from polydec import Engine, Regex, load
+from polydec.bench import parallelbench
 from polydec.core.scheduler import run
 from polydec.models.inserter import FRAME, Insertion
 from polydec.train.data import END
@@ -38,6 +39,7 @@ def test_the_loss_falls_and_the_directory_loads(trained, engine):
     assert lm.context == SMALL["context"] - FRAME == lm.network.context - FRAME
     again = train_insertion(InsertionSpec(str(out), **SMALL))
     assert again["loss"] == result["loss"]
+    assert [m.name for m in parallelbench.default(engine.model)] == ["insertion-language-models"]
     with pytest.raises(ValueError, match="belongs to another run"):
         train_insertion(InsertionSpec(str(out), **{**SMALL, "steps": 41}))
 
