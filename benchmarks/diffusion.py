@@ -85,7 +85,7 @@ LONG_BASE = Policy("one a pass", "", "llada", B32)
 CACHES = (
     LONG_BASE, Policy("prefix cache", "", "llada", {**B32, "cache": 1}), Policy("dual cache", "", "llada", {**B32, "cache": 2}),
     Policy("freecache", "", "freecache", B32), Policy("dkv-cache", "", "dkv-cache", B32),
-    Policy("dkv-cache-greedy", "", "dkv-cache-greedy", B32), Policy("left to right", "", "left-to-right", B32),
+    Policy("dkv-cache-greedy", "", "dkv-cache-greedy", B32),
     *(Policy("threshold", str(t), "fast-dllm", {**B32, "threshold": t}) for t in (0.9, 0.99)),
     *(Policy("threshold, prefix cache", str(t), "fast-dllm", {**B32, "threshold": t, "cache": 1}) for t in (0.9, 0.99)),
     *(Policy("threshold, dual cache", str(t), "fast-dllm", {**B32, "threshold": t, "cache": 2}) for t in (0.9, 0.99)),
@@ -93,7 +93,6 @@ CACHES = (
     Policy("threshold, dkv-cache", "0.9", "dkv-cache", {**B32, "threshold": 0.9}),
     Policy("credit, dual cache", "0.9", "creditdecoding", {**B32, "threshold": 0.9, "cache": 2}),
     Policy("local, dual cache", "0.9", "localleap", {**B32, "threshold": 0.9, "cache": 2}),
-    Policy("freedave", "4", "freedave", {**B32, "drafts": 4}),
 )
 OWN = (Policy("one a pass", "", "block-diffusion", {"threshold": 2}),
        *(Policy("block-diffusion", str(t), "block-diffusion", {"threshold": t}) for t in (0.5, 0.7, 0.9, 0.99)),

@@ -49,7 +49,7 @@ def test_mutants_are_found():
             kept = super().start(request)
             return Sheet(kept.token, (0,) * len(kept.behind), (sum(kept.room),))
 
-    for mutant in (lambda m: Inserting(m, draw=True, count=2), lambda m: Inserting(m),
+    for mutant in (lambda m: Inserting(m, draw=True, count=2, share=0.0), lambda m: Inserting(m),
                    lambda m: Inserting(ToyInserter(Mirrored(some_law(0), 2)), draw=True)):
         with pytest.raises(AssertionError, match="output law is off"):
             check_law(mutant, laws=1)
@@ -84,15 +84,17 @@ def test_a_sheet_grows_where_its_gaps_are():
 
 
 def test_several_tokens_a_pass_go_into_as_many_slots():
-    """Passes fall, and no gap takes more than its room, though one pass offers it more."""
+    """Passes fall, and no gap takes more than its room, though one pass offers it more. Slots that are alike share what is
+    missing, so from three of them on none is likely enough for a share of 0.4."""
     model, request = ToyInserter(Anything(step(3, 4, 1.0))), Request((1,), 12, ignore_eos=True)
-    passes = [answer(model, request, draw=True, count=k).stats.passes for k in (1, 2, 4, 20)]
+    passes = [answer(model, request, draw=True, count=k, share=0.0).stats.passes for k in (1, 2, 4, 20)]
     assert passes[0] == 12 and passes[1] == 7 and all(a >= b for a, b in pairwise(passes)) and passes[-1] == 4
+    assert answer(model, request, draw=True, count=4, share=0.4).stats.passes == 11
     assert len(answer(model, Request((1,), 3, given=(None, 2, None), ignore_eos=True), draw=True, count=20).token_ids) == 3
 
 
 def test_options_are_checked_and_statistics_add_up():
-    for options in ({"count": 0}, {"least": 1.5}):
+    for options in ({"count": 0}, {"least": 1.5}, {"share": -0.1}):
         with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
             Inserting(last(0), **options)
     a, b = InsertStats(2, 0, 3, 10), InsertStats(1, 1, 1, 4)

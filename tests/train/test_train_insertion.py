@@ -71,7 +71,7 @@ def test_answers(engine):
         return engine.submit(f"copy: {100003 * i:06}", method="ilm", max_tokens=10, **more)
     together = [r.token_ids for r in engine.run([ask(i) for i in range(5)])]
     assert together == [engine.run([ask(i)])[0].token_ids for i in range(5)]
-    done = engine.run([ask(1, options={"count": 4}), ask(1, options={"draw": True}, n=3, logprobs=2,
+    done = engine.run([ask(1, options={"count": 4, "share": 0}), ask(1, options={"draw": True}, n=3, logprobs=2,
                                                          sampling=engine.model.sampling(temperature=1.0))])
     assert done[0].metrics["target_passes"] < len(done[0].token_ids) <= 10 and done[0].metrics["inserted_per_pass"] > 1
     assert len(done[1].choices) == 3 and all(len(n.top) == 2 for n in done[1].choices[0].logprobs[:-1])

@@ -24,5 +24,6 @@ def build(
     least: Annotated[float, Within(0, 1), "probability that nothing is missing from which on the answer is whole"] = 0.5,
     draw: Annotated[bool, "slots and the end are drawn, too: with temperature 1 the model's own law"] = False,
     count: Annotated[int, AtLeast(1), "tokens of a pass, in as many slots, which do not see each other"] = 1,
+    share: Annotated[float, Within(0, 1), "how likely the next token must come to a slot beside the first"] = 0.3,
 ) -> Inserting:
-    return Inserting(kit.inserter, kit.shapers, count, least, draw)
+    return Inserting(kit.inserter, kit.shapers, count, least, draw, share)

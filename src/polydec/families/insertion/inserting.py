@@ -34,6 +34,8 @@ class Inserting:
 
     draw: slots are drawn, and so is whether anything is missing; else the likeliest slot is taken, and the answer is whole from
     a probability of `least` on (0 to 1). count: tokens of a pass, at least 1, in as many slots; they do not see each other.
+    share: the slots beside the first take part where the next token comes there with at least this probability (0 to 1): in
+    others nothing may be missing.
 
     Exact: law, of the model's own process, where slots are drawn, count is 1 and nothing is shaped: a slot and then its token
     is a draw from the law over both.
@@ -45,12 +47,14 @@ class Inserting:
     count: int = 1
     least: float = 0.5
     draw: bool = False
+    share: float = 0.3
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"count is {self.count}: it must be at least 1")
-        if not 0 <= self.least <= 1:
-            raise ValueError(f"least is {self.least}: it must lie in 0 to 1")
+        for name in ("least", "share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 1")
 
     @property
     def exactness(self) -> Exactness:
@@ -90,7 +94,11 @@ class Inserting:
     def chosen(self, offer: Offer, most: int, rng: Rng, step: int) -> list[Put]:
         """What the pass puts in: up to `count` slots, each once, at most `most`."""
         logp_S, out = offer.logp_S.clone(), list[Put]()
-        for i in range(min(self.count, most, int((logp_S > NEG_INF).sum()))):
+        for i in range(min(self.count, most)):
+            if out:
+                logp_S = logp_S.masked_fill(offer.logp_S.exp() < self.share, NEG_INF)
+            if bool((logp_S == NEG_INF).all()):
+                break
             slot = rng.at("slot", step, i).categorical(probs(normalise(logp_S))) if self.draw else int(logp_S.argmax())
             logp_S[slot] = NEG_INF
             out.append((slot, rng.at("token", step, i).categorical(probs(self.law(offer.logw_SV[slot])))))
