@@ -266,7 +266,7 @@ def different(model: str, policies: Sequence[Policy]) -> Iterator[dict[str, Any]
 
 def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
     """Accuracy against what was saved, all tasks together, as an SVG: a line for each kind of policy, and its name at the
-    right, those that save most first."""
+    right, the surest at their right ends first."""
     kinds = dict[str, list[tuple[float, float, float, float]]]()
     for r in rows:
         if r["task"] == "all":
@@ -274,7 +274,7 @@ def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
     points = [p for some in kinds.values() for p in some]
     most, least, top_value = max(p[0] for p in points), min(p[2] for p in points), 100.0
     least = 10 * int(least // 10)
-    wide, high, left, top, margin = 940, 520, 60, 30, 210
+    wide, high, left, top, margin = 1020, 520, 60, 30, 290
     x = lambda v: left + (wide - left - margin) * (v - 0.6) / (most - 0.6)                   # noqa: E731
     y = lambda v: top + (high - top - 50) * (1 - (v - least) / (top_value - least))          # noqa: E731
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
