@@ -4,9 +4,9 @@
     python benchmarks/diffusion.py --part long           # answers that fill a canvas: docs/diffusion-long.csv and .svg
     python benchmarks/diffusion.py --part more           # early answers, drift, different texts: docs/diffusion-more.csv
 
---filter, --joint, --surer LABEL=DIR add what was trained for the model; --beside DIR an autoregressive model of the same
-tasks, which then stands in the tables (plain, with its cache; and with the diffusion model as its draft) and guides
-guided-diffusion.
+--filter, --joint, --surer LABEL=DIR add what was trained for the model; --insertion DIR an insertion model of the same tasks;
+--beside DIR an autoregressive one, which then stands in the tables (plain, with its cache; and with the diffusion model as its
+draft) and guides guided-diffusion.
 
 The baseline writes one token a pass, the surest first. Instances are fresh: of other seeds than the training's, none of its
 questions, as far as --seen names them and the task has many, and held out (SHA-1 mod 10 of at least 7) from whatever is trained
@@ -85,7 +85,7 @@ LONG_BASE = Policy("one a pass", "", "llada", B32)
 CACHES = (
     LONG_BASE, Policy("prefix cache", "", "llada", {**B32, "cache": 1}), Policy("dual cache", "", "llada", {**B32, "cache": 2}),
     Policy("freecache", "", "freecache", B32), Policy("dkv-cache", "", "dkv-cache", B32),
-    Policy("dkv-cache-greedy", "", "dkv-cache-greedy", B32), Policy("left to right", "", "left-to-right", B32),
+    Policy("dkv-cache-greedy", "", "dkv-cache-greedy", B32),
     *(Policy("threshold", str(t), "fast-dllm", {**B32, "threshold": t}) for t in (0.9, 0.99)),
     *(Policy("threshold, prefix cache", str(t), "fast-dllm", {**B32, "threshold": t, "cache": 1}) for t in (0.9, 0.99)),
     *(Policy("threshold, dual cache", str(t), "fast-dllm", {**B32, "threshold": t, "cache": 2}) for t in (0.9, 0.99)),
@@ -93,11 +93,10 @@ CACHES = (
     Policy("threshold, dkv-cache", "0.9", "dkv-cache", {**B32, "threshold": 0.9}),
     Policy("credit, dual cache", "0.9", "creditdecoding", {**B32, "threshold": 0.9, "cache": 2}),
     Policy("local, dual cache", "0.9", "localleap", {**B32, "threshold": 0.9, "cache": 2}),
-    Policy("freedave", "4", "freedave", {**B32, "drafts": 4}),
 )
 OWN = (Policy("one a pass", "", "block-diffusion", {"threshold": 2}),
-       *(Policy("block-diffusion", str(t), "block-diffusion", {"threshold": t}) for t in (0.9, 0.99)),
-       *(Policy("fast-dllm-v2", str(t), "fast-dllm-v2", {"threshold": t, "block": 4}) for t in (0.9, 0.99)))
+       *(Policy("block-diffusion", str(t), "block-diffusion", {"threshold": t}) for t in (0.5, 0.7, 0.9, 0.99)),
+       *(Policy("fast-dllm-v2", str(t), "fast-dllm-v2", {"threshold": t, "block": 4}) for t in (0.5, 0.7, 0.9, 0.99)))
 """Of a block-causal model."""
 
 
@@ -267,7 +266,7 @@ def different(model: str, policies: Sequence[Policy]) -> Iterator[dict[str, Any]
 
 def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
     """Accuracy against what was saved, all tasks together, as an SVG: a line for each kind of policy, and its name at the
-    right, those that save most first."""
+    right, the surest at their right ends first."""
     kinds = dict[str, list[tuple[float, float, float, float]]]()
     for r in rows:
         if r["task"] == "all":
@@ -275,7 +274,7 @@ def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
     points = [p for some in kinds.values() for p in some]
     most, least, top_value = max(p[0] for p in points), min(p[2] for p in points), 100.0
     least = 10 * int(least // 10)
-    wide, high, left, top, margin = 940, 520, 60, 30, 210
+    wide, high, left, top, margin = 1020, 520, 60, 30, 290
     x = lambda v: left + (wide - left - margin) * (v - 0.6) / (most - 0.6)                   # noqa: E731
     y = lambda v: top + (high - top - 50) * (1 - (v - least) / (top_value - least))          # noqa: E731
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
@@ -337,6 +336,7 @@ def main() -> None:
     p.add_argument("--joint", help="directory of a joint sampler's layer: adjust")
     p.add_argument("--surer", action="append", default=[], help="LABEL=DIRECTORY of what train dparallel made (repeatable)")
     p.add_argument("--beside", help="an autoregressive model of the same tasks")
+    p.add_argument("--insertion", help="an insertion model of the same tasks (short answers only)")
     p.add_argument("--out", type=Path, help="where the tables go, without an ending (default: docs/diffusion-PART)")
     a = p.parse_args()
     lm, out = load(a.model, threads=1), a.out or Path(f"docs/diffusion-{a.part}")
@@ -362,14 +362,18 @@ def main() -> None:
         tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.each or 30, seen, a.seed)]
         more = list[Policy]()
         if a.filter:
-            more += [Policy(label, str(t), "learn2pd", {"threshold": t, "ending": ending}, with_=(a.filter,))
-                     for label, ending in (("learn2pd", True), ("learn2pd without predicted ends", False))
+            more += [Policy(label, str(t), "learn2pd", {"threshold": t, **options}, with_=(a.filter,))
+                     for label, options in (("learn2pd", {}), ("learn2pd, two spare gaps", {"spare": 2}),
+                                            ("learn2pd without predicted ends", {"ending": False}))
                      for t in (0.9, 0.96)]
         if a.joint:
             more += [Policy("adjust", str(k), "adjust", {"count": k}, with_=(a.joint,)) for k in (2, 4)]
         for label, _, where in (one.partition("=") for one in a.surer):
             more += [Policy(f"{label}, one a pass", "", "llada", ALL, model=where),
                      *(Policy(label, str(t), "dparallel", {**ALL, "threshold": t}, model=where) for t in (0.1, 0.2, 0.45))]
+        if a.insertion:
+            more += [Policy("insertion", f"{k} a pass" if k > 1 else "", "insertion-language-models", {"count": k},
+                            model=a.insertion) for k in (1, 2)]
         if a.beside and not own:
             more.append(Policy("guided-diffusion", "", "guided-diffusion", ALL, draft=a.beside))
         rows = list(table(a.model, tasks, (*short, *more, *beside), ROOM))

@@ -104,8 +104,9 @@ def test_recipes(key):
     module = registry.recipes()[key]
     card, path = module.CARD, Path(module.__file__)
     assert card.name == key == path.stem.replace("_", "-")
-    assert card.kind in {"draft-and-verify", "routing", "unmasking", "sampler", "search", "rollouts", "constraint", "refresh"}
-    assert card.family in {"ar", "diffusion", "any"}
+    assert card.kind in {"draft-and-verify", "routing", "unmasking", "insertion", "sampler", "search", "rollouts", "constraint",
+                         "refresh"}
+    assert card.family in {"ar", "diffusion", "insertion", "any"}
     assert card.guarantee is None or isinstance(card.guarantee, Exactness)
     assert all((card.title, card.summary, card.source, card.reduces_to))
     assert key == "plain" or (card.parent in registry.recipes() and card.home), f"{key} must name its parent and its home"

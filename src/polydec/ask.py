@@ -14,7 +14,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.prompt import Noted
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
-from polydec.kit import ANY_DRAFT, DRAFT, Kit, family_of
+from polydec.kit import ANY_DRAFT, CALLED, DRAFT, Kit, family_of
 from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
 from polydec.options import AtLeast, Note, Option, Within, option, shown
@@ -36,10 +36,11 @@ class Ask:
 
     prompt: text (through the chat template where the model has one), token ids, or chat messages; method: any name of a
     method; options: of the method; sampling: None for the checkpoint's own; stop: a text or several; stop_token_ids: end an
-    answer like EOS; infill: the answer with gaps, for a masked-diffusion model: a text in which [[3]] stands for three tokens,
-    or ids with None for each gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens; order:
-    the engine whose order of sampling rules is followed; constraint: which texts an answer may be (`Regex`, `JsonSchema`,
-    `Lark`, `AnyOf`, `SpanOf`), None: any. The n answers share the seed and have their own randomness each.
+    answer like EOS; infill: the answer with gaps, for a masked-diffusion model: a text in which [[3]] stands for three tokens
+    (for an insertion model: up to three), or ids with None for each gap; EOS follows it unless that is ignored, and its length
+    takes the place of max_tokens; order: the engine whose order of sampling rules is followed; constraint: which texts an
+    answer may be (`Regex`, `JsonSchema`, `Lark`, `AnyOf`, `SpanOf`), None: any. The n answers share the seed and have their own
+    randomness each.
 
     steer: any name of a way to steer (polydec.steer), None for none, or "cfg" where there is a negative prompt; steer_options:
     of that. negative_prompt: what the prompt is held against, in any form that a prompt has; the empty text is an empty turn
@@ -147,7 +148,7 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     ids = model.ids(ask.prompt, raw=values["raw"], tools=ask.tools)
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
-        raise ValueError(f"steer is {shown(steered.card.name)}: a masked-diffusion model has no law of a next token to steer")
+        raise ValueError(f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer")
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
     given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
@@ -162,16 +163,16 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
                       guard, given, values["prompt_logprobs"])
-    shape = _shaped if family == "ar" else _beside
+    shape = _SHAPES[family]
     law = point.lm if steered is None else steered.law(model, ids)
     if steered is not None:
         check_together(model, card, law, steered.card)
     laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
-    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language, point.lm.network.context)
+    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language, point.lm.context)
     decoder = build.decoder(measure or (lambda: model.costs))
     if request.prompt_logprobs is not None:
         if family != "ar":
-            raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: a masked-diffusion model has no law of a next "
+            raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
                              "token, so leave it out")
         decoder = Noted(decoder, point.lm, request.prompt_logprobs)
     return Plan(request, decoder, card, options, steered)
@@ -222,9 +223,9 @@ def _language(constraint: Constraint, model: LM, sampling: Sampling, family: str
               stop_ids: frozenset[int]) -> Language[Any]:
     """What a constraint means to this model. Raises ValueError where the rest of the request leaves it no room."""
     vocab = model.checkpoint.lm.vocab
-    if family == "diffusion":
-        raise ValueError("constraint needs a text that is written from left to right, and a masked-diffusion model fills gaps "
-                         "in any order: leave it out")
+    if family != "ar":
+        raise ValueError(f"constraint needs a text that is written from left to right, and {CALLED[family]} model writes in "
+                         "any order: leave it out")
     known = () if vocab.words is None else vocab.words.pieces
     ends = eos | {x for x in stop_ids if x >= len(known) or known[x] is None}       # other stop ids are text as well
     if not ends:
@@ -275,14 +276,30 @@ def _beside(model: LM, law: Target, card: Card, sampling: Sampling, request: Req
     return lm, draft, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
+def _inserted(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
+              order: str, language: Language[Any] | None) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
+    """An insertion model, and the shapers that bend each slot's law by itself. Raises ValueError for a draft, which is of no
+    use, or a rule that looks at the text before a token."""
+    if model.draft is not None:
+        raise ValueError(f"draft is {shown(model.draft.name)}: an insertion model is decoded without one, so leave it out")
+    if rule := next(iter(sequential(sampling)), "min_tokens" if sampling.min_tokens else None):
+        raise ValueError(f"sampling rule {rule} looks at the text before a token, and an insertion model writes in any order: "
+                         "leave it out")
+    return law, None, build_shapers(sampling, order=order, seed=request.seed, choice=0)
+
+
+_SHAPES: Mapping[str, Callable[..., tuple[Any, Any, tuple[Shaper[Any], ...]]]] = {
+    "ar": _shaped, "diffusion": _beside, "insertion": _inserted}
+"""By a model's family, how a request bends its laws: (target, draft, the shapers that are left to the method)."""
+
 _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
 
 
 def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple[int | None, ...]:
     """The tokens of an answer with gaps, None for each gap; end: an EOS behind it, which tells the model where it ends. Raises
     ValueError where it has no gap, or the model cannot fill one."""
-    if family_of(model.checkpoint.lm) != "diffusion":
-        raise ValueError("infill is given: only a masked-diffusion model fills gaps, such as zoo:diffusion")
+    if family_of(model.checkpoint.lm) == "ar":
+        raise ValueError("infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion")
     size, out = model.checkpoint.lm.vocab.size, list[int | None]()
     if isinstance(answer, str):
         for i, part in enumerate(_GAPS.split(answer)):
@@ -301,7 +318,7 @@ def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple
 def room(model: LM, method: str, ids: Sequence[int], steered: Steering | None = None) -> tuple[int, str]:
     """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises ValueError
     where there is none."""
-    contexts = {model.name: model.checkpoint.lm.network.context}
+    contexts = {model.name: model.checkpoint.lm.context}
     draft, needs = model.draft, (*registry.get(method).CARD.needs, *(() if steered is None else steered.card.needs))
     if draft is not None and DRAFT in needs:
         contexts[draft.name] = draft.lm.network.context

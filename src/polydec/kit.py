@@ -9,12 +9,18 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper, Target
 from polydec.families.diffusion.protocols import Denoiser
+from polydec.families.insertion.protocols import Inserter
 from polydec.models.costs import Costs
 
 
 def family_of(model: object) -> str:
-    """"diffusion" for a model that fills canvases, "ar" for one that continues texts."""
+    """"diffusion" for a model that fills canvases, "insertion" for one that puts tokens anywhere into a text, "ar" for one that
+    continues texts."""
     return getattr(model, "family", "ar")
+
+
+CALLED = {"ar": "an autoregressive", "diffusion": "a masked-diffusion", "insertion": "an insertion"}
+"""What a model of each family is called."""
 
 
 class Artefact(Protocol):
@@ -42,12 +48,13 @@ def any_one(artefact: Artefact) -> bool:
 
 @dataclass(frozen=True)
 class Kit:
-    """target: the law to decode, shaped as the request asks, or a masked-diffusion model, which recipes of that family ask for
-    as `denoiser`; draft: the small model's, or None; artefacts: all that goes with the model; measure: gives the costs of
-    passes, called when a recipe first asks for them; memory: what a method leaves for its later requests in the same engine;
-    shapers: of a masked-diffusion model, which shapes each gap's law by itself; beside: the target behind the second prompt of
-    a request, None where it has none; language: the texts that the request allows (the target's law holds no others), None:
-    all; context: tokens that a prompt and its answer may take together, None: it is not known."""
+    """target: the law to decode, shaped as the request asks, or a masked-diffusion or an insertion model, which recipes of
+    those families ask for as `denoiser` and `inserter`; draft: the small model's, or None; artefacts: all that goes with the
+    model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for its
+    later requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape each gap's or slot's
+    law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts that
+    the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may take
+    together, None: it is not known."""
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
@@ -60,12 +67,17 @@ class Kit:
 
     @property
     def family(self) -> str:
-        """Of the methods that can decode the model: "ar" or "diffusion"."""
+        """Of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
         return family_of(self.target)
 
     @property
     def denoiser(self) -> Denoiser:
         """The model, where it is a masked-diffusion one (a recipe of that family is built for no other)."""
+        return cast(Any, self.target)
+
+    @property
+    def inserter(self) -> Inserter:
+        """The model, where it is an insertion model (a recipe of that family is built for no other)."""
         return cast(Any, self.target)
 
     @property
@@ -143,8 +155,8 @@ class Draft:
             raise ValueError(f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
                              "(`polydec methods` lists them)")
         if family_of(kit.draft) != "ar":
-            raise ValueError(f"method {method} needs a draft model that continues texts, and this one is a masked-diffusion "
-                             "model: name another (--draft), or take diffuspec")
+            raise ValueError(f"method {method} needs a draft model that continues texts, and this one is "
+                             f"{CALLED[family_of(kit.draft)]} model: name another (--draft), or take diffuspec")
         if self.same_tokenizer:
             kit.target.vocab.require_same(kit.draft.vocab, "the draft")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from polydec.card import Card
 from polydec.core.decoder import Decoder
-from polydec.kit import Kit
+from polydec.kit import CALLED, Kit
 from polydec.options import Option, as_text, read, shown
 
 ROLES = {"drafters": "open", "trees": "grow", "verifiers": "verify", "policies": "budget", "shapers": "shape",
@@ -28,7 +28,7 @@ def recipes() -> dict[str, ModuleType]:
 
 
 def of_family(family: str) -> list[str]:
-    """Names of the recipes that decode models of a family, "ar" or "diffusion"."""
+    """Names of the recipes that decode models of a family, "ar", "diffusion" or "insertion"."""
     return [name for name, module in recipes().items() if module.CARD.family in ("any", family)]
 
 
@@ -69,13 +69,13 @@ def find(name: str) -> str:
     raise ValueError(f"method {shown(name)} is unknown: {_suggestion(name)}")
 
 
-DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm"}
+DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm", "insertion": "insertion-language-models"}
 """By a model's family, the method that "auto" means."""
 
 
 def of_model(name: str, family: str) -> str:
     """The method that a name means for a model of this family: "auto" is the family's own default. Raises ValueError for a
-    name that is unknown, or a method of the other family."""
+    name that is unknown, or a method of another family."""
     found = find(name)
     found = DEFAULTS[family] if found == "auto" else found
     check_family(found, family)
@@ -156,15 +156,15 @@ def check_family(name: str, family: str) -> None:
     """Raise ValueError where a method does not decode models of this family."""
     card: Card = get(name).CARD
     if card.family not in ("any", family):
-        raise ValueError(_OTHER_FAMILY[family].format(card.name))
+        others = CALLED[card.family].partition(" ")[2]
+        raise ValueError(f"method {card.name} decodes {others} models and this is {CALLED[family]} one: take {_OWN[family]} "
+                         "(`polydec methods`)")
 
 
-_OTHER_FAMILY = {
-    "diffusion": "method {} decodes autoregressive models and this is a masked-diffusion one: take llada, fast-dllm or another "
-                 "of the family 'diffusion' (`polydec methods`)",
-    "ar": "method {} decodes masked-diffusion models and this is an autoregressive one: take plain, auto or another of the "
-          "family 'ar' (`polydec methods`)"}
-"""What is said, by the model's family, of a method of the other one."""
+_OWN = {"ar": "plain, auto or another of the family 'ar'",
+        "diffusion": "llada, fast-dllm or another of the family 'diffusion'",
+        "insertion": "insertion-language-models"}
+"""By a model's family, what can decode it."""
 
 
 def build(name: str, kit: Kit, given: Mapping[str, Any] | None = None) -> tuple[Decoder, dict[str, Any]]:

@@ -18,8 +18,8 @@ def command(monkeypatch, args):
 
 def test_a_canvas_is_shown_as_it_fills(tmp_path, monkeypatch, capfd):
     file, page = tmp_path / "fill.jsonl", tmp_path / "fill.html"
-    assert command(monkeypatch, ["generate", "--model", "zoo:diffusion", "--method", "llada", "--trace", str(file),
-                                 "fill: 3 4 _ 6 7 _"]) == 0
+    assert command(monkeypatch, ["generate", "--model", "zoo:diffusion", "--method", "llada", "--max-tokens", "13",
+                                 "--trace", str(file), "fill: 3 4 _ 6 7 _"]) == 0
     assert capfd.readouterr().out.strip() == "345678"
     assert command(monkeypatch, ["trace", "show", str(file)]) == 0
     lines = [x for x in capfd.readouterr().out.splitlines() if "·" in x]

@@ -296,7 +296,7 @@ def test_an_autoregressive_model_is_refused(tmp_path, lm):
     guided = load(lm.name, draft=str(tmp_path))
     with pytest.raises(ValueError, match="method fast-dllm decodes a masked-diffusion model without one"):
         Engine(guided).submit("The fox", method="auto")
-    with pytest.raises(ValueError, match="infill is given: only a masked-diffusion model fills gaps"):
+    with pytest.raises(ValueError, match="infill is given: only a masked-diffusion or an insertion model fills gaps"):
         Engine(ar).submit("The fox", infill="a[[2]]b")
 
 

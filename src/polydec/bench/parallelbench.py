@@ -16,6 +16,7 @@ from polydec.api import LM, Engine
 from polydec.bench.intervals import wilson
 from polydec.bench.measure import Method
 from polydec.kit import family_of
+from polydec.registry import DEFAULTS
 from polydec.shapers.sampling import Sampling
 from polydec.train import tasks as digits
 
@@ -331,9 +332,10 @@ def score(lm: LM, method: Method, some: Sequence[Problem], sampling: Sampling, s
 
 
 def default(lm: LM) -> list[Method]:
-    """Of a masked-diffusion model random order at 6, 3, 2 and 1 passes a list of six, and the surest gaps; of another one plain
-    decoding."""
-    if family_of(lm.checkpoint.lm) != "diffusion":
-        return [Method("plain", {})]
+    """Of a masked-diffusion model random order at 6, 3, 2 and 1 passes a list of six, and the surest gaps; of an insertion
+    model a token a pass, of an autoregressive one plain decoding."""
+    family = family_of(lm.checkpoint.lm)
+    if family != "diffusion":
+        return [Method("plain" if family == "ar" else DEFAULTS[family], {})]
     fixed = [Method("mdlm", {"steps": str(k)}) for k in (6, 3, 2, 1)]
     return [*fixed, Method("fast-dllm", {"threshold": "0.9", "block": "0"})]

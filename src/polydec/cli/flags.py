@@ -67,8 +67,8 @@ class Flags:
     order: Annotated[str, Option(help="order of the rules: vllm, transformers or llamacpp", rich_help_panel=SAMPLING)] = "vllm"
     stop: Annotated[list[str] | None, Option(help="stop string (repeatable)", rich_help_panel=SAMPLING)] = None
     stop_token_id: Annotated[list[int] | None, Option(help="stop id (repeatable)", rich_help_panel=SAMPLING)] = None
-    infill: Annotated[str | None, Option(help="the answer with gaps, [[3]] for three tokens (masked-diffusion models)",
-                                         rich_help_panel=SAMPLING)] = None
+    infill: Annotated[str | None, Option(help="the answer with gaps, [[3]] for three tokens (masked-diffusion models; of "
+                                              "insertion models for up to three)", rich_help_panel=SAMPLING)] = None
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="go on after EOS", rich_help_panel=SAMPLING)] = False
     regex: Annotated[str | None, Option(help="the answer matches this regular expression", rich_help_panel=CONSTRAINT)] = None
     json_schema: Annotated[Path | None, Option(help="the answer is JSON that the schema in this file allows",

@@ -103,6 +103,30 @@ def diffusion(out: Resumed,
           f"loss {result['loss']:.3f} nats; written to {out}")
 
 
+@app.command()
+def insertion(out: Resumed,
+              tasks: Tasks = SHORT,
+              steps: Steps = 4000,
+              rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
+              context: Annotated[int, typer.Option(help="positions of the longest text, task and answer together")] = 128,
+              width: Annotated[int, typer.Option(help="of the network")] = 128,
+              layers: Annotated[int, typer.Option(help="of the network")] = 4,
+              rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
+              muon: Annotated[float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")] = 0.02,
+              start: Annotated[str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")] = None,
+              seed: Seed = 0,
+              json_: Json = False) -> None:
+    """Train a small insertion language model on tasks that are generated; says how long it will take."""
+    from polydec.train.insertion import InsertionSpec, train_insertion
+    result = train_insertion(InsertionSpec(str(out), _names(tasks), steps, rows, context, width, layers, seed, rate, muon,
+                                           start))
+    if json_:
+        print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
+        return
+    print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+          f"loss {result['loss']:.3f} nats; written to {out}")
+
+
 @app.command("filter")
 def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
             target: Annotated[str, typer.Option(help="a masked-diffusion model: a name like --model's")] = "zoo:diffusion",

@@ -18,13 +18,14 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.models import artefact, cpu, denoiser, edge, fields, rows8, zoo
+from polydec.models import artefact, cpu, denoiser, edge, fields, inserter, rows8, zoo
 from polydec.models.cpu.library import CACHES, COMPUTES
 from polydec.models.cpu.weights import QUANTISED
 from polydec.models.denoiser import Masked
 from polydec.models.families import FAMILIES
 from polydec.models.gguf import GGUF
 from polydec.models.gguf_text import generation_defaults, read_text
+from polydec.models.inserter import Insertion
 from polydec.models.lm import LM
 from polydec.models.text import Text, default_template
 from polydec.models.transformer import Transformer
@@ -35,8 +36,9 @@ BASES = 4
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model. lm: its law, an LM or a Masked; generation: the content of generation_config.json; dtype and kernel: what
-    it computes with; path: where its files lie; why: what keeps the native step from serving it, "" where it does."""
+    """A loaded model. lm: its law, an LM, a Masked or an Insertion; generation: the content of generation_config.json; dtype
+    and kernel: what it computes with; path: where its files lie; why: what keeps the native step from serving it, "" where it
+    does."""
     name: str
     lm: Any
     text: Text
@@ -80,8 +82,7 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
         raise ValueError(f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given")
     source = open_source(name)
     with edge.reading(f"{name} cannot be loaded"):
-        masked = denoiser.is_masked(source.config)
-        if masked:
+        if denoiser.is_masked(source.config):
             source = replace(source, **dict(zip(("config", "weights"), denoiser.read(source.config, source.weights))))
         network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
     source.text.rows = network.size
@@ -90,7 +91,7 @@ def load(name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | 
     vocab = Vocab(network.size, source.text.eos, source.fingerprint, source.text if source.fingerprint else None)
     kernel = network.kernel + (f" (approximate: {network.approximate})" if getattr(network, "approximate", "") else "")
     with edge.reading(f"{name} cannot be loaded"):
-        lm = _masked(network, vocab, source.config) if masked else LM(network, vocab)
+        lm = _model(network, vocab, source.config)
     return Checkpoint(name, lm, source.text, source.generation, network.dtype, kernel, source.path, why)
 
 
@@ -105,9 +106,14 @@ def load_draft(name: str, *, dtype: str = "auto", device: str = "cpu", threads: 
     return load(name, dtype=dtype, device=device, threads=threads)
 
 
-def _masked(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> Masked:
-    return Masked(network, vocab, config["polydec_mask"], shifted=config.get("polydec_shifted", False),
-                  block=config.get("polydec_block") or 0)
+def _model(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> LM | Masked | Insertion:
+    """What the network is, by a config that `denoiser.read` has made ours."""
+    if inserter.is_inserter(config):
+        return Insertion(network, vocab, inserter.mark_of(config))
+    if denoiser.is_masked(config):
+        return Masked(network, vocab, config["polydec_mask"], shifted=config.get("polydec_shifted", False),
+                      block=config.get("polydec_block") or 0)
+    return LM(network, vocab)
 
 
 def dtypes() -> dict[str, str]:

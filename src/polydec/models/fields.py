@@ -168,6 +168,12 @@ class MaskedFields(Strict):
     polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
 
 
+class InsertionFields(Strict):
+    """What a config.json says of an insertion model."""
+    polydec_insertion: Id
+    polydec_causal: Literal[False]
+
+
 class LLaDAFields(Strict):
     """config.json of LLaDA's layout: what is read of it."""
     d_model: Count

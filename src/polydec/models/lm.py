@@ -43,6 +43,11 @@ class LM:
         """How many layers a part of a session can choose from; 0 where layers cannot run alone."""
         return self.network.layers if self.network.partial and self.network.tree else 0
 
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may take together."""
+        return self.network.context
+
     @cached_property
     def geometry(self) -> Geometry:
         """Where its tokens lie to one another. What reads it raises ValueError where the network has no table of its own."""

@@ -1,0 +1,1 @@
+"""Insertion: a text grows by tokens that are put anywhere into it."""
