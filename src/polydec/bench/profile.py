@@ -41,7 +41,9 @@ LARGE = (64, 128, 256)
 BESIDE = 4
 """Sequences that share a pass where several do: so many contexts do not fit into a processor's caches together."""
 QUICKLY = 0.1
-"""Share of the time that large passes, and further contexts, may take."""
+"""Share of the time that large passes may take, and those of several sequences."""
+FILLING = 0.25
+"""As much again, at most, may go into the contexts of these."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
     rows |= table(target, [m for m in LARGE if m < room and 2 * m / max(ROWS) * rows[max(ROWS)] < 1e3 * spare], 0.0, least=2,
                   quantile=QUANTILE)
     beside, far_beside = dict[int, float](), dict[int, float]()
-    if BESIDE * filled < spare:
+    if BESIDE * filled < FILLING * seconds:
         beside, far_beside = (_together(lm, context, spare / 2) for context in (near, far))
     draft = dict[int, float]()
     if lm.draft is not None and family_of(lm.draft.lm) == "ar":
