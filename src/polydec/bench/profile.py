@@ -35,14 +35,15 @@ QUICK = 8.0
 """Seconds of a measurement that nobody asked for."""
 
 CONTEXTS = (64, 768)
-ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+ROWS = (32, 24, 16, 12, 10, 8, 6, 5, 4, 3, 2, 1)
+"""From many to few, so that no pass of one row follows one of many, after which it takes a tenth longer."""
 LARGE = (64, 128, 256)
 """Rows of parts of prompts: a row of a large pass costs less than one of a small pass. Measured while that is quick."""
 BESIDE = 4
 """Sequences that share a pass where several do: so many contexts do not fit into a processor's caches together."""
 QUICKLY = 0.1
 """Share of the time that large passes may take, and those of several sequences."""
-FILLING = 0.25
+FILLING = 0.5
 """As much again, at most, may go into the contexts of these."""
 
 
@@ -86,7 +87,7 @@ class Profile:
 
 MOST_CROWD = 4.0
 """What was measured beyond that was somebody else's work."""
-QUANTILE = 0.25
+QUANTILE = 0.1
 """Of the times of a pass: other processes make some of them longer, none shorter."""
 
 

@@ -42,7 +42,7 @@ def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file o
     out = Console(highlight=False, soft_wrap=True)
     out.print(profile.key(lm), style="dim")
     out.print(f"rows   ms behind {found.context:4} tokens   times t(1)   ms behind {found.far_context:4} tokens   times t(1)")
-    for m, t in found.rows.items():
+    for m, t in sorted(found.rows.items()):
         far = f"{found.far[m]:23.2f} {found.far[m] / found.far[1]:12.2f}" if m in found.far else ""
         out.print(f"{m:4} {t:22.2f} {t / found.rows[1]:12.2f} {far}".rstrip())
     for k, t in found.beside.items():
