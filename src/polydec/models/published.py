@@ -254,6 +254,16 @@ def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
             "self_attn.v_proj.weight": (c.kv_heads * D, 2 * H), "self_attn.o_proj.weight": (H, c.num_attention_heads * D)}
 
 
+def write(path: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """A directory in a published layout: config.json and model.safetensors."""
+    whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    replace_file(path / "model.safetensors", lambda at: save_file(whole, at, {"format": "pt"}))
+    text = json.dumps(config, indent=1) + "\n"
+    replace_file(path / "config.json", lambda at: at.write_text(text, encoding="utf-8"))
+
+
 def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any] | None = None) -> None:
     """Write config.json and model.safetensors into the directory `path`, as vLLM and SGLang load them; about: what else the
     config says. Raises ValueError where the weights have the form of learned/eagle3.py, which neither can take."""
@@ -276,9 +286,4 @@ def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any] | None = None
     tensors = {f"midlayer.{name}": t for name, t in layer.tensors.items()} | {
         "fc.weight": eagle.fuse_HD, "norm.weight": own.norm_H, "lm_head.weight": own.head_CH,
         "d2t": own.token_C - torch.arange(C), "t2d": mask}
-    whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
-    path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
-    replace_file(path / "model.safetensors", lambda at: save_file(whole, at, {"format": "pt"}))
-    text = json.dumps(config, indent=1) + "\n"
-    replace_file(path / "config.json", lambda at: at.write_text(text, encoding="utf-8"))
+    write(path, config, tensors)

@@ -5,23 +5,20 @@ layer has no norm before attention. What leaves it is such a state, of which the
 """
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
-from polydec.files import replace as replace_file
 from polydec.models import checkpoint, edge
 from polydec.models.fields import PublishedFields
 from polydec.models.learned.eagle import Eagle
-from polydec.models.published import PublishedLayer, layout, require_table, tensor_of
+from polydec.models.published import PublishedLayer, layout, require_table, tensor_of, write
 
 NAMES = ("LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 """What the architecture is called: by SGLang, and by vLLM. Each looks for a name of its own in the list of a config."""
@@ -100,9 +97,4 @@ def save(path: str | Path, eagle: Eagle) -> None:
               "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False, "torch_dtype": "float32"}
     bias_H = torch.zeros(layer.width) if eagle.bias_H is None else eagle.bias_H
     tensors = {f"layers.0.{name}": t for name, t in layer.tensors.items()} | {"fc.weight": eagle.fuse_H2, "fc.bias": bias_H}
-    whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
-    path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
-    replace_file(path / "model.safetensors", lambda at: save_file(whole, at, {"format": "pt"}))
-    text = json.dumps(config, indent=1) + "\n"
-    replace_file(path / "config.json", lambda at: at.write_text(text, encoding="utf-8"))
+    write(path, config, tensors)

@@ -1,20 +1,18 @@
 """Medusa's heads in the two layouts in which they are published: that of its authors and that of vLLM."""
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.files import replace as replace_file
 from polydec.models import checkpoint, edge
 from polydec.models.fields import PublishedMedusaFields
 from polydec.models.learned.heads import Heads
+from polydec.models.published import write
 
 FILE = "medusa_lm_head.pt"
 """What the authors' own weights are called."""
@@ -63,12 +61,7 @@ def save(path: str | Path, heads: Heads) -> None:
     config = {"architectures": ["MedusaModel"], "model_type": "medusa", "num_heads": heads.depth, "num_hidden_layers": 1,
               "hidden_size": H, "vocab_size": V, "truncated_vocab_size": V, "original_lm_head": False, "medusa_fc_bias": True,
               "torch_dtype": "float32"}
-    whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
-    path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
-    replace_file(path / "model.safetensors", lambda at: save_file(whole, at, {"format": "pt"}))
-    text = json.dumps(config, indent=1) + "\n"
-    replace_file(path / "config.json", lambda at: at.write_text(text, encoding="utf-8"))
+    write(path, config, tensors)
 
 
 def _first(found: Mapping[str, Tensor], *names: str, shape: tuple[int, ...] | None = None) -> Tensor:
