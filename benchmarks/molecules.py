@@ -217,7 +217,8 @@ def train(at: Path, texts: Sequence[str], steps: int = 3000, batch: int = 64) ->
 
 @dataclass(frozen=True)
 class Run:
-    """What one way drew: molecules, tokens of the answers, nats that each costs the model, checks and masks a token."""
+    """What one way drew: molecules (empty where it could not go on), tokens of the answers, nats that each costs the model,
+    checks and masks a token."""
     texts: list[str]
     tokens: list[int]
     nats: list[float]
@@ -226,14 +227,23 @@ class Run:
     metrics: list[Mapping[str, Any]]
 
 
+def ended(ticket: api.Ticket) -> api.Completion | None:
+    """None for one that could not go on: a known molecule, which may not end there, without a bond left."""
+    try:
+        return ticket.completion()
+    except ValueError:
+        return None
+
+
 def drawn(lm: api.LM, count: int, known: New, **how: Any) -> Run:
     engine, (looked, stepped) = api.Engine(lm, max_running=64), known.asked
     begin, start = [lm.checkpoint.text.encode(BEGIN)[-1]], time.process_time()
     tickets = [engine.submit(api.Ask(begin, seed=i, max_tokens=32, logprobs=0, sampling=lm.sampling(temperature=1.0), **how))
                for i in range(count)]
-    answers = engine.run(tickets)
-    seconds = time.process_time() - start
-    return Run([a.text for a in answers], [len(a.token_ids) for a in answers],
+    while engine.step():
+        pass
+    seconds, answers = time.process_time() - start, [a for a in map(ended, tickets) if a is not None]
+    return Run([*[a.text for a in answers], *[""] * (count - len(answers))], [len(a.token_ids) for a in answers],
                [-sum(n.model_logp for n in a.choices[0].logprobs or ()) for a in answers],
                (known.asked[0] - looked) / max(1, known.asked[1] - stepped), seconds / count, [a.metrics for a in answers])
 
