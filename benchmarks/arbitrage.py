@@ -11,13 +11,13 @@ are only judged included; it reads the others. Seconds are CPU seconds of the pr
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from csv_rows import write_csv
 
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request
@@ -92,10 +92,7 @@ def main() -> None:
         lines.append(measure(name, decoder, asked, target.text))
         print(*lines[-1].values(), sep=" | ", flush=True)
     if args.csv:
-        with open(args.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, lines[0], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
+        write_csv(args.csv, lines)
     sys.stdout.flush()
 
 

@@ -9,7 +9,6 @@ written one by one.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from csv_rows import write_csv
 from trained import LAWS, METHODS, interval
 
 from polydec import registry
@@ -119,10 +119,7 @@ def main() -> None:
                              "prompts": len(some), **row(decoder, some, plain[law])})
                 print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:
-        with open(args.csv, "w", newline="") as f:
-            writer = csv.DictWriter(f, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(args.csv, rows)
 
 
 if __name__ == "__main__":

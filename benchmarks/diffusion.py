@@ -17,7 +17,6 @@ passes and accuracy do not depend on the machine; time does.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from csv_rows import write_csv
 
 from polydec import Engine, load
 from polydec.api import LM
@@ -303,13 +303,6 @@ def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def write(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
-    with out.with_suffix(".csv").open("w", newline="") as f:
-        writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """The lines of a table in Markdown, all tasks together; and the tasks of the first two policies."""
     print("| method | right | passes | saved | points lost | ms | time saved | same text |\n|---|---|---|---|---|---|---|---|")
@@ -349,7 +342,7 @@ def main() -> None:
         far = [(name, t) for name in LONG for t in fresh(name, 2, frozenset(), a.seed)]
         rows = [*([] if own else early(lm, tasks, ROOM)), *drifts(lm, far, long[1:], a.room),
                 *different(a.model, (*short, *(() if own else CACHES[1:])))]
-        write(rows, out)
+        write_csv(out.with_suffix(".csv"), rows)
         for r in rows:
             print(f"{r['what']:42} {r['which']:30} {r['value']:>8} {r['low']}-{r['high']}  n = {r['n']}")
         return
@@ -377,7 +370,7 @@ def main() -> None:
         if a.beside and not own:
             more.append(Policy("guided-diffusion", "", "guided-diffusion", ALL, draft=a.beside))
         rows = list(table(a.model, tasks, (*short, *more, *beside), ROOM))
-    write(rows, out)
+    write_csv(out.with_suffix(".csv"), rows)
     what, title = ("passes_saved", "passes saved (times)") if a.part == "policies" else ("time_saved", "CPU time saved (times)")
     out.with_suffix(".svg").write_text(plot(rows, what, title), "utf-8")
     show(rows)

@@ -9,12 +9,13 @@ threads between `<!-- threads -->` and `<!-- /threads -->`. No number is changed
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from csv_rows import write_csv
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROWS = ("1", "2", "4", "8", "16", "512")
@@ -96,13 +97,6 @@ def between(page: str, mark: str, lines: Sequence[str]) -> str:
     if count != 1:
         raise ValueError(f"the page has the marks of {mark} {count} times: once is expected")
     return new
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as f:
-        out = csv.DictWriter(f, [*rows[0]], lineterminator="\n")
-        out.writeheader()
-        out.writerows(rows)
 
 
 def main() -> None:

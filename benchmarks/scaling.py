@@ -11,7 +11,6 @@ are this process's own, on one thread.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from csv_rows import write_csv
 
 from polydec import registry
 from polydec.bench.scaling import LEAST, Point, best_width, beyond, fit, full, slope
@@ -211,10 +211,7 @@ def main() -> None:
     for how in ("timed", "free"):
         print(how, "width by a doubling of the batch", slope([(r["batch"], r["width"]) for r in wide if r["draft"] == how]))
     if args.csv:
-        with open(args.csv, "w", newline="") as f:
-            writer = csv.DictWriter(f, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(args.csv, rows)
     if args.svg:
         Path(args.svg).write_text(svg(points, laws))
 

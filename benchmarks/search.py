@@ -11,7 +11,6 @@ feed that share nothing; seconds are CPU seconds of the process, many requests a
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from csv_rows import write_csv
 
 from polydec import api
 from polydec.train.problems import KINDS, Problem, make, solved
@@ -191,16 +191,9 @@ def main() -> None:
             lines = table(rows, asked)
             print("  ".join(f"{k} {v}" for k, v in lines[-1].items() if v), file=sys.stderr, flush=True)
             if a.csv:
-                write(a.csv, lines)
+                write_csv(a.csv, lines)
             if a.svg:
                 a.svg.write_text(svg(rows), "utf-8")
-
-
-def write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as f:
-        out = csv.DictWriter(f, list(lines[0]), lineterminator="\n")
-        out.writeheader()
-        out.writerows(lines)
 
 
 if __name__ == "__main__":

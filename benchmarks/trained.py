@@ -10,7 +10,6 @@ prompts. What a draft costs is measured in this process's time, and so is traini
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,8 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from csv_rows import write_csv
 
 from polydec import registry
 from polydec.core.decoder import Decoder, answer_one
@@ -148,10 +149,7 @@ def main() -> None:
             rows.append({**bench.row(*case), "training seconds": said["seconds"], "bytes": size})
             print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:
-        with open(args.csv, "w", newline="") as f:
-            writer = csv.DictWriter(f, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(args.csv, rows)
 
 
 if __name__ == "__main__":

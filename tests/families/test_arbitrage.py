@@ -1,5 +1,4 @@
 """Steps that a draft model or the target writes: against a loop that is written from the card, and its limiting cases."""
-import math
 from dataclasses import dataclass
 
 import pytest
@@ -21,17 +20,9 @@ from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
+from rewards import ByToken
 
 PROMPT = (0, 1, 0)
-
-
-@dataclass(frozen=True)
-class ByToken:
-    """A reward of the last two tokens, different for each pair."""
-    salt: int = 0
-
-    def chance(self, hidden_H):
-        return (math.sin(12.9898 * float(hidden_H[0]) + 78.233 * float(hidden_H[1]) + self.salt) + 1) / 2
 
 
 def plain(target):

@@ -1,5 +1,4 @@
 """A beam of steps against one that is written from its description: fresh sessions, no forks, no cache."""
-import math
 from dataclasses import dataclass
 
 import pytest
@@ -18,17 +17,9 @@ from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
+from rewards import ByToken
 
 PROMPT = (0, 1, 0)
-
-
-@dataclass(frozen=True)
-class ByToken:
-    """A reward of the last two tokens, different for each pair."""
-    salt: int = 0
-
-    def chance(self, hidden_H):
-        return (math.sin(12.9898 * float(hidden_H[0]) + 78.233 * float(hidden_H[1]) + self.salt) + 1) / 2
 
 
 def plain(target):

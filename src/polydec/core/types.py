@@ -67,6 +67,18 @@ class Vocab:
         """Whether tokens of `other` mean what they mean here, as far as is known."""
         return self.size == other.size and (self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer))
 
+    def spelled(self, text: str, said: str) -> tuple[int, ...]:
+        """The tokens of a text, without marks; none of an empty one. said: how a message begins that tells of it. Raises
+        ValueError where there is no tokenizer, or it cannot spell the text."""
+        if not text:
+            return ()
+        if self.words is None:
+            raise ValueError(f"{said}: this model has no tokenizer to spell it with, so leave it empty")
+        try:
+            return self.words.encode(text, special=False)
+        except ValueError as why:
+            raise ValueError(f"{said}: the model's tokenizer cannot spell it ({why})") from None
+
     def require_same(self, other: Vocab, who: str) -> None:
         """Raise ValueError where tokens of `other` do not mean what they mean here."""
         if self.size != other.size:

@@ -48,10 +48,7 @@ class PrmSpec:
     def __post_init__(self) -> None:
         at_least_one(self, "each", "inner", "steps", "rows")
         above_zero(self, "temperature", "rate")
-        if not self.kinds:
-            raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
-        for kind in self.kinds:
-            problems.make(kind, 0, 0)
+        problems.require_kinds(self.kinds)
 
 
 @dataclass(frozen=True, eq=False)

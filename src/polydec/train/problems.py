@@ -35,6 +35,14 @@ class Problem:
         return "\n".join((*self.steps, "=" + self.answer))
 
 
+def require_kinds(kinds: Sequence[str]) -> None:
+    """Raise ValueError where there is none, or one that is unknown."""
+    if not kinds:
+        raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
+    for kind in kinds:
+        make(kind, 0, 0)
+
+
 def make(kind: str, seed: int, number: int, held: bool = False) -> Problem:
     """A problem of this kind. held: one whose question is held out from training (SHA-1), else one that is not. Raises
     ValueError for a kind that is unknown."""

@@ -82,10 +82,7 @@ class ReasonerSpec:
             raise ValueError(f"width is {self.width}: it must be a multiple of 32")
         if not 0 <= self.flawed < 1:
             raise ValueError(f"flawed is {self.flawed}: it must be at least 0 and below 1")
-        if not self.kinds:
-            raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
-        for kind in self.kinds:
-            problems.make(kind, 0, 0)
+        problems.require_kinds(self.kinds)
 
 
 class Reasoner(nn.Module):

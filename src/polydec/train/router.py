@@ -70,10 +70,7 @@ class RouterSpec:
         above_zero(self, "rate")
         if not self.temperature >= 0.0:
             raise ValueError(f"temperature is {self.temperature}: it must be at least 0")
-        if not self.kinds:
-            raise ValueError(f"kinds is empty: name some of {', '.join(KINDS)}")
-        for kind in self.kinds:
-            problems.make(kind, 0, 0)
+        problems.require_kinds(self.kinds)
 
 
 @dataclass(frozen=True, eq=False)

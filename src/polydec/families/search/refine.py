@@ -74,15 +74,8 @@ class Refine:
 
     def said(self, value: float) -> tuple[int, ...]:
         """The feedback in tokens. Raises ValueError where the vocabulary cannot spell it."""
-        text, words = self.feedback.replace(SCORE, f"{value:.2f}"), self.vocab.words
-        if not text or self.rounds == 1:
-            return ()
-        if words is None:
-            raise ValueError(f"feedback is {self.feedback!r}: this model has no tokenizer to spell it with, so leave it empty")
-        try:
-            return words.encode(text, special=False)
-        except ValueError as why:
-            raise ValueError(f"feedback is {self.feedback!r}: the model's tokenizer cannot spell it ({why})") from None
+        text = "" if self.rounds == 1 else self.feedback.replace(SCORE, f"{value:.2f}")
+        return self.vocab.spelled(text, f"feedback is {self.feedback!r}")
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Rounds for each choice."""

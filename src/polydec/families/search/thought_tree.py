@@ -103,15 +103,8 @@ class ThoughtTree:
 
     def spelled(self, name: str) -> tuple[int, ...]:
         """The tokens of a field. Raises ValueError where the vocabulary cannot spell it."""
-        text, words = getattr(self, name), self.vocab.words
-        if not text:
-            return ()
-        if words is None:
-            raise ValueError(f"{name} is {text!r}: this model has no tokenizer to spell it with, so leave it empty")
-        try:
-            return words.encode(text, special=False)
-        except ValueError as why:
-            raise ValueError(f"{name} is {text!r}: the model's tokenizer cannot spell it ({why})") from None
+        text = getattr(self, name)
+        return self.vocab.spelled(text, f"{name} is {text!r}")
 
     def begun_by(self, forms: Sequence[str]) -> set[int]:
         """The first tokens of those forms of a word that the vocabulary can spell."""
