@@ -1,26 +1,17 @@
 """What answers agree in, by its rules; and the search that says it."""
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
-from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
 from polydec.families.search.agreed import Agreed, hierarchy
 from polydec.families.search.drag import Drag
-from polydec.models.lm import LM
-from polydec.policies.fixed import Fixed
-from polydec.shapers.logit_bias import LogitBias
-from polydec.targets.shaped import Shaped
 from polydec.testing.enumerate import distance, law_of, target_law
-from polydec.testing.toy import Letters, toy
-from polydec.verifiers.match import Match
+from polydec.testing.toy import toy
+from rollouts_reference import PROMPT, plain, speaking, tries
 
-PROMPT = (0, 1, 0)
 PLACES = hierarchy("Lyon < France; Paris < France; France < Europe; Bonn < Germany; Germany < Europe")
 AGREED = (
     (("Aug 4 1961", "Aug 5 1961", "1961-08"), "August 1961"),
@@ -59,21 +50,6 @@ def test_what_lies_within_what_is_read_or_refused():
             hierarchy(text)
 
 
-DATES = ("3 May 1961", "4 May 1961", "7 June 1961", "May 1961", "1961", "I don't know", "blue", "")
-
-
-def speaking(seed, sharp=0.4):
-    """A toy each of whose tokens is a whole answer, behind which it likes to end."""
-    target = toy(seed, len(DATES), sharp=sharp)
-    words = Letters(DATES, target.vocab.eos)
-    end = len(DATES) - 1
-    return Shaped(LM(target.network, replace(target.vocab, words=words), chunk=2), LogitBias({end: 2.0}))
-
-
-def plain(target):
-    return Speculative(target, Nothing(), Match(), Fixed(0))
-
-
 def answer(decoder, seed, most=2, **fields):
     return run([answer_one(decoder, Request(PROMPT, most, seed=seed, **fields))])[0]
 
@@ -94,12 +70,6 @@ def test_it_says_what_its_draws_agree_in():
         assert got.score == sum(found in ladder for ladder in Agreed().ladders(answers)) / 3
         seen.add((said, got.token_ids in texts))
     assert len({said for said, _ in seen}) >= 3 and {drawn for _, drawn in seen} == {True, False}
-
-
-def tries(target, seed):
-    """Three, each drawn alone."""
-    streams = [Rng.of(seed), *(Rng.of(seed).at("try", i) for i in (1, 2))]
-    return [run([answer_one(plain(target), Request(PROMPT, 2), stream)])[0] for stream in streams]
 
 
 def test_what_cannot_be_written_is_not_said():

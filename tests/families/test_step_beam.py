@@ -3,67 +3,22 @@ from dataclasses import dataclass
 
 import pytest
 
+import rollouts_reference
 from polydec.core.decoder import answer_one, answers
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Draft, Want
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
 from polydec.families.search.best_of import BestOf
 from polydec.families.search.rollouts import Rollouts
 from polydec.families.search.step_beam import StepBeam
-from polydec.policies.fixed import Fixed
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.toy import toy
-from polydec.verifiers.match import Match
 from rewards import ByToken
-
-PROMPT = (0, 1, 0)
-
-
-def plain(target):
-    return Speculative(target, Nothing(), Match(), Fixed(0))
+from rollouts_reference import PROMPT, plain
 
 
 def search(target, **options):
     return StepBeam(plain(target), options.pop("reward", ByToken()), delimiter="|", **options)
-
-
-def row(target, text):
-    async def scores():
-        return (await target.open(text).score(Draft.chain(text[-1]), Want(hidden=True)))
-
-    return run([scores()])[0]
-
-
-def reference(target, reward, length, keep, width, longest, rng):
-    """Beginnings as (value, text, stream, over)."""
-    def extend(text, stream):
-        most = longest
-        while len(text) < length and most and (not text or text[-1] not in target.vocab.eos):
-            p_V = row(target, (*PROMPT, *text)).row(0).exp().double()
-            text, most = (*text, stream.at("token", len(PROMPT) + len(text)).categorical(p_V)), most - 1
-        return text
-
-    def over(text):
-        return len(text) == length or (text and text[-1] in target.vocab.eos)
-
-    beam, count = [(1.0, (), rng)], keep * width
-    while not all(over(text) for _, text, _ in beam):
-        found = [b for b in beam if over(b[1])]
-        for _, text, stream in [b for b in beam if not over(b[1])]:
-            seen = []
-            for i in range(count):
-                mine = stream if i == 0 else stream.at("step", len(text), i)
-                longer = extend(text, mine)
-                if longer in seen:
-                    continue
-                seen.append(longer)
-                cut = len(longer) == length and longer[-1] not in target.vocab.eos
-                found.append((0.0 if cut else reward.chance(row(target, (*PROMPT, *longer)).hidden_NH[0]), longer, mine))
-        beam, count = sorted(found, key=lambda b: -b[0])[:keep], width
-    return beam[0][1]
 
 
 def test_it_is_the_beam_of_its_description():
@@ -72,7 +27,7 @@ def test_it_is_the_beam_of_its_description():
         target, reward = toy(seed, 4, sharp=0.7), ByToken(seed)
         options = {"keep": 1 + seed % 3, "width": 1 + seed // 3 % 3, "longest": 1 + seed % 2}
         got = run([answers(search(target, reward=reward, **options), Request(PROMPT, 7, seed=seed))])[0][0]
-        want = reference(target, reward, 7, **options, rng=Rng.of(seed))
+        want = rollouts_reference.step_beam(target, reward, 7, **options, rng=Rng.of(seed))
         assert got.token_ids == want, f"seed {seed}: {got.token_ids}, by the description {want}"
         texts.add(want)
     assert len(texts) > 10

@@ -5,28 +5,20 @@ from dataclasses import replace
 
 import pytest
 
+import rollouts_reference
 from polydec.constraints.everything import Everything
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
 from polydec.families.search.thought_tree import Thought, ThoughtTree, alike, drawn, terms
 from polydec.families.search.word_bank import word_bank
 from polydec.models.lm import LM
-from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.toy import Letters, toy
-from polydec.verifiers.match import Match
-
-PROMPT = (0, 1, 0)
-
-
-def plain(target):
-    return Speculative(target, Nothing(), Match(), Fixed(0))
+from rollouts_reference import PROMPT, plain
 
 
 def answer(decoder, seed=0, most=8, **fields):
@@ -40,6 +32,18 @@ def chance(target, text, begin):
         return (await target.open(before).score(Draft.chain(before[-1]), Want())).row(0)
 
     return sum(float(run([row(i)])[0][text[i]]) for i in range(begin, len(text))) / (len(text) - begin)
+
+
+def test_it_is_the_tree_of_its_description():
+    texts = set()
+    for seed in range(24):
+        target, size = toy(seed, 5, sharp=0.7), {"steps": 1 + seed % 3, "keep": 1 + seed // 3 % 2, "depth": 1 + seed % 4,
+                                                 "longest": 1 + seed % 2, "most": 1 + seed % 3}
+        got = answer(ThoughtTree(plain(target), **size), seed)
+        text, weight = rollouts_reference.thought_tree(target, 8, **size, rng=Rng.of(seed))
+        assert got.token_ids == text and got.score == pytest.approx(weight), f"seed {seed}: {got}, by the description {text}"
+        texts.add(text)
+    assert len(texts) > 10
 
 
 def test_without_steps_a_bank_and_a_cue_it_is_greedy_decoding():

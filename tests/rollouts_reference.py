@@ -1,0 +1,151 @@
+"""What searches that draw texts find, by their descriptions: fresh sessions, no forks, no cache."""
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import torch
+
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Want
+from polydec.drafters.nothing import Nothing
+from polydec.families.ar.speculative import Speculative
+from polydec.families.search.word_bank import word_bank
+from polydec.models.lm import LM
+from polydec.policies.fixed import Fixed
+from polydec.shapers.logit_bias import LogitBias
+from polydec.targets.shaped import Shaped
+from polydec.testing.toy import Letters, toy
+from polydec.verifiers.match import Match
+
+PROMPT = (0, 1, 0)
+DATES = ("3 May 1961", "4 May 1961", "7 June 1961", "May 1961", "1961", "I don't know", "blue", "")
+
+
+def plain(target):
+    return Speculative(target, Nothing(), Match(), Fixed(0))
+
+
+def scored(target, text):
+    """The law and the states behind a text."""
+    async def scores():
+        return await target.open(text).score(Draft.chain(text[-1]), Want(hidden=True))
+
+    return run([scores()])[0]
+
+
+def law(target, text):
+    return scored(target, (*PROMPT, *text)).row(0).double()
+
+
+def valued(target, reward, text):
+    """What a reward says of an answer."""
+    return reward.chance(scored(target, (*PROMPT, *text)).hidden_NH[0])
+
+
+def drawn(target, text, stream):
+    """The token that a stream draws behind a text."""
+    return stream.at("token", len(PROMPT) + len(text)).categorical(law(target, text).exp())
+
+
+def step_beam(target, reward, length, keep, width, longest, rng):
+    """The text that a beam of steps answers with."""
+    def extend(text, stream):
+        most = longest
+        while not over(text) and most:
+            text, most = (*text, drawn(target, text, stream)), most - 1
+        return text
+
+    def over(text):
+        return len(text) == length or (text and text[-1] in target.vocab.eos)
+
+    beam, count = [(1.0, (), rng)], keep * width
+    while not all(over(text) for _, text, _ in beam):
+        found = [b for b in beam if over(b[1])]
+        for _, text, stream in [b for b in beam if not over(b[1])]:
+            seen = []
+            for i in range(count):
+                mine = stream if i == 0 else stream.at("step", len(text), i)
+                longer = extend(text, mine)
+                if longer in seen:
+                    continue
+                seen.append(longer)
+                cut = len(longer) == length and longer[-1] not in target.vocab.eos
+                found.append((0.0 if cut else valued(target, reward, longer), longer, mine))
+        beam, count = sorted(found, key=lambda b: -b[0])[:keep], width
+    return beam[0][1]
+
+
+def thought_tree(target, length, steps, keep, depth, longest, most, rng):
+    """The text that a tree of thoughts answers with, kept to the words of its evidence, and its weight. A toy's tokens are
+    letters without line breaks, so a step is `longest` of them, all of one word: two are alike where they are the same."""
+    ends, words = target.vocab.eos, target.vocab.words
+
+    def step(text, stream):
+        begun = len(text)
+        while length - len(text) > 1:
+            if (token := drawn(target, text, stream)) in ends:
+                return text, True
+            text = (*text, token)
+            if len(text) - begun == longest:
+                return text, False
+        return text, True
+
+    def mean(text, begun):
+        return math.exp(sum(float(law(target, text[:i])[text[i]]) for i in range(begun, len(text))) / (len(text) - begun))
+
+    def grown(text, stream, chance):
+        out = []
+        for i in range(steps):
+            mine = stream.at("step", len(text), i)
+            longer, ready = step(text, mine)
+            if not any(longer == known[0] for known in out):
+                out.append((longer, mine, chance * mean(longer, len(text)), ready) if longer != text else
+                           (text, stream, chance, True))
+        return out
+
+    def answered(text):
+        begun = len(text)
+        bank_V = word_bank(target.vocab, ends, (*PROMPT, *text))
+        while len(text) < length and not (len(text) > begun and text[-1] in ends):
+            law_V = law(target, text)
+            if len(text) - begun >= most:
+                token = max(ends, key=lambda x: float(law_V[x]))
+            else:
+                token = int(torch.where(bank_V, law_V, -math.inf).argmax())
+            text = (*text, token)
+        return text
+
+    live, ready = [((), rng, 1.0, False)], []
+    for level in range(depth):
+        found = [t for text, stream, chance, _ in live for t in grown(text, stream, chance)]
+        ready += [t for t in found if t[3]]
+        live = [t for t in found if not t[3]]
+        if len(live) > keep:
+            p_N = torch.tensor([t[2] for t in live], dtype=torch.float64)
+            live = [live[i] for i in rng.at("keep", level).without_replacement(p_N / p_N.sum(), keep)]
+    leaves, votes = [], defaultdict(float)
+    for text, _, chance, _ in (*ready, *live):
+        whole = answered(text)
+        leaves.append((whole, words.decode(whole[len(text):]), chance * mean(whole, len(text))))
+    pool = [leaf for leaf in leaves if leaf[0][-1] in ends] or leaves
+    for _, said, weight in pool:
+        votes[said] += weight
+    most_said = max(votes, key=lambda said: votes[said])
+    return max((leaf for leaf in pool if leaf[1] == most_said), key=lambda leaf: leaf[2])[0], votes[most_said]
+
+
+def speaking(seed, sharp=0.4):
+    """A toy each of whose tokens is a whole answer, behind which it likes to end."""
+    target = toy(seed, len(DATES), sharp=sharp)
+    words = Letters(DATES, target.vocab.eos)
+    end = len(DATES) - 1
+    return Shaped(LM(target.network, replace(target.vocab, words=words), chunk=2), LogitBias({end: 2.0}))
+
+
+def tries(target, seed, count=3, length=2):
+    """Texts, each drawn alone."""
+    streams = [Rng.of(seed), *(Rng.of(seed).at("try", i) for i in range(1, count))]
+    return [run([answer_one(plain(target), Request(PROMPT, length), stream)])[0] for stream in streams]
