@@ -91,9 +91,9 @@ class _Beam:
                 b.attempt.close()
             kept, width = found[:plan.keep], plan.width
             self._settle([b.attempt.text for b in kept])
-        best = kept[0].attempt
-        best.text.score = best.value
-        self._answer.follow(best.text)
+        best = kept[0].attempt.text
+        best.score = kept[0].value
+        self._answer.follow(best)
         return self._answer.result(replace(self._spent, first=max(self._first, 0)))
 
     async def _grown(self, begun: Sequence[Begun], width: int) -> list[Begun]:
