@@ -119,33 +119,44 @@ def draw_fact(dice: Random) -> Drawn:
     return with_passage, [f"value{said if about == key else TRUTH[key]}"]
 
 
-# Programs: each step takes an item of a list. Words say vaguely which, and examples of what goes in and comes out say the rest.
+# Programs: each step takes an item of a list. A word says vaguely which, and usually means the first of two; examples of what
+# goes in and comes out say the rest. An item has few letters to be, and shares most of them with the items beside it.
 
 STEPS = ("first", "second", "third", "fourth")
 WORDS = {"early": STEPS[:2], "late": STEPS[2:]}
-EXAMPLES = 2
+LETTERS = tuple("abcdefghijkl")
+USUAL, EXAMPLES, SHOWN = 0.7, 3, 0.8               # the last one: of the programs that a model is trained on
 
 
-def ran(program: Sequence[str], given: Sequence[int]) -> list[int] | None:
+def ran(program: Sequence[str], given: Sequence[str]) -> list[str] | None:
     """What a program makes of a list; None where it is none."""
-    return [given[STEPS.index(step)] for step in program] if set(program) <= set(STEPS) else None
+    takes, steps, between = program[::3], program[1::3], program[2::3]
+    if len(program) % 3 != 2 or {*takes} != {"take"} or not {*steps} <= {*STEPS} or not {*between} <= {";"}:
+        return None
+    return [given[STEPS.index(step)] for step in steps]
 
 
-def described(dice: Random) -> tuple[list[str], list[str], list[str]]:
-    """A description, examples, and the program."""
+def items(dice: Random) -> list[str]:
+    """A list that a program may be given."""
+    return [LETTERS[2 * i + dice.randrange(6)] for i in range(len(STEPS))]
+
+
+def described(dice: Random, usual: float = USUAL) -> tuple[list[str], list[str], list[str]]:
+    """A description, examples, and the program. usual: how often a word means the first of its two steps."""
     said = [dice.choice(list(WORDS)) for _ in STEPS]
-    program, shown = [dice.choice(WORDS[word]) for word in said], list[str]()
+    steps, shown = [WORDS[word][dice.random() >= usual] for word in said], list[str]()
+    program = [x for step in steps for x in (";", "take", step)][1:]
     for _ in range(EXAMPLES):
-        given = [dice.randrange(10) for _ in STEPS]
+        given = items(dice)
         made = ran(program, given)
         assert made is not None
-        shown += [*map(str, given), ">", *map(str, made), ";"]
+        shown += [*given, ">", *made, "."]
     return said, shown, program
 
 
 def draw_program(dice: Random) -> Drawn:
     said, shown, program = described(dice)
-    return [*said, *(shown if dice.random() < 0.8 else []), "is"], program
+    return [*said, *(shown if dice.random() < SHOWN else []), "is"], program
 
 
 # Captions of scenes: a reference names an attribute or leaves it out. The condition is dropped now and then in training.
@@ -236,7 +247,7 @@ CAPTIONS = ("none", "shows", "a", "on", "the", *(x for values in SCENE.values() 
 TASKS: Mapping[str, Task] = {
     "facts": Task((*(f"key{i}" for i in range(KEYS)), *(f"value{i}" for i in range(VALUES)), "asked", "says", END), draw_fact,
                   8, steps=700, rate=4e-3),
-    "programs": Task((*DIGITS, *WORDS, *STEPS, ">", ";", "is", END), draw_program, 36, steps=1200, layers=3,
+    "programs": Task((*LETTERS, *WORDS, *STEPS, "take", ">", ".", ";", "is", END), draw_program, 48, steps=1200, layers=3,
                      rate=2e-3),
     "captions": Task(CAPTIONS, draw_caption, 24, steps=250),
     "captions-never-dropped": Task(CAPTIONS, draw_caption_never_dropped, 24, steps=250),
