@@ -173,15 +173,15 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--model", default="zoo:reasoner")
     p.add_argument("--reward", default="zoo:reasoner-prm", help="a process reward model for it: a directory or zoo:NAME")
-    p.add_argument("--problems", type=int, default=70, help="of each kind")
+    p.add_argument("--problems", type=int, default=70, help="of each kind and seed")
     p.add_argument("--temperature", type=float, default=0.6)
-    p.add_argument("--seed", type=int, default=77, help="of the problems: another one than training's")
+    p.add_argument("--seed", type=int, nargs="+", default=[77], help="of the problems: others than training's")
     p.add_argument("--training", action="store_true", help="problems of the kind that is trained on: to choose settings with")
     p.add_argument("--only", nargs="+", default=[""], help="rows whose names hold one of these, beside greedy and best of 8")
     p.add_argument("--csv", type=Path)
     p.add_argument("--svg", type=Path)
     a = p.parse_args()
-    asked = [make(kind, a.seed, i, held=not a.training) for kind in KINDS for i in range(a.problems)]
+    asked = [make(kind, seed, i, held=not a.training) for seed in a.seed for kind in KINDS for i in range(a.problems)]
     lm = api.load(a.model, draft=None, threads=1, trained=[a.reward])
     bare = api.LM(lm.checkpoint, lm.draft, ())
     rows = list[Row]()

@@ -398,22 +398,28 @@ class Gate:
 
 
 def programs(model: str, count: int) -> str:
-    lm, dice = tasks.opened("programs", Path(model)), Random(2)
-    drawn = [tasks.described(dice) for _ in range(count)]
-    tests = [[[dice.randrange(10) for _ in tasks.STEPS] for _ in range(5)] for _ in drawn]
-    bare = [" ".join([*description, "is"]) for description, _, _ in drawn]
-    steered = {"steer": "uscd", "negative_prompt": bare}
-    rows = [Row("plain", {}), *(Row(f"{name}, {eta:g}", {**steered, "steer_options": {"threshold": threshold, "strength": eta}})
-                                for name, threshold in (("always contrasted", 2.0), ("USCD", 0.8)) for eta in (0.5, 1.0))]
+    lm, out = tasks.opened("programs", Path(model)), list[str]()
+    ways = [(f"{name}, {eta:g}", {"threshold": threshold, "head": head, "strength": eta})
+            for name, threshold, head in (("every token contrasted", 2.0, 0.0), ("the same among likely tokens", 2.0, 0.1),
+                                          ("USCD", 0.8, 0.1)) for eta in (0.5, 1.0)]
+    for title, usual in (("words mean what they usually do", tasks.USUAL), ("words mean the other step", 1.0 - tasks.USUAL)):
+        dice = Random(2)
+        drawn = [tasks.described(dice, usual) for _ in range(count)]
+        tests = [[tasks.items(dice) for _ in range(5)] for _ in drawn]
+        bare = [" ".join([*description, "is"]) for description, _, _ in drawn]
+        rows = [Row("plain", {}), *(Row(name, {"steer": "uscd", "negative_prompt": bare, "steer_options": options})
+                                    for name, options in ways), Row("plain, no examples", {})]
+        asked = [" ".join([*description, *shown, "is"]) for description, shown, _ in drawn]
 
-    def figures(i: int, answer: api.Completion) -> Figures:
-        said, (_, _, program) = answer.text.split(), drawn[i]
-        right = bool(said) and all(tasks.ran(said, x) == tasks.ran(program, x) for x in tests[i])
-        return {"pass@1": right}
+        def figures(i: int, answer: api.Completion, drawn: Any = drawn, tests: Any = tests) -> Figures:
+            said, (_, _, program) = answer.text.split(), drawn[i]
+            return {"pass@1": all(tasks.ran(said, x) == tasks.ran(program, x) for x in tests[i])}
 
-    decode(lm, rows, [" ".join([*w, *shown, "is"]) for w, shown, _ in drawn], figures, meter=Gate().share, method="plain",
-           raw=True, max_tokens=6, sampling=lm.sampling(temperature=0.0))
-    return table(rows, ("pass@1", "gate open"))
+        how: dict[str, Any] = {"method": "plain", "raw": True, "max_tokens": len(drawn[0][2]) + 1}
+        decode(lm, rows[:-1], asked, figures, meter=Gate().share, sampling=lm.sampling(temperature=0.0), **how)
+        decode(lm, rows[-1:], bare, figures, meter=Gate().share, sampling=lm.sampling(temperature=0.0), **how)
+        out += [f"{title}, {count} programs", "", table(rows, ("pass@1", "gate open")), ""]
+    return "\n".join(out)
 
 
 def captions(model: str, count: int) -> str:
