@@ -33,7 +33,7 @@ def answer(decoder, seed, most=LENGTH, **fields):
 CONTRACT = {
     "sessions": check_search.check_sessions, "events": lambda make: check_search.check_events(make, 2),
     "neighbours": lambda make: check_search.check_neighbours(make, 2), "texts": check_rollouts.check_texts,
-    "ledger": check_rollouts.check_ledger, "draws": check_rollouts.check_draws,
+    "ledger": check_rollouts.check_ledger, "clock": check_rollouts.check_clock, "draws": check_rollouts.check_draws,
     "results": lambda make: check_search.check_results(make, 2, None)}
 
 
@@ -188,6 +188,7 @@ FAULTS = {
     "an answer has no end": Fault("thought_tree", "if answer and line.closes(answer) else []", "if False else []", "tree"),
     "next steps are drawn alike": Fault("thought_tree", 'at("step", begin, i)', 'at("step", begin)', "draws"),
     "answers cost nothing": Fault("thought_tree", "self._spent = self._spent.plus(attempt.spent)", "pass", "ledger"),
+    "the clock starts with the vote": Fault("thought_tree", "self._answer.edit(Edit())", "pass", "clock"),
     "beginnings are left open": Fault("thought_tree", "self._held += forks", "pass", "sessions"),
     # rounds
     "the first seen is the best": Fault(

@@ -12,7 +12,8 @@ from polydec.core.decoder import Decoder, answer_one, answers
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run
+from polydec.core.scheduler import Scheduler, run
+from polydec.core.trace import Edited, Observer
 from polydec.core.types import Reads
 from polydec.families.search.stats import SearchStats
 from polydec.models.lm import LM
@@ -42,6 +43,7 @@ def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) 
     check_neighbours(make, 2)
     check_texts(make)
     check_ledger(make)
+    check_clock(make)
     check_draws(make)
     if picked is not None:
         check_law(make, tries, picked)
@@ -98,6 +100,17 @@ def check_ledger(make: Make) -> None:
         for r, s in zip(found, stats, strict=True):
             assert s.written >= len(r.token_ids), f"{s.written} tokens written, {len(r.token_ids)} are in the answer alone"
             assert 1 <= s.passes <= s.scored and s.first <= len(r.token_ids), f"passes and first do not fit: {s}"
+
+
+def check_clock(make: Make) -> None:
+    """The first edit of an answer, with which the clock of decoding starts, comes before half of the work is done, also where
+    nothing is certain before the end: tokens a second would mean nothing otherwise."""
+    scheduler, edited, steps = Scheduler(), list[int](), 0
+    on: Observer = lambda e: edited.append(steps) if isinstance(e, Edited) else None  # noqa: E731
+    scheduler.submit(answers(make(toy(4, 6, eos=-1)), Request(PROMPT, 24), on))
+    while scheduler.step():
+        steps += 1
+    assert 2 * edited[0] <= steps, f"the first edit came after {edited[0]} of {steps} steps"
 
 
 def check_draws(make: Make) -> None:

@@ -65,8 +65,8 @@ class Drag:
         return await for_each(self.method, request, into, write)
 
     async def _answer(self, request: Request, answer: Text, root: Attempt, tries: Sequence[Attempt], rng: Rng) -> Result:
+        answer.edit(Edit())                       # the clock of decoding starts; nothing is certain before all have ended
         await gather(*(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True)))
-        answer.edit(Edit())                       # the clock of decoding starts: nothing is certain before all have ended
         pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
         texts = [t.tried(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]

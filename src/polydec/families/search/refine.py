@@ -130,8 +130,8 @@ class _Rounds:
     async def _first(self, rng: Rng) -> None:
         """Proposals behind the prompt alone."""
         drawn = self._forks(self._root)
+        self._answer.edit(Edit())                 # the clock of decoding starts; nothing is certain before the last round
         await gather(*(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True)))
-        self._answer.edit(Edit())                 # the clock of decoding starts
         await gather(*(a.judge(self._plan.reward) for a in drawn))
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
         for a in drawn:

@@ -134,6 +134,7 @@ class _Tree:
 
     async def run(self, root: Thought) -> Result:
         live, ready, plan = [root], list[Thought](), self._plan
+        self._answer.edit(Edit())                 # the clock of decoding starts; nothing is certain before the vote
         for level in range(plan.depth):
             grown = [t for some in await gather(*(self._grown(t) for t in live)) for t in some]
             ready += [t for t in grown if t.ready]
@@ -141,7 +142,6 @@ class _Tree:
             if not live:
                 break
         leaves = list(await gather(*(self._answered(t) for t in (*ready, *live))))
-        self._answer.edit(Edit())                 # the clock of decoding starts: nothing is certain before the vote
         best, weight = self._elected(leaves)
         best.attempt.text.score = weight
         self._answer.follow(best.attempt.text)
