@@ -58,6 +58,15 @@ def test_an_integer_without_bounds_has_sixteen_digits(schema, fits, too_large):
     assert jsonschema.Draft202012Validator(schema).is_valid(too_large), "the schema itself allows it"
 
 
+@pytest.mark.parametrize(("kind", "moment"), [("date-time", "2023-01-01T14:32:53{}Z"), ("time", "14:32:53{}+02:00")])
+def test_a_second_has_nine_digits_behind_its_point(kind, moment):
+    language = JsonSchema.of({"type": "string", "format": kind}).language(VOCAB, VOCAB.eos)
+    found = [accepts(language, moment.format(x)) for x in ("", ".5", ".123456789", ".1234567890")]
+    assert found == [True, True, True, False] and not accepts(language, "now")
+    own = JsonSchema.of({"type": "string", "format": kind, "pattern": "[.]"}).language(VOCAB, VOCAB.eos)
+    assert accepts(own, moment.format(".1234567890")) and not accepts(own, moment.format(""))
+
+
 @pytest.mark.parametrize("schema", [{"type": "integer", "minimum": 10 ** 17}, {"type": "integer", "enum": [10 ** 17]},
                                     {"type": "integer", "maximum": 10 ** 18}, {"type": "number"}], ids=json.dumps)
 def test_who_speaks_of_large_numbers_gets_them(schema):

@@ -1,8 +1,10 @@
-"""Objects that hold the properties that a schema names, and no others where it does not speak of others; integers of 16 digits.
+"""Objects that hold the properties that a schema names, and no others where it does not speak of others; integers of 16 digits;
+times of day in nanoseconds at most.
 
 A schema that only names properties allows any others beside them, by the standard. Hardly anybody means that, and a small model
 makes up properties without end. So they are left out, unless `additionalProperties` says that there may be some. Digits
-it repeats without end as well, so an integer without bounds is one that every JSON reader tells from its neighbours.
+it repeats without end as well, so an integer without bounds is one that every JSON reader tells from its neighbours, and a
+second has nine digits behind its point.
 """
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ LARGEST = 2 ** 53 - 1
 """The largest integer below which a double holds all (RFC 8259, section 6)."""
 
 
+TIMES, NANOSECONDS = ("time", "date-time"), r"^[^.]*(\.[0-9]{1,9}([^0-9].*)?)?$"
+"""Formats that hold seconds, and a pattern beside them: RFC 3339 has any number of digits behind the point."""
+
+
 def closed(schema: Mapping[str, Any], follow: Callable[[str], Schema | None]) -> Mapping[str, Any]:
-    """A schema that allows nothing that `schema` does not, none of the properties that nobody speaks of, and no integer beyond
-    LARGEST where nothing is said of its size.
+    """A schema that allows nothing that `schema` does not, none of the properties that nobody speaks of, no integer beyond
+    LARGEST where nothing is said of its size, and no part of a second below a nanosecond.
 
     follow: what a reference points to, None where that is not plain: then the schema is left as it is.
     """
@@ -64,6 +70,8 @@ class _Closed:
         kinds = schema.get("type")
         if "integer" in (some := kinds if isinstance(kinds, list) else [kinds]) and "number" not in some:
             out |= _bounds(schema)
+        if schema.get("format") in TIMES and "pattern" not in schema:
+            out["pattern"] = NANOSECONDS
         known, needed = schema.get("properties"), schema.get("required", [])
         if isinstance(known, Mapping) and known and not SPEAKS_OF_OTHERS & set(schema) and isinstance(needed, list) and all(
                 name in known for name in needed):
