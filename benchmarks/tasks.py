@@ -120,12 +120,13 @@ def draw_fact(dice: Random) -> Drawn:
 
 
 # Programs: each step takes an item of a list. A word says vaguely which, and usually means the first of two; examples of what
-# goes in and comes out say the rest. An item has few letters to be, and shares most of them with the items beside it.
+# goes in and comes out say the rest. An item is one of seven letters, likely a middle one, and shares five with the items
+# beside it: so a letter that comes out says more or less where it was taken from, and the list that went in says all.
 
 STEPS = ("first", "second", "third", "fourth")
 WORDS = {"early": STEPS[:2], "late": STEPS[2:]}
-LETTERS = tuple("abcdefghijkl")
-USUAL, EXAMPLES, SHOWN = 0.7, 3, 0.8               # the last one: of the programs that a model is trained on
+LETTERS = tuple("abcdefghijklm")
+USUAL, EXAMPLES, SHOWN = 0.8, 3, 0.8               # the last one: of the programs that a model is trained on
 
 
 def ran(program: Sequence[str], given: Sequence[str]) -> list[str] | None:
@@ -138,7 +139,7 @@ def ran(program: Sequence[str], given: Sequence[str]) -> list[str] | None:
 
 def items(dice: Random) -> list[str]:
     """A list that a program may be given."""
-    return [LETTERS[2 * i + dice.randrange(6)] for i in range(len(STEPS))]
+    return [LETTERS[2 * i + dice.randrange(4) + dice.randrange(4)] for i in range(len(STEPS))]
 
 
 def described(dice: Random, usual: float = USUAL) -> tuple[list[str], list[str], list[str]]:

@@ -4,6 +4,8 @@ import math
 import pytest
 
 from polydec import AnyOf, JsonSchema, Regex, SpanOf, generate, load
+from polydec.contrasts.difference import Difference
+from polydec.contrasts.gated import Gated
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
@@ -19,6 +21,7 @@ from polydec.shapers.greedy import Greedy
 from polydec.shapers.repetition import Repetition
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers
 from polydec.shapers.temperature import Temperature
+from polydec.targets.contrast import Contrast
 from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.examples import bend, pairs
 from polydec.testing.toy import toy
@@ -47,6 +50,17 @@ def test_the_output_law_is_the_masked_law(constraint, drafter):
         decoder = Speculative(bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language))
         got = law_of(lambda rng, d=decoder, k=length: answer_one(d, Request(PROMPT, k), rng))
         assert distance(got, target_law(target, PROMPT, length, shapers)) < 1e-9
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_contrast_under_a_grammar_and_rules_has_the_law_of_its_definition(drafter):
+    for seed, (target, draft) in enumerate(pairs(6)):
+        steered = Contrast(target, (toy(seed + 50, target.vocab.size),), Gated(Difference(1.7, 0.7, 0.05), 0.9))
+        language = CONSTRAINTS["grammar"].language(target.vocab, target.vocab.eos)
+        shapers = (Constrained(language, tuple(target.vocab.eos)), Repetition(1.3), Temperature(0.8))
+        decoder = Speculative(bend(steered, shapers), *DRAFTERS[drafter](bend(draft, shapers), language))
+        got = law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng))
+        assert distance(got, target_law(steered, PROMPT, 2, shapers)) < 1e-9
 
 
 def test_everything_that_is_written_is_in_the_language():
