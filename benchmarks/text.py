@@ -6,6 +6,7 @@
     open       text without chance: greedy, momentum, contrastive search
     conflict   questions whose passage is true, or not: plain, CAD, AdaCAD
     extract    answers that are spans of a passage: greedy, kept to spans, exact-extract
+    beams      six answers of a passage: beam, diverse beam
     annealed   sixteen solutions of a problem: fixed temperatures, annealing
     cautious   one solution and votes: sampling, CNTP
     names      a model that was tuned briefly for a task: prompting, tuning, SVDecode
@@ -228,6 +229,27 @@ def extract(model: str, count: int) -> str:
 
     decode(lm, rows, [asked_in_turn(q["context"], q["question"]) for q in some], figures, at_once=4, max_tokens=32)
     return table(rows, ("exact match", "F1", "is a span", "tokens", "passes", "positions fed"))
+
+
+def beams(model: str, count: int) -> str:
+    lm = opened(model)
+    some = [q for q in read("qa_xquad", "en.jsonl.gz") if len(q["context"]) <= 700][:count]
+    rows = [Row("beam of 6", {"method": "beam", "options": {"width": 6}}),
+            *(Row(f"{groups} groups, strength {strength:g}", {"method": "diverse-beam", "options": {
+                "width": 6, "groups": groups, "strength": strength}}) for groups, strength in ((3, 0.5), (6, 0.5), (6, 1.0)))]
+
+    def figures(i: int, answer: api.Completion) -> Figures:
+        right, runs = [a["text"] for a in some[i]["answers"]], Counter[tuple[int, ...]]()
+        scores = [max(common_words(words(c.text), words(x)) for x in right) for c in answer.choices]
+        for c in answer.choices:
+            runs.update(pairwise(c.token_ids))
+        return {"distinct-2": len(runs) / max(1, runs.total()),
+                "different answers": len({words(c.text) for c in answer.choices}), "F1 of the first": scores[0],
+                "F1 of the best of 6": max(scores), "positions fed": answer.metrics["positions_fed"]}
+
+    decode(lm, rows, [asked_in_turn(q["context"], q["question"]) for q in some], figures, at_once=4, max_tokens=24, n=6,
+           sampling=lm.sampling(temperature=0.0))
+    return table(rows, ("distinct-2", "different answers", "F1 of the first", "F1 of the best of 6", "positions fed"))
 
 
 # On the small model that reasons
@@ -495,7 +517,8 @@ SMOLLM, REASONER, STORIES = "zoo:smollm2", "zoo:reasoner", str(DATA / "model_sto
 NETS = Path(os.environ.get("POLYDEC_NETS", "nets"))
 TABLES: Mapping[str, tuple[Callable[[str, int], str], str]] = {
     "warm": (warm, SMOLLM), "open": (open_ended, SMOLLM), "conflict": (conflict, SMOLLM), "extract": (extract, SMOLLM),
-    "annealed": (annealed, REASONER), "cautious": (cautious, REASONER), "names": (names, STORIES),
+    "beams": (beams, SMOLLM), "annealed": (annealed, REASONER), "cautious": (cautious, REASONER),
+    "names": (names, STORIES),
     "facts": (facts, str(NETS / "facts")), "programs": (programs, str(NETS / "programs")), "captions": (captions, str(NETS)),
     "births": (births, str(NETS / "births")), "sums": (sums, str(NETS / "sums"))}
 
