@@ -119,9 +119,9 @@ def draw_fact(dice: Random) -> Drawn:
     return with_passage, [f"value{said if about == key else TRUTH[key]}"]
 
 
-# Programs: each step takes an item of a list. A word says vaguely which, and usually means the first of two; examples of what
-# goes in and comes out say the rest. An item is one of seven letters, likely a middle one, and shares five with the items
-# beside it: so a letter that comes out says more or less where it was taken from, and the list that went in says all.
+# Programs: each step takes the item of a drawer. A word says vaguely which drawer, and usually means the first of two;
+# examples of what came out say more of it: an item is one of seven letters, likely a middle one, and shares five of them with
+# the items of the next drawer.
 
 STEPS = ("first", "second", "third", "fourth")
 WORDS = {"early": STEPS[:2], "late": STEPS[2:]}
@@ -129,30 +129,17 @@ LETTERS = tuple("abcdefghijklm")
 USUAL, EXAMPLES, SHOWN = 0.8, 3, 0.8               # the last one: of the programs that a model is trained on
 
 
-def ran(program: Sequence[str], given: Sequence[str]) -> list[str] | None:
-    """What a program makes of a list; None where it is none."""
-    takes, steps, between = program[::3], program[1::3], program[2::3]
-    if len(program) % 3 != 2 or {*takes} != {"take"} or not {*steps} <= {*STEPS} or not {*between} <= {";"}:
-        return None
-    return [given[STEPS.index(step)] for step in steps]
-
-
-def items(dice: Random) -> list[str]:
-    """A list that a program may be given."""
-    return [LETTERS[2 * i + dice.randrange(4) + dice.randrange(4)] for i in range(len(STEPS))]
+def came_out(dice: Random, step: str) -> str:
+    """What a step takes."""
+    return LETTERS[2 * STEPS.index(step) + dice.randrange(4) + dice.randrange(4)]
 
 
 def described(dice: Random, usual: float = USUAL) -> tuple[list[str], list[str], list[str]]:
     """A description, examples, and the program. usual: how often a word means the first of its two steps."""
     said = [dice.choice(list(WORDS)) for _ in STEPS]
-    steps, shown = [WORDS[word][dice.random() >= usual] for word in said], list[str]()
-    program = [x for step in steps for x in (";", "take", step)][1:]
-    for _ in range(EXAMPLES):
-        given = items(dice)
-        made = ran(program, given)
-        assert made is not None
-        shown += [*given, ">", *made, "."]
-    return said, shown, program
+    steps = [WORDS[word][dice.random() >= usual] for word in said]
+    shown = [x for _ in range(EXAMPLES) for x in (">", *(came_out(dice, step) for step in steps))]
+    return said, shown, [x for step in steps for x in (";", "take", step)][1:]
 
 
 def draw_program(dice: Random) -> Drawn:
@@ -248,8 +235,7 @@ CAPTIONS = ("none", "shows", "a", "on", "the", *(x for values in SCENE.values() 
 TASKS: Mapping[str, Task] = {
     "facts": Task((*(f"key{i}" for i in range(KEYS)), *(f"value{i}" for i in range(VALUES)), "asked", "says", END), draw_fact,
                   8, steps=700, rate=4e-3),
-    "programs": Task((*LETTERS, *WORDS, *STEPS, "take", ">", ".", ";", "is", END), draw_program, 48, steps=1200, layers=3,
-                     rate=2e-3),
+    "programs": Task((*LETTERS, *WORDS, *STEPS, "take", ">", ";", "is", END), draw_program, 32, steps=1200),
     "captions": Task(CAPTIONS, draw_caption, 24, steps=250),
     "captions-never-dropped": Task(CAPTIONS, draw_caption_never_dropped, 24, steps=250),
     "captions-language": Task(CAPTIONS, draw_full_caption, 24, steps=200),

@@ -427,15 +427,13 @@ def programs(model: str, count: int) -> str:
     for title, usual in (("words mean what they usually do", tasks.USUAL), ("words mean either step as often", 0.5)):
         dice = Random(2)
         drawn = [tasks.described(dice, usual) for _ in range(count)]
-        tests = [[tasks.items(dice) for _ in range(5)] for _ in drawn]
         bare = [" ".join([*description, "is"]) for description, _, _ in drawn]
         rows = [Row("plain", {}), *(Row(name, {"steer": "uscd", "negative_prompt": bare, "steer_options": options})
                                     for name, options in ways), Row("plain, no examples", {})]
         asked = [" ".join([*description, *shown, "is"]) for description, shown, _ in drawn]
 
-        def figures(i: int, answer: api.Completion, drawn: Any = drawn, tests: Any = tests) -> Figures:
-            said, (_, _, program) = answer.text.split(), drawn[i]
-            return {"pass@1": all(tasks.ran(said, x) == tasks.ran(program, x) for x in tests[i])}
+        def figures(i: int, answer: api.Completion, drawn: Any = drawn) -> Figures:
+            return {"pass@1": answer.text.split() == drawn[i][2]}
 
         how: dict[str, Any] = {"method": "plain", "raw": True, "max_tokens": len(drawn[0][2]) + 1}
         decode(lm, rows[:-1], asked, figures, meter=Gate().share, sampling=lm.sampling(temperature=0.0), **how)
