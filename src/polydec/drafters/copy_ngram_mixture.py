@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, Want
+from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
-from polydec.drafters.suffix import Suffix, SuffixGuess
+from polydec.drafters.suffix import PRIOR, Suffix, SuffixGuess
+from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
+from polydec.models.cpu.copies import Copies
 from polydec.models.learned.ngrams import NGrams
 
 Place = tuple[int, int, list[int]]
@@ -41,8 +43,14 @@ class CopyNGramMixture:
         if not 1 <= self.width <= 16:
             raise ValueError(f"width is {self.width}: it must lie in 1 to 16")
 
-    def open(self, prompt: Sequence[int], session: Session) -> CopyNGramMixtureGuess:
-        return CopyNGramMixtureGuess(self, self.copy.open(prompt, session))
+    def open(self, prompt: Sequence[int], session: Session) -> Guess:
+        compiled, copy = self.table.compiled, self.copy
+        if compiled is None or copy.store is not None:
+            return CopyNGramMixtureGuess(self, copy.open(prompt, session))
+        copies = Copies.of(compiled, trust=copy.trust, prior=PRIOR, min_match=copy.min_match, copies=copy.width,
+                           width=self.width)
+        copies.read(prompt)
+        return CompiledGuess(self, copies)
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,29 @@ class CopyNGramMixtureGuess:
 
     def close(self) -> None:
         self.copier.close()
+
+
+@dataclass(frozen=True)
+class CompiledGuess(Guess):
+    """The same by the compiled library, to the bit, where nothing outlives the request. copies: the text, and what is known."""
+    config: CopyNGramMixture
+    copies: Copies
+
+    @property
+    def want(self) -> Want:
+        return Want(law=Reads.NOTHING)
+
+    async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+        return self.copies.propose(root, budget.depth, budget.nodes, max(self.config.floor, budget.floor))
+
+    def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        self.copies.learn(verdict.tokens(draft))
+
+    def fork(self, session: Session, choice: int | None = None) -> CompiledGuess:
+        return CompiledGuess(self.config, self.copies.copy())
+
+    def close(self) -> None:
+        pass
 
 
 def _likelier(one: tuple[float, int]) -> tuple[float, int]:

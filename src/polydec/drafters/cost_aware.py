@@ -203,7 +203,8 @@ class CostAwareGuess:
             now.silent, now.spent_ms = True, one
             return Draft.chain(root)
         least = min(DOUBT * row / now.saved_ms, 1.0)          # of a path that may be worth a row, whatever it is believed
-        draft, keep = await self._from_free(root, position, replace(budget, floor=least), rng)
+        likely = Budget(budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least)
+        draft, keep = await self._from_free(root, position, likely, rng)
         ms = 0.0 if now.silent else self.free.price
         pays = self.paid is not None and self.paid.price + costs.draft_ms + two - one < now.saved_ms      # were it sure
         if self.paid is not None and pays and budget.depth > 0 and self.ledger.paid.due(step := _class(draft)):

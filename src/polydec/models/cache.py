@@ -1,4 +1,4 @@
-"""Keys and values of one sequence. It has one owner, a session, and few verbs: stage, commit, keep, truncate, fork."""
+"""Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage, commit, keep, truncate, fork."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from polydec.models.pages import advise
+from polydec.models.memory import empty
 
 BLOCK = 128
 """Entries: what caches share ends at a multiple of it (the compiled step's attention goes by such blocks)."""
@@ -71,6 +71,11 @@ class Cache:
             self._move(first, need)
         self.parent += parent
         return first
+
+    def reserve(self, need: int) -> None:
+        """Room for so many entries in all, which are about to come: a long text does not move on its way then."""
+        if need > self.start + self.capacity:
+            self._move(self.end, need)
 
     def claim(self, first: int) -> None:
         """Slots from `first` on are about to be written again."""
@@ -163,7 +168,7 @@ class Cache:
         if alone and self.capacity:
             size = max(size, self.capacity + max(least, self.capacity // 4))
         size = -(-size // least) * least
-        kv = advise(self.kv.new_empty(*self.kv.shape[:-2], size, self.kv.shape[-1]))
+        kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
         for at, piece in self.pieces(start, self.end):
             kv[..., at - start:at - start + piece.shape[-2], :] = piece
         self.shared = self._read(start)

@@ -48,6 +48,9 @@ class HFCache:
         self.parent += parent
         return first
 
+    def reserve(self, need: int) -> None:
+        """Nothing is stored in advance."""
+
     def claim(self, first: int) -> None:
         """An entry is never written twice: those from `first` on are dropped."""
         self._mend()

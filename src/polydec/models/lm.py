@@ -195,6 +195,8 @@ class LMSession:
         elif want.last and self._text:
             self._forget(min(self._cache.length, len(self._text) - 1))
         end = len(self._text) if self._skipped is None else self._skipped[0]
+        if end > self._cache.length:
+            self._cache.reserve(end)
         while (left := end - self._cache.length) > 0 and (rows or left > self._lm.chunk):
             self._drop()
             await self._advance(self._all, _SILENT)       # what a part has left behind

@@ -22,6 +22,7 @@ from polydec.models import families, pages
 from polydec.models.cache import GROWTH, Cache
 from polydec.models.families import Config
 from polydec.models.linear import Kernel, Linear, cpu_kernel, cuda_kernel
+from polydec.models.memory import empty
 from polydec.models.packing import Heads, Packed, attention, pack, passes
 from polydec.models.query import Answer, Query, bounded
 
@@ -169,8 +170,8 @@ class Transformer:
 
     def new_cache(self) -> Cache:
         """An empty cache [layers, 2, kv heads, slots, head]."""
-        return Cache(pages.advise(torch.empty(self.layers, 2, self.config.kv_heads, min(GROWTH, self.context),
-                                              self.config.head, dtype=self._attention, device=self._device)))
+        return Cache(empty((self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), self.config.head),
+                           self._attention, self._device))
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Query]) -> Sequence[Answer]:

@@ -30,6 +30,9 @@ class TextCache:
         self.text += [None] * len(parent)
         return first
 
+    def reserve(self, need: int) -> None:
+        """There is always room."""
+
     def claim(self, first: int) -> None:
         """Twins share nothing."""
 

@@ -60,14 +60,19 @@ _SIGNATURES = {
 }
 
 
-@cache
-def library() -> C.CDLL:
-    """Raises OSError where it was not built, or does not load here."""
+def where() -> Path:
+    """The file. Raises OSError where it was not built."""
     own = os.environ.get("POLYDEC_STEP")
     found = [Path(own)] if own else sorted(HERE.glob("_step*.so"))
     if not found:
         raise OSError("it was not built: installing found no C++ compiler, or the compiler failed")
-    lib = C.CDLL(str(found[0]))
+    return found[0]
+
+
+@cache
+def library() -> C.CDLL:
+    """Raises OSError where it was not built, or does not load here."""
+    lib = C.CDLL(str(where()))
     for name, (result, arguments) in _SIGNATURES.items():
         f = getattr(lib, name)
         f.restype, f.argtypes = result, arguments

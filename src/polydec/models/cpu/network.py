@@ -19,8 +19,8 @@ from polydec.models.cpu.library import ACTS, CACHES, COMPUTES, ENDLESS, Batch, C
 from polydec.models.cpu.library import Config as Shape
 from polydec.models.cpu.weights import Loader, load_all
 from polydec.models.families import Config, read
+from polydec.models.memory import empty
 from polydec.models.packing import passes
-from polydec.models.pages import advise
 from polydec.models.query import Answer, Query, bounded
 from polydec.models.rope import Rope
 from polydec.models.scores import NOT_FINITE
@@ -28,6 +28,7 @@ from polydec.models.scores import NOT_FINITE
 LIMIT = 512                                       # rows of a pass: more gain nothing, and each holds memory
 MOST = 1 << 24                                    # of any count in a config
 _ROW = Want(law=Reads.ROW)
+CPU = torch.device("cpu")
 
 
 class CpuStep:
@@ -138,8 +139,8 @@ class CpuStep:
         """An empty cache [layers, 2, kv heads, slots, head] of `cache_dtype`; behind a head's 8-bit integers stand the four
         bytes of the float that they are multiplied by."""
         size = self._head + 4 * (self.cache_dtype == "int8")
-        return Cache(torch.empty(self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), size,
-                                 dtype=getattr(torch, self.cache_dtype)))
+        return Cache(empty((self.layers, 2, self.config.kv_heads, min(GROWTH, self.context), size),
+                           getattr(torch, self.cache_dtype), CPU))
 
     def _turn(self, positions: int) -> None:
         """Tables for that many positions at least. Angles are rounded to fp32, as transformers has them: beyond a few
@@ -220,7 +221,7 @@ class CpuStep:
             embed = torch.zeros(m, W)
             for rows, e in embeds:
                 embed[list(rows)] = e.to(embed)
-        logits = advise(torch.empty(k, self._outputs)) if k else None
+        logits = empty((k, self._outputs), torch.float32, CPU) if k else None
         hidden = (C.c_float * (R * W))() if any(
             w == Reads.ARGMAX or q.want.hidden for w, q in zip(wants, queries)) else None
         b = Batch(m, len(queries), len(layers), len(tail), R, C.addressof(caches), which, which + count, which + 2 * count,

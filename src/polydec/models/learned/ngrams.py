@@ -14,6 +14,7 @@ import torch
 from polydec.core.protocols import Target
 from polydec.core.types import Vocab
 from polydec.models import artefact, edge, zoo
+from polydec.models.cpu import copies
 from polydec.models.fields import NGramFields
 
 KIND = artefact.Kind("ngrams", "ngrams", "ngrams.safetensors", "ngrams")
@@ -53,11 +54,16 @@ class NGrams:
     @cached_property
     def _at(self) -> dict[int, int]:
         width = self.follower_MK.shape[1]
-        return dict(zip(self.key_M.tolist(), range(0, len(self.key_M) * width, width)))
+        return dict(zip(self.key_M.tolist(), range(0, len(self.key_M) * width, max(width, 1))))
 
     @cached_property
     def _flat(self) -> tuple[array[int], array[int]]:
         return (array("H", self.follower_MK.astype(np.uint16).tobytes()), array("B", self.chance_MK.astype(np.uint8).tobytes()))
+
+    @cached_property
+    def compiled(self) -> copies.Table | None:
+        """What the compiled library makes of it; None where there is none."""
+        return copies.table(self.order, self.key_M, self.follower_MK, self.chance_MK)
 
     def after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
         """(chance, token) of what follows these, by the longest context that is known; likeliest first."""
