@@ -18,6 +18,7 @@ passes and accuracy do not depend on the machine; time does.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -290,24 +291,25 @@ def different(model: str, policies: Sequence[Policy]) -> Iterator[dict[str, Any]
 
 
 def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
-    """Accuracy against what was saved, all tasks together, as an SVG: a line for each kind of policy, and its name at the
-    right, the surest at their right ends first."""
+    """Accuracy against what was saved (a logarithmic scale), all tasks together, as an SVG: a line for each kind of policy, and
+    its name at the right, the surest at their right ends first."""
     kinds = dict[str, list[tuple[float, float, float, float]]]()
     for r in rows:
         if r["task"] == "all":
             kinds.setdefault(r["kind"], []).append(tuple(float(r[k]) for k in (what, "accuracy", "low", "high")))     # type: ignore
     points = [p for some in kinds.values() for p in some]
-    most, least, top_value = max(p[0] for p in points), min(p[2] for p in points), 100.0
+    first, most = (edge(p[0] for p in points) for edge in (min, max))
+    least, top_value = min(p[2] for p in points), 100.0
     least = 10 * int(least // 10)
     wide, high, left, top, margin = 1020, 520, 60, 30, 290
-    x = lambda v: left + (wide - left - margin) * (v - 0.6) / (most - 0.6)                   # noqa: E731
+    x = lambda v: left + 12 + (wide - left - margin - 24) * math.log(v / first) / math.log(most / first)     # noqa: E731
     y = lambda v: top + (high - top - 50) * (1 - (v - least) / (top_value - least))          # noqa: E731
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
            f'<rect width="{wide}" height="{high}" fill="white"/>']
     for v in range(least, 101, 10):
         out.append(f'<path d="M{left} {y(v):.1f}H{wide - margin}" stroke="#ddd"/>'
                    f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v}</text>')
-    for v in range(1, int(most) + 1, 1 + int(most) // 16):
+    for v in (v for v in (0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 7, 10, 20, 30, 50, 70, 100) if first <= v <= most):
         out.append(f'<text x="{x(v):.1f}" y="{high - 30}" text-anchor="middle">{v}</text>')
     out.append(f'<text x="{(left + wide - margin) / 2}" y="{high - 8}" text-anchor="middle">{title}</text>'
                f'<text x="14" y="{high / 2}" transform="rotate(-90 14 {high / 2})" text-anchor="middle">'
@@ -342,11 +344,23 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         print(f"| {task} | {' % | '.join(cells)} % |")
 
 
+def more_drawn(layer: str | None, judge: str | None) -> Iterator[Policy]:
+    """At temperature 1, with a joint sampler's layer and with an autoregressive model."""
+    if layer:
+        yield from (Policy("adjust", str(k), "adjust", {"count": k}, with_=(layer,)) for k in (2, 4))
+    if judge:
+        yield from (Policy("svdd", str(k), "svdd", {"tries": k}, draft=judge) for k in (2, 4, 8))
+        yield Policy("svdd 8, passes", "4", "svdd", {"tries": 8, "steps": 4}, draft=judge)
+        yield from (Policy("best of", str(k), "mdlm", {}, draft=judge, best=k) for k in (2, 4, 8))
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--part", choices=("policies", "long", "drawn", "more"), default="policies")
     p.add_argument("--model", default="zoo:diffusion")
     p.add_argument("--each", type=int, help="instances of each task (default: 30 short ones, 8 long ones)")
+    p.add_argument("--tasks", help="of these, separated by commas (default: all short ones, or all long ones)")
+    p.add_argument("--only", help="labels of policies, separated by semicolons, beside the baseline (default: all)")
     p.add_argument("--room", type=int, default=240, help="tokens of a long answer")
     p.add_argument("--seed", type=int, default=77)
     p.add_argument("--seen", action="append", default=[], help="SEED:COUNT[:TASKS] of a training run (repeatable)")
@@ -373,20 +387,13 @@ def main() -> None:
         return
     runs = [(int(s), tuple(names[0].split(",") if names else TASKS), int(n)) for s, n, *names in (x.split(":") for x in a.seen)]
     seen = trained_on(runs)
+    names = a.tasks.split(",") if a.tasks else LONG if a.part == "long" else SHIPPED
+    tasks = [(name, t) for name in names for t in fresh(name, a.each or (8 if a.part == "long" else 30), seen, a.seed)]
     if a.part == "drawn":
-        tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.each or 30, seen, a.seed)]
-        judged = () if a.beside is None else (
-            *(Policy("svdd", str(k), "svdd", {"tries": k}, draft=a.beside) for k in (2, 4, 8)),
-            Policy("svdd 8, passes", "4", "svdd", {"tries": 8, "steps": 4}, draft=a.beside),
-            *(Policy("best of", str(k), "mdlm", {}, draft=a.beside, best=k) for k in (2, 4, 8)))
-        trained = () if a.joint is None else tuple(Policy("adjust", str(k), "adjust", {"count": k}, with_=(a.joint,))
-                                                   for k in (2, 4))
-        rows = list(table(a.model, tasks, (*DRAWN, *trained, *judged), ROOM, 1.0))
+        policies = (*DRAWN, *more_drawn(a.joint, a.beside))
     elif a.part == "long":
-        tasks = [(name, t) for name in LONG for t in fresh(name, a.each or 8, seen, a.seed)]
-        rows = list(table(a.model, tasks, (*long, *beside), a.room))
+        policies = (*long, *beside)
     else:
-        tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.each or 30, seen, a.seed)]
         more = list[Policy]()
         if a.filter:
             more += [Policy(label, str(t), "learn2pd", {"threshold": t, **options}, with_=(a.filter,))
@@ -403,7 +410,10 @@ def main() -> None:
                             model=a.insertion) for k in (1, 2)]
         if a.beside and not own:
             more.append(Policy("guided-diffusion", "", "guided-diffusion", ALL, draft=a.beside))
-        rows = list(table(a.model, tasks, (*short, *more, *beside), ROOM))
+        policies = (*short, *more, *beside)
+    if a.only:
+        policies = (policies[0], *(x for x in policies[1:] if x.label in a.only.split(";")))
+    rows = list(table(a.model, tasks, policies, a.room if a.part == "long" else ROOM, float(a.part == "drawn")))
     write_csv(out.with_suffix(".csv"), rows)
     long_ones = ("time_saved", "CPU time saved (times)")
     what, title = long_ones if a.part == "long" else ("passes_saved", "passes saved (times)")
