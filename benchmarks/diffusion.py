@@ -2,11 +2,12 @@
 
     python benchmarks/diffusion.py                       # short answers: docs/diffusion-policies.csv and .svg
     python benchmarks/diffusion.py --part long           # answers that fill a canvas: docs/diffusion-long.csv and .svg
+    python benchmarks/diffusion.py --part drawn          # short answers at temperature 1: docs/diffusion-drawn.csv and .svg
     python benchmarks/diffusion.py --part more           # early answers, drift, different texts: docs/diffusion-more.csv
 
 --filter, --joint, --surer LABEL=DIR add what was trained for the model; --insertion DIR an insertion model of the same tasks;
 --beside DIR an autoregressive one, which then stands in the tables (plain, with its cache; and with the diffusion model as its
-draft) and guides guided-diffusion.
+draft), guides guided-diffusion and judges for svdd.
 
 The baseline writes one token a pass, the surest first. Instances are fresh: of other seeds than the training's, none of its
 questions, as far as --seen names them and the task has many, and held out (SHA-1 mod 10 of at least 7) from whatever is trained
@@ -17,6 +18,7 @@ passes and accuracy do not depend on the machine; time does.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +36,7 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
-from polydec.core.types import Edit
+from polydec.core.types import Draft, Edit, Reads, Want
 from polydec.families.diffusion.denoising import Denoising
 from polydec.families.diffusion.states import approximate
 from polydec.families.diffusion.types import Canvas, Look, filled
@@ -51,7 +53,7 @@ ROOM = 13
 @dataclass(frozen=True)
 class Policy:
     """A row of the table. kind: rows of one kind are one line of the plot; model: another one than the benchmark's, with
-    `with_` and the draft beside it."""
+    `with_` and the draft beside it; best: of so many answers the one that the draft finds likeliest, a token."""
     kind: str
     at: str
     method: str
@@ -59,6 +61,7 @@ class Policy:
     model: str | None = None
     with_: tuple[str, ...] = ()
     draft: str | None = None
+    best: int = 1
 
     @property
     def label(self) -> str:
@@ -98,6 +101,12 @@ OWN = (Policy("one a pass", "", "block-diffusion", {"threshold": 2}),
        *(Policy("block-diffusion", str(t), "block-diffusion", {"threshold": t}) for t in (0.5, 0.7, 0.9, 0.99)),
        *(Policy("fast-dllm-v2", str(t), "fast-dllm-v2", {"threshold": t, "block": 4}) for t in (0.5, 0.7, 0.9, 0.99)))
 """Of a block-causal model."""
+DRAWN = (Policy("random order", "", "mdlm", {}),
+         *(Policy("random order, passes", str(k), "mdlm", {"steps": k}) for k in (7, 4)),
+         Policy("lowest entropy", "", "dream", ALL),
+         *(Policy("lowest entropy, passes", str(k), "dream", {**ALL, "steps": k}) for k in (7, 4)),
+         *(Policy("threshold", str(t), "fast-dllm", {**ALL, "threshold": t}) for t in (0.7, 0.9)))
+"""At temperature 1."""
 
 
 @dataclass(frozen=True)
@@ -124,21 +133,37 @@ def trained_on(runs: Sequence[Sequence[Any]]) -> frozenset[str]:
     return frozenset(make(names[i % len(names)], seed, i).question for seed, names, count in runs for i in range(count))
 
 
-def answers(policy: Policy, model: str, tasks: Sequence[tuple[str, Task]], room: int) -> Iterator[Answer]:
-    """One answer after the other. An answer that goes on is right where it fills its room."""
-    lm = load(policy.model or model, draft=policy.draft, trained=policy.with_, threads=1)
+def answers(policy: Policy, model: str, tasks: Sequence[tuple[str, Task]], room: int, heat: float = 0.0) -> Iterator[Answer]:
+    """One answer after the other, at this temperature. An answer that goes on is right where it fills its room."""
+    judge = load(policy.draft, draft=None, threads=1) if policy.best > 1 and policy.draft else None
+    lm = load(policy.model or model, draft=None if judge else policy.draft, trained=policy.with_, threads=1)
     engine = Engine(lm)
 
-    def answer(task: Task) -> Any:
-        asked = engine.submit(task.question, method=policy.method, options=policy.options, max_tokens=room)
-        return engine.run([asked])[0]
-    answer(tasks[0][1])                           # what a first answer sets up is not timed
-    for name, task in tasks:
+    def answer(task: Task, seed: int) -> tuple[Any, Any]:
+        asked = engine.submit(task.question, method=policy.method, options=policy.options, max_tokens=room, n=policy.best,
+                              seed=seed, sampling=lm.sampling(temperature=heat))
+        done = engine.run([asked])[0]
+        worths = [0.0 if judge is None else worth(judge, task, c.token_ids) for c in done.choices]
+        return done, done.choices[max(range(len(worths)), key=worths.__getitem__)]
+    answer(tasks[0][1], 0)                        # what a first answer sets up is not timed
+    for i, (name, task) in enumerate(tasks):
         began = time.process_time()
-        done = answer(task)
+        done, taken = answer(task, i)
         ms = 1000 * (time.process_time() - began)
-        good = right(name, task.question, done.text) and (name not in LONG or len(done.token_ids) == room)
-        yield Answer(good, done.metrics["target_passes"], done.metrics["positions_fed"], ms, done.text)
+        good = right(name, task.question, taken.text) and (name not in LONG or len(taken.token_ids) == room)
+        yield Answer(good, done.metrics["target_passes"], done.metrics["positions_fed"], ms, taken.text)
+
+
+def worth(judge: LM, task: Task, answer: Sequence[int]) -> float:
+    """An answer's mean log-probability a token under an autoregressive model."""
+    async def scored() -> float:
+        prompt = judge.ids(task.question)
+        session = judge.checkpoint.lm.open(prompt)
+        await session.prefill(Want(law=Reads.NOTHING))
+        scores = await session.score(Draft.chain(prompt[-1], answer[:-1]), Want())
+        session.close()
+        return sum(scores.logp(i, (x,))[0] for i, x in enumerate(answer)) / max(len(answer), 1)
+    return run([scored()])[0]
 
 
 def resampled(values: np.ndarray) -> tuple[float, float]:
@@ -153,11 +178,12 @@ def again(column: Sequence[float]) -> np.ndarray:
     return np.asarray(column, float)[np.random.default_rng(0).integers(0, n, (2000, n))].sum(1)
 
 
-def table(model: str, tasks: Sequence[tuple[str, Task]], policies: Sequence[Policy], room: int) -> Iterator[dict[str, Any]]:
+def table(model: str, tasks: Sequence[tuple[str, Task]], policies: Sequence[Policy], room: int,
+          heat: float = 0.0) -> Iterator[dict[str, Any]]:
     """A row for each policy and task, and one for all tasks together."""
     base: list[Answer] | None = None
     for policy in policies:
-        got = list(answers(policy, model, tasks, room))
+        got = list(answers(policy, model, tasks, room, heat))
         base = base or got
         for part in (*dict.fromkeys(name for name, _ in tasks), "all"):
             at = [i for i, (name, _) in enumerate(tasks) if part in (name, "all")]
@@ -265,24 +291,25 @@ def different(model: str, policies: Sequence[Policy]) -> Iterator[dict[str, Any]
 
 
 def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
-    """Accuracy against what was saved, all tasks together, as an SVG: a line for each kind of policy, and its name at the
-    right, the surest at their right ends first."""
+    """Accuracy against what was saved (a logarithmic scale), all tasks together, as an SVG: a line for each kind of policy, and
+    its name at the right, the surest at their right ends first."""
     kinds = dict[str, list[tuple[float, float, float, float]]]()
     for r in rows:
         if r["task"] == "all":
             kinds.setdefault(r["kind"], []).append(tuple(float(r[k]) for k in (what, "accuracy", "low", "high")))     # type: ignore
     points = [p for some in kinds.values() for p in some]
-    most, least, top_value = max(p[0] for p in points), min(p[2] for p in points), 100.0
+    first, most = (edge(p[0] for p in points) for edge in (min, max))
+    least, top_value = min(p[2] for p in points), 100.0
     least = 10 * int(least // 10)
     wide, high, left, top, margin = 1020, 520, 60, 30, 290
-    x = lambda v: left + (wide - left - margin) * (v - 0.6) / (most - 0.6)                   # noqa: E731
+    x = lambda v: left + 12 + (wide - left - margin - 24) * math.log(v / first) / math.log(most / first)     # noqa: E731
     y = lambda v: top + (high - top - 50) * (1 - (v - least) / (top_value - least))          # noqa: E731
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
            f'<rect width="{wide}" height="{high}" fill="white"/>']
     for v in range(least, 101, 10):
         out.append(f'<path d="M{left} {y(v):.1f}H{wide - margin}" stroke="#ddd"/>'
                    f'<text x="{left - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v}</text>')
-    for v in range(1, int(most) + 1, 1 + int(most) // 16):
+    for v in (v for v in (0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 7, 10, 20, 30, 50, 70, 100) if first <= v <= most):
         out.append(f'<text x="{x(v):.1f}" y="{high - 30}" text-anchor="middle">{v}</text>')
     out.append(f'<text x="{(left + wide - margin) / 2}" y="{high - 8}" text-anchor="middle">{title}</text>'
                f'<text x="14" y="{high / 2}" transform="rotate(-90 14 {high / 2})" text-anchor="middle">'
@@ -317,11 +344,23 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         print(f"| {task} | {' % | '.join(cells)} % |")
 
 
+def more_drawn(layer: str | None, judge: str | None) -> Iterator[Policy]:
+    """At temperature 1, with a joint sampler's layer and with an autoregressive model."""
+    if layer:
+        yield from (Policy("adjust", str(k), "adjust", {"count": k}, with_=(layer,)) for k in (2, 4))
+    if judge:
+        yield from (Policy("svdd", str(k), "svdd", {"tries": k}, draft=judge) for k in (2, 4, 8))
+        yield Policy("svdd 8, passes", "4", "svdd", {"tries": 8, "steps": 4}, draft=judge)
+        yield from (Policy("best of", str(k), "mdlm", {}, draft=judge, best=k) for k in (2, 4, 8))
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--part", choices=("policies", "long", "more"), default="policies")
+    p.add_argument("--part", choices=("policies", "long", "drawn", "more"), default="policies")
     p.add_argument("--model", default="zoo:diffusion")
     p.add_argument("--each", type=int, help="instances of each task (default: 30 short ones, 8 long ones)")
+    p.add_argument("--tasks", help="of these, separated by commas (default: all short ones, or all long ones)")
+    p.add_argument("--only", help="labels of policies, separated by semicolons, beside the baseline (default: all)")
     p.add_argument("--room", type=int, default=240, help="tokens of a long answer")
     p.add_argument("--seed", type=int, default=77)
     p.add_argument("--seen", action="append", default=[], help="SEED:COUNT[:TASKS] of a training run (repeatable)")
@@ -348,11 +387,13 @@ def main() -> None:
         return
     runs = [(int(s), tuple(names[0].split(",") if names else TASKS), int(n)) for s, n, *names in (x.split(":") for x in a.seen)]
     seen = trained_on(runs)
-    if a.part == "long":
-        tasks = [(name, t) for name in LONG for t in fresh(name, a.each or 8, seen, a.seed)]
-        rows = list(table(a.model, tasks, (*long, *beside), a.room))
+    names = a.tasks.split(",") if a.tasks else LONG if a.part == "long" else SHIPPED
+    tasks = [(name, t) for name in names for t in fresh(name, a.each or (8 if a.part == "long" else 30), seen, a.seed)]
+    if a.part == "drawn":
+        policies = (*DRAWN, *more_drawn(a.joint, a.beside))
+    elif a.part == "long":
+        policies = (*long, *beside)
     else:
-        tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.each or 30, seen, a.seed)]
         more = list[Policy]()
         if a.filter:
             more += [Policy(label, str(t), "learn2pd", {"threshold": t, **options}, with_=(a.filter,))
@@ -369,9 +410,13 @@ def main() -> None:
                             model=a.insertion) for k in (1, 2)]
         if a.beside and not own:
             more.append(Policy("guided-diffusion", "", "guided-diffusion", ALL, draft=a.beside))
-        rows = list(table(a.model, tasks, (*short, *more, *beside), ROOM))
+        policies = (*short, *more, *beside)
+    if a.only:
+        policies = (policies[0], *(x for x in policies[1:] if x.label in a.only.split(";")))
+    rows = list(table(a.model, tasks, policies, a.room if a.part == "long" else ROOM, float(a.part == "drawn")))
     write_csv(out.with_suffix(".csv"), rows)
-    what, title = ("passes_saved", "passes saved (times)") if a.part == "policies" else ("time_saved", "CPU time saved (times)")
+    long_ones = ("time_saved", "CPU time saved (times)")
+    what, title = long_ones if a.part == "long" else ("passes_saved", "passes saved (times)")
     out.with_suffix(".svg").write_text(plot(rows, what, title), "utf-8")
     show(rows)
     print(*at_equal(rows), sep="\n")

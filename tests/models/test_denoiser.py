@@ -1,4 +1,4 @@
-"""Masked-diffusion checkpoints: LLaDA's layout, Dream's and ours, against a plain reference; caches of canvases."""
+"""Masked-diffusion checkpoints: LLaDA's layouts, Dream's and ours, against a plain reference; caches of canvases."""
 import json
 
 import pytest
@@ -16,6 +16,7 @@ from polydec.targets.no_early_end import NoEarlyEnd
 from polydec.targets.prompted import Prompted
 
 W, H, KV, INNER, LAYERS, V, MASK = 32, 4, 2, 48, 3, 40, 39
+EXPERTS, USED, SMALL = 4, 2, 32
 
 
 def tensors(seed=0, bias=False):
@@ -35,6 +36,19 @@ def tensors(seed=0, bias=False):
     return out
 
 
+def with_experts(t, dense=(0,)):
+    """The same with norms of queries and keys, and with experts in the layers that are not `dense`."""
+    g, out = torch.Generator().manual_seed(7), dict(t)
+    for i in range(LAYERS):
+        out |= {f"{i}.{n}n": 1 + torch.randn(W // H, generator=g) * 0.1 for n in "qk"}
+        if i not in dense:
+            out |= {f"{i}.router": torch.randn(EXPERTS, W, generator=g)}
+            for part, rows, columns in (("gate", SMALL, W), ("up", SMALL, W), ("down", W, SMALL)):
+                del out[f"{i}.{part}"]
+                out |= {f"{i}.{part}{e}": torch.randn(rows, columns, generator=g) * 0.25 for e in range(EXPERTS)}
+    return out
+
+
 def reference(t, ids, theta=10000.0, eps=1e-5, block=0):
     """Logits of a bidirectional Llama block, or of one that sees no further than its block, written out."""
     t, D, T = {k: v.double() for k, v in t.items()}, W // H, len(ids)
@@ -49,21 +63,31 @@ def reference(t, ids, theta=10000.0, eps=1e-5, block=0):
     def turn(x):
         a, b = x.chunk(2, -1)
         return x * angle.cos() + torch.cat([-b, a], -1) * angle.sin()
+
+    def mlp(h, at, one=""):
+        return (silu(h @ t[at + "gate" + one].T) * (h @ t[at + "up" + one].T)) @ t[at + "down" + one].T
     x = t["embed"][torch.tensor(ids)]
     for i in range(LAYERS):
         h = norm(x, t[f"{i}.n1"])
         q, k, v = ((h @ t[f"{i}.{n}"].T + t.get(f"{i}.{n}.bias", 0)).view(T, -1, D).transpose(0, 1) for n in "qkv")
+        q, k = (norm(z, t[f"{i}.{n}n"]) if f"{i}.{n}n" in t else z for n, z in (("q", q), ("k", k)))
         k, v = (z.repeat_interleave(H // KV, 0) for z in (turn(k), v))
         y = scaled_dot_product_attention(turn(q)[None], k[None], v[None], mask)[0].transpose(0, 1).reshape(T, -1)
         x = x + y @ t[f"{i}.o"].T
         h = norm(x, t[f"{i}.n2"])
-        x = x + (silu(h @ t[f"{i}.gate"].T) * (h @ t[f"{i}.up"].T)) @ t[f"{i}.down"].T
+        if f"{i}.router" in t:
+            share, used = (h @ t[f"{i}.router"].T).softmax(-1).topk(USED)
+            x = x + sum((used == e).double().mul(share).sum(-1, keepdim=True) * mlp(h, f"{i}.", str(e)) for e in range(EXPERTS))
+        else:
+            x = x + mlp(h, f"{i}.")
     return norm(x, t["norm"]) @ t["head"].T
 
 
 HF = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
       "gate": "mlp.gate_proj",
-      "up": "mlp.up_proj", "down": "mlp.down_proj", "n1": "input_layernorm", "n2": "post_attention_layernorm"}
+      "up": "mlp.up_proj", "down": "mlp.down_proj", "qn": "self_attn.q_norm", "kn": "self_attn.k_norm", "router": "mlp.gate",
+      **{f"{part}{e}": f"mlp.experts.{e}.{part}_proj" for part in ("gate", "up", "down") for e in range(EXPERTS)},
+      "n1": "input_layernorm", "n2": "post_attention_layernorm"}
 LLADA = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "attn_out", "gate": "ff_proj", "up": "up_proj", "down": "ff_out",
          "n1": "attn_norm", "n2": "ff_norm"}
 
@@ -88,6 +112,10 @@ def write(path, layout, t, **changes):
         "sdar": {**hf, "model_type": "sdar", "mask_token_id": MASK, "block_size": 4},
         "fast-dllm": {**hf, "model_type": "Fast_dLLM_Qwen", "mask_token_id": MASK, "bd_size": 4},
         "dream": {**hf, "model_type": "Dream", "mask_token_id": MASK, "auto_map": {"AutoModel": "modeling_dream.DreamModel"}},
+        "llada-moe": {**hf, "model_type": "llada", "mask_token_id": MASK, "dense_intermediate_size": INNER,
+                      "intermediate_size": None, "expert_intermediate_size": SMALL, "num_experts": EXPERTS,
+                      "num_experts_per_tok": USED, "moe_layer_freq": [0, 1, 1], "qk_layernorm": True, "norm_topk_prob": None,
+                      "partial_rotary_factor": 1, "auto_map": {"AutoModel": "modeling_lladamoe.LLaDAMoEModelLM"}},
         "llada": {"model_type": "llada", "d_model": W, "n_heads": H, "n_kv_heads": KV, "n_layers": LAYERS,
                   "mlp_hidden_size": INNER,
                   "vocab_size": V, "embedding_size": V, "max_sequence_length": 96, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -123,9 +151,10 @@ def scored(model, canvas=CANVAS, rows=tuple(ROWS), feeds=None):
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 @pytest.mark.parametrize("dtype", ["float32", "auto"])
-@pytest.mark.parametrize("layout", ["ours", "llada", "dream"])
+@pytest.mark.parametrize("layout", ["ours", "llada", "dream", "llada-moe"])
 def test_logits_are_those_of_a_plain_reference(tmp_path, layout, dtype):
     t = tensors(1, bias=layout == "dream")
+    t = with_experts(t) if layout == "llada-moe" else t
     model = checkpoint.load(write(tmp_path, layout, t), dtype=dtype).lm
     assert model.mask == MASK and model.shifted == (layout == "dream") and model.network.size == V
     want = reference(t, IDS)[[r - model.shifted for r in ROWS]]
@@ -227,6 +256,9 @@ def test_the_first_pass_feeds_all(tmp_path):
     ("llada", {"n_heads": None}, "n_heads"),
     ("llada", {"mask_token_id": None}, "mask_token_id"),
     ("llada", {"mask_token_id": 40}, "the mask token is 40: it must lie in 0 to 39"),
+    ("llada-moe", {"shared_expert_intermediate_size": 64}, "shared_expert_intermediate_size is set: of LLaDA-MoE's layouts"),
+    ("llada-moe", {"moe_layer_freq": [0, 2, 1]}, "moe_layer_freq"),
+    ("llada-moe", {"expert_intermediate_size": None}, "expert_intermediate_size"),
     ("dream", {"mask_token_id": None}, "polydec_mask"),
     ("ours", {"polydec_mask": -1}, "polydec_mask"),
     ("ours", {"polydec_mask": "x"}, "polydec_mask"),

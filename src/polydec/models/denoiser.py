@@ -1,7 +1,7 @@
 """A masked-diffusion language model: the lean transformer, bidirectional, over a canvas with gaps.
 
-Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`, `polydec_block`), LLaDA's, Dream's, SDAR's and
-Fast-dLLM v2's.
+Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`, `polydec_block`), LLaDA's (LLaDA-MoE's, too),
+Dream's, SDAR's and Fast-dLLM v2's.
 """
 from __future__ import annotations
 
@@ -156,7 +156,9 @@ def _fast_dllm(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dic
 
 
 def _llada(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """LLaDA's: OLMo's names for a Llama block."""
+    """LLaDA's: OLMo's names for a Llama block; of experts, Qwen3's."""
+    if c.get("num_experts"):
+        return _llada_moe(c), weights
     edge.check(fields.LLaDAFields, c, "config")
     for name, legal in (("block_type", "llama"), ("activation_type", "silu"), ("layer_norm_type", "rms"), ("rope", True)):
         if c.get(name, legal) != legal:
@@ -176,6 +178,20 @@ def _llada(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[st
         "rope_theta": c.get("rope_theta", 10000.0), "tie_word_embeddings": bool(c.get("weight_tying")),
         "eos_token_id": c.get("eos_token_id"), "polydec_mask": c.get("mask_token_id"), "polydec_shifted": False}
     return ours, Renamed(weights, _llada_names(c["n_layers"]))
+
+
+def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
+    """LLaDA-MoE's: Qwen3's names, experts whose shares of the router are taken as they are. The published config.json names no
+    mask."""
+    edge.check(fields.LLaDAMoEFields, c, "config")
+    for name in ("shared_expert_intermediate_size", "moe_router_enable_expert_bias", "clip_qkv"):
+        if c.get(name):
+            raise ValueError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
+    often, inner = c.get("moe_layer_freq") or [1] * c["num_hidden_layers"], c["expert_intermediate_size"]
+    return {**c, "model_type": "qwen3_moe", "moe_intermediate_size": inner,
+            "intermediate_size": c.get("dense_intermediate_size") or inner,
+            "mlp_only_layers": [i for i, x in enumerate(often) if not x], "norm_topk_prob": False, "use_sliding_window": False,
+            "polydec_mask": c.get("mask_token_id", 156895), "polydec_shifted": False}
 
 
 def _llada_names(layers: int) -> dict[str, str]:

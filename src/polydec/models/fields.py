@@ -192,6 +192,17 @@ class LLaDAFields(Strict):
     block_group_size: int = 1
 
 
+class LLaDAMoEFields(Strict):
+    """config.json of LLaDA-MoE's layout: what is read of it besides the Llama skeleton's own fields. moe_layer_freq: of each
+    layer whether it has experts."""
+    num_hidden_layers: Annotated[int, Field(ge=1, le=4096)]
+    num_experts: Annotated[int, Field(ge=1, le=4096)]
+    num_experts_per_tok: Annotated[int, Field(ge=1, le=4096)]
+    expert_intermediate_size: Count
+    dense_intermediate_size: Count | None = None
+    moe_layer_freq: list[Literal[0, 1]] | None = None
+
+
 class StopHeadFields(Strict):
     """config.json of a stop head."""
     width: Annotated[int, Field(ge=1, le=1 << 20)]
