@@ -1,9 +1,13 @@
 """A server under load: prompts arrive on their own clock, whether or not earlier ones have been answered (open loop).
 
 For each --load, requests arrive as a Poisson process whose rate keeps about that many in flight: it is measured first with that
-many clients that ask one after the other. Each is streamed, greedy, of --max-tokens tokens. Told are tokens a second, the time
-to the first token and between tokens (each gap between two events of one stream) at 50 and 99 %, and goodput: the share of
-requests whose first token came within --first seconds and whose gaps' 99 % lies within --gap.
+many clients that ask one after the other. Each is streamed, greedy, of --max-tokens tokens. Told are tokens a second, of those
+clients (`most_per_second`, what the server can do) and of the arrivals, the time to the first token and between tokens (each
+gap between two events of one stream) at 50 and 99 %, and goodput: the share of requests whose first token came within --first
+seconds and whose gaps' 99 % lies within --gap.
+
+With --turns N all variants run at once and take turns, N times, so that a machine whose speed changes is as fast for one as for
+the other; the arrivals of a turn come as fast at all of them. Told at the end is each one's median ratio to the first.
 
 Prompts are those of Spec-Bench in POLYDEC_DATA (default ../shared/data), chats and summaries as they come, of which only those
 are asked whose SHA-1 mod 10 is 7 or more. --url measures any server that speaks /v1/chat/completions; --peer FILE.gguf adds
@@ -28,6 +32,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -86,17 +91,18 @@ async def ask(client: httpx.AsyncClient, model: str, prompt: str, most: int) -> 
     return seen
 
 
-async def closed(client: httpx.AsyncClient, model: str, texts: Sequence[str], most: int, load: int) -> float:
-    """Requests a second of so many clients that ask one after the other."""
-    some = texts[:max(16, 2 * load)]
+async def closed(client: httpx.AsyncClient, model: str, texts: Sequence[str], most: int, load: int) -> tuple[float, float]:
+    """Requests and tokens a second of so many clients that ask one after the other."""
+    some, seen = texts[:max(16, 2 * load)], list[Seen]()
     left, began = iter(some), time.perf_counter()
 
     async def one() -> None:
         for text in left:
-            await ask(client, model, text, most)
+            seen.append(await ask(client, model, text, most))
 
     await asyncio.gather(*(one() for _ in range(load)))
-    return len(some) / (time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return len(some) / seconds, sum(s.tokens for s in seen) / seconds
 
 
 async def arriving(client: httpx.AsyncClient, model: str, texts: Sequence[str], most: int,
@@ -115,27 +121,41 @@ def at(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-async def measure(name: str, url: str, model: str, texts: Sequence[str], args: argparse.Namespace) -> list[dict[str, object]]:
-    """A row for each load."""
+async def measure(name: str, url: str, model: str, texts: Sequence[str], args: argparse.Namespace,
+                  rates: dict[int, float]) -> list[dict[str, Any]]:
+    """A row for each load. rates: at which requests arrive, by load; what is not there yet is measured and kept."""
     rows = []
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
         await ask(client, model, texts[0], 4)
         for load in args.load:
-            rate = await closed(client, model, texts, args.max_tokens, load)
+            rate, most = await closed(client, model, texts, args.max_tokens, load)
+            rate = rates.setdefault(load, rate)
             seen, seconds = await arriving(client, model, texts, args.max_tokens, rate)
             good = [s for s in seen if not s.error]
             gaps = [g for s in good for g in s.gaps]
             served = [s for s in good if s.first <= args.first and at(s.gaps or [0.0], 0.99) <= args.gap]
             rows.append({"server": name, "in_flight": load, "requests": len(seen),
                          "errors": dict(Counter(s.error for s in seen if s.error)),
-                         "requests_per_second": round(rate, 3),
+                         "requests_per_second": round(rate, 3), "most_per_second": round(most, 1),
                          "tokens_per_second": round(sum(s.tokens for s in good) / seconds, 1),
                          "first_p50": at([s.first for s in good], 0.5), "first_p99": at([s.first for s in good], 0.99),
                          "gap_p50": at(gaps, 0.5), "gap_p99": at(gaps, 0.99), "goodput": len(served) / len(seen),
                          "mean_events": statistics.mean(len(s.came) for s in good) if good else 0.0})
             print(json.dumps(rows[-1]), flush=True)
     return rows
+
+
+def compared(rows: Sequence[dict[str, Any]], first: str, other: str) -> dict[str, Any]:
+    """Of each load the ratios of what `other` did to what `first` did in the same turn: median, lowest, highest."""
+    out: dict[str, Any] = {"server": other, "over": first}
+    for load in dict.fromkeys(row["in_flight"] for row in rows):
+        pair = [[row for row in rows if (row["server"], row["in_flight"]) == (name, load)] for name in (other, first)]
+        for key in ("most_per_second", "gap_p99", "first_p50", "goodput"):
+            ratios = sorted(a[key] / b[key] for a, b in zip(*pair, strict=True) if b[key])
+            if ratios:
+                out[f"{key} at {load}"] = [round(x, 3) for x in (statistics.median(ratios), ratios[0], ratios[-1])]
+    return out
 
 
 @contextmanager
@@ -158,18 +178,18 @@ def started(command: list[str], url: str, path: str):
         process.wait(60)
 
 
-def peer(model: Path, port: int) -> tuple[str, list[str], str, str]:
+def peer(model: Path) -> tuple[str, list[str], str, str]:
     """Another server over the same model: its name, command, the path that answers once it is ready, the model's name there."""
     name = str(model.resolve())
     if model.is_dir():
         if not shutil.which("transformers"):
             raise SystemExit("--peer is a directory and the command `transformers` is not installed: transformers[serving]")
-        return "transformers serve", ["transformers", "serve", name, "--port", str(port)], "/health", name
+        return "transformers serve", ["transformers", "serve", name], "/health", name
     if not find_spec("llama_cpp"):
         raise SystemExit("--peer is a file and llama_cpp is not installed: llama-cpp-python[server]")
     # Without these it has room for 2,048 tokens, drops a stream as soon as another request comes, and uses half of the cores.
     own = ["--n_ctx", "8192", "--interrupt_requests", "false", "--n_threads", str(os.cpu_count() or 1)]
-    command = [sys.executable, "-m", "llama_cpp.server", "--model", name, "--port", str(port), *own]
+    command = [sys.executable, "-m", "llama_cpp.server", "--model", name, *own]
     return "llama-cpp-python", command, "/v1/models", name
 
 
@@ -179,6 +199,7 @@ def main() -> None:
     parser.add_argument("--url", help="a server that runs already")
     parser.add_argument("--serve", action="append", default=[], help="further words for `polydec serve`, once for each variant")
     parser.add_argument("--load", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--turns", type=int, default=0, help="all variants at once, by turns, so many times")
     parser.add_argument("--limit", type=int, default=128, help="requests of a load")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--longest", type=int, default=8000, help="characters of a prompt")
@@ -190,16 +211,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write all rows to this file as well")
     args = parser.parse_args()
     texts, rows, url = prompts(args.limit, args.longest), [], f"http://127.0.0.1:{args.port}"
-    servers = [("polydec " + words, [sys.executable, "-m", "polydec", "serve", "--model", args.model, "--port", str(args.port),
-                                     *words.split()], "/health", args.model) for words in args.serve or [""]]
-    servers += [peer(path, args.port) for path in args.peer]
+    servers = [("polydec " + words, [sys.executable, "-m", "polydec", "serve", "--model", args.model, *words.split()],
+                "/health", args.model) for words in args.serve or [""]]
+    servers += [peer(path) for path in args.peer]
     if args.url:
-        rows += asyncio.run(measure(args.url, args.url, args.model, texts, args))
+        rows += asyncio.run(measure(args.url, args.url, args.model, texts, args, {}))
+    elif args.turns:
+        with ExitStack() as stack:
+            urls = [f"http://127.0.0.1:{args.port + at}" for at in range(len(servers))]
+            for at, (own, (_, command, path, _)) in enumerate(zip(urls, servers, strict=True)):
+                stack.enter_context(started([*command, "--port", str(args.port + at)], own, path))
+            for turn in range(args.turns):
+                rates = dict[int, float]()
+                for own, (name, _, _, model) in list(zip(urls, servers, strict=True))[::-1 if turn % 2 else 1]:
+                    rows += asyncio.run(measure(name.strip(), own, model, texts, args, rates))
+        for name, *_ in servers[1:]:
+            print(json.dumps(compared(rows, servers[0][0].strip(), name.strip())))
     else:
         for name, command, path, model in servers:
             with ExitStack() as stack:
-                stack.enter_context(started(command, url, path))
-                rows += asyncio.run(measure(name.strip(), url, model, texts, args))
+                stack.enter_context(started([*command, "--port", str(args.port)], url, path))
+                rows += asyncio.run(measure(name.strip(), url, model, texts, args, {}))
     if args.out:
         args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

@@ -61,8 +61,14 @@ def test_peers_are_the_open_sessions():
 
 
 @pytest.mark.parametrize("rows_ms, answers, least, most", [
-    ((1.0, 1.2), 4, 60, 80), ((1.0, 1.2), 64, 384, 384), ((1.0, 1.0), 4, 3800, 4096), ((1.0, 2.0), 4, 24, 24),
-    ((1.0, 1.1), 4096, 4096, 4096)])
+    ((50.0, 60.0), 4, 60, 80), ((50.0, 60.0), 64, 384, 384), ((50.0, 50.0), 4, 3800, 4096), ((50.0, 100.0), 4, 24, 24),
+    ((50.0, 55.0), 4096, 4096, 4096)])
 def test_a_budget_is_as_small_as_its_share_of_the_speed_allows(rows_ms, answers, least, most):
     """Where a pass costs a and each row b, 0.95 of the best speed needs about 19 a / b rows."""
     assert least <= Costs(rows_ms).budget(answers) <= most
+
+
+def test_a_quick_pass_is_never_made_shorter():
+    """One row in a millisecond, each further one half of it: 79 rows take 40 ms, and few answers or many do not matter."""
+    assert [Costs((1.0, 1.5)).budget(n) for n in (1, 4, 13)] == [79, 79, 79]
+    assert Costs((1.0, 1.5)).budget(14) == 84

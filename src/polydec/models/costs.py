@@ -12,6 +12,9 @@ KEEP = 0.95
 """Of the speed of the largest passes, what smaller ones must keep."""
 FILL = 6
 """Positions of a pass for each answer that is being written: one or a few are its own, the others go to prompts."""
+QUICK = 40.0
+"""Milliseconds of a pass that nobody minds. Prompts that come in drop by drop keep few answers in a pass, and these cost more
+each."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,20 @@ class Costs:
     def budget(self, answers: int) -> int:
         """Positions of one pass, when `answers` are written at a time and prompts fill the passes up: as few as give KEEP of
         the positions a millisecond that the largest passes give, so that nobody waits longer for a token than that needs; at
-        least FILL times as many as answers, so that prompts get on, and at most MOST (Sarathi-Serve, Agrawal et al. 2024: the
-        token budget)."""
-        return min(MOST, max(self._large, FILL * answers))
+        least what takes QUICK, and FILL times as many as answers, so that prompts get on; at most MOST (Sarathi-Serve, Agrawal
+        et al. 2024: the token budget)."""
+        return min(MOST, max(self._large, self._quick, FILL * answers))
 
     @cached_property
     def _large(self) -> int:
         """The smallest pass that does KEEP of the positions a millisecond that the largest do."""
         best = MOST / at(self.rows_ms, MOST)
         return next((m for m in range(1, MOST) if m / at(self.rows_ms, m) >= KEEP * best), MOST)
+
+    @cached_property
+    def _quick(self) -> int:
+        """The largest pass behind nothing that takes no longer than QUICK, or 1."""
+        return next((m for m in range(1, MOST) if at(self.rows_ms, m + 1) > QUICK), MOST)
 
     @property
     def doubling(self) -> float:

@@ -117,7 +117,7 @@ class Worker:
     """One model. `start` and `cancel` are called in the event loop's thread."""
     def __init__(self, name: str, model: LM, limits: Limits, metrics: Metrics) -> None:
         self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
-        costs, alone = model.costs, ALONE * model.costs.budget(limits.running)
+        costs, alone = model.costs, ALONE * model.costs.budget(1)
         self.engine = Engine(model, max_running=limits.running, max_cache_bytes=limits.cache or None,
                              max_positions=limits.positions or (lambda writing: costs.budget(writing) if writing else alone),
                              doubling=inf if limits.positions else costs.doubling)
