@@ -86,7 +86,8 @@ FREE = (
 B32 = {"block": 32}
 LONG_BASE = Policy("one a pass", "", "llada", B32)
 CACHES = (
-    LONG_BASE, Policy("prefix cache", "", "llada", {**B32, "cache": 1}), Policy("dual cache", "", "llada", {**B32, "cache": 2}),
+    LONG_BASE, Policy("fixed passes", "1", "llada", {**ALL, "steps": 1}),
+    Policy("prefix cache", "", "llada", {**B32, "cache": 1}), Policy("dual cache", "", "llada", {**B32, "cache": 2}),
     Policy("freecache", "", "freecache", B32), Policy("dkv-cache", "", "dkv-cache", B32),
     Policy("dkv-cache-greedy", "", "dkv-cache-greedy", B32),
     *(Policy("threshold", str(t), "fast-dllm", {**B32, "threshold": t}) for t in (0.9, 0.99)),
@@ -298,7 +299,8 @@ def plot(rows: Sequence[Mapping[str, Any]], what: str, title: str) -> str:
         if r["task"] == "all":
             kinds.setdefault(r["kind"], []).append(tuple(float(r[k]) for k in (what, "accuracy", "low", "high")))     # type: ignore
     points = [p for some in kinds.values() for p in some]
-    first, most = (edge(p[0] for p in points) for edge in (min, max))
+    first = min(p[0] for p in points)
+    most = max(2 * first, *(p[0] for p in points))          # one point alone has a scale as well
     least, top_value = min(p[2] for p in points), 100.0
     least = 10 * int(least // 10)
     wide, high, left, top, margin = 1020, 520, 60, 30, 290
