@@ -42,7 +42,7 @@ from polydec.train.states import cost_of
 METHODS = {
     "heads": ("medusa", "hydra", "hydra-plus-plus"), "clover": ("clover",), "eagle": ("eagle", "eagle-2"),
     "eagle-3": ("eagle-3",), "chimera": ("chimera",), "falcon": ("falcon",), "longspec": ("longspec",),
-    "judge": ("judge-decoding",),
+    "judge": ("judge-decoding",), "mtp": ("mtp",),
     "probes": ("ppd", "hidden-transfer", "lexical-unit-decoding", "lexical-unit-decoding-verified")}
 """The methods that each kind of artefact may serve."""
 LAWS = {"greedy": Greedy(), "T = 0.7": Temperature(0.7)}

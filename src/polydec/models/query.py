@@ -24,6 +24,8 @@ class Query:
 
     at (ascending): of a network that is not causal, the committed slots that are fed where they are not one run; `first` is
     the lowest.
+
+    adapter: what changes the matrices at those of the M rows that `gated` names, ascending (models/gated.py).
     """
     cache: Any
     first: int
@@ -34,6 +36,8 @@ class Query:
     layers: tuple[int, ...] | None = None
     without: frozenset[int] = frozenset()
     at: tuple[int, ...] | None = None
+    adapter: Any = None
+    gated: tuple[int, ...] = ()
 
     @property
     def slots(self) -> Sequence[int]:
@@ -55,7 +59,8 @@ class Query:
         given = [k for k, i in enumerate(self.given) if start <= i < stop]
         rows = [r - start for r in self.rows if start <= r < stop]
         embed = None if self.embed is None or not given else self.embed[given[0]:given[-1] + 1]
-        return replace(self, first=self.first + start, token=self.token[start:stop], rows=rows, embed=embed)
+        gated = tuple(i - start for i in self.gated if start <= i < stop)
+        return replace(self, first=self.first + start, token=self.token[start:stop], rows=rows, embed=embed, gated=gated)
 
 
 Run = tuple[tuple[int, ...], frozenset[int]]

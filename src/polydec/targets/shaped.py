@@ -48,6 +48,11 @@ class Shaped:
     def layers(self) -> int:
         return self.target.layers
 
+    @property
+    def adapts(self) -> bool:
+        """See `LM.adapts`."""
+        return getattr(self.target, "adapts", False)
+
     def open(self, prompt: Sequence[int]) -> ShapedSession:
         return ShapedSession(self.shapers, self.target.open(prompt), Trail(Node(None, -1, tuple(prompt[:-1]))))
 
