@@ -53,8 +53,8 @@ class Mtp:
         if self.adapter is None:
             return
         if not getattr(target, "adapts", False):
-            raise ValueError("mtp needs rows with a gated adapter (LoRA), which the compiled step and models behind adapters do not "
-                             "run: load the model with --dtype torch")
+            raise ValueError("mtp needs rows with a gated adapter (LoRA), which the compiled step does not run, nor what "
+                             "transformers reads: load a plain Llama with --dtype torch")
         if target.layers != len(self.adapter.layers):
             raise ValueError(f"the masks' adapter has matrices for {len(self.adapter.layers)} layers: this target has "
                              f"{target.layers}")
