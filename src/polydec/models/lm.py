@@ -571,7 +571,8 @@ class LMSession:
         self._lm.live.add(twin)
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> PartSession | SkipSession:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1,
+             ) -> PartSession | SkipSession:
         if not self._lm.layers:
             raise ValueError("layers cannot run alone in this model: its adapter runs the whole network only")
         some = tuple(layers)
@@ -580,8 +581,13 @@ class LMSession:
         if not {h // 2 for h in without} <= set(some) or any(h ^ 1 in without for h in without):
             raise ValueError(f"without is {sorted(without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i that "
                              "run, not both of one")
-        first = some[-1] == len(some) - 1 and not without
-        return PartSession(self, len(some)) if first else SkipSession(self, (some, without))
+        if together < 1:
+            raise ValueError(f"together is {together}: it must be at least 1")
+        if together > 1 and not getattr(self._lm.network, "grouped", False):
+            raise ValueError("layers of this model cannot read together (the compiled step runs one after another): load them "
+                             "on the torch path (--dtype torch)")
+        first = some[-1] == len(some) - 1 and not without and together == 1
+        return PartSession(self, len(some)) if first else SkipSession(self, (some, without, together))
 
     def close(self) -> None:
         self._settle()

@@ -19,6 +19,8 @@ class Query:
     itself, and stands at position cache.length + its depth. `rows` (ascending indices into the M) are answered. With
     `layers` (ascending indices), only these run and are written; one that is left out is the identity. Of these, halves in
     `without` are left out as well (2 i: the attention of layer i, which then writes nothing; 2 i + 1: its MLP), never both.
+    Of all but the first and the last, `together` consecutive ones form a group whose attentions all read what enters the
+    first of them; its MLPs then run one behind another.
     Where earlier layers ran in another pass, `embed` is what enters the first of these. With both `token` and `embed`, the rows
     of `embed` stand in for the tokens that are -1, in order.
 
@@ -35,6 +37,7 @@ class Query:
     embed: Tensor | None = None
     layers: tuple[int, ...] | None = None
     without: frozenset[int] = frozenset()
+    together: int = 1
     at: tuple[int, ...] | None = None
     adapter: Any = None
     gated: tuple[int, ...] = ()
@@ -63,15 +66,15 @@ class Query:
         return replace(self, first=self.first + start, token=self.token[start:stop], rows=rows, embed=embed, gated=gated)
 
 
-Run = tuple[tuple[int, ...], frozenset[int]]
-"""The layers that run, and those of their halves that do not."""
+Run = tuple[tuple[int, ...], frozenset[int], int]
+"""The layers that run, those of their halves that do not, and how many attentions read together."""
 
 
 def groups(queries: Sequence[Query], every: tuple[int, ...]) -> dict[Run, list[int]]:
     """Indices of the queries by what they run."""
     by = dict[Run, list[int]]()
     for i, q in enumerate(queries):
-        by.setdefault((every if q.layers is None else q.layers, q.without), []).append(i)
+        by.setdefault((every if q.layers is None else q.layers, q.without, q.together), []).append(i)
     return by
 
 

@@ -93,7 +93,7 @@ class Transformer:
     kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions.
     """
     tree = rollback = True
-    partial = adapts = True
+    partial = adapts = grouped = True
 
     def __init__(self, config: Config, parts: Mapping[str, Any], kernel: Kernel, limit: int = 512) -> None:
         c = self.config = config
@@ -252,20 +252,30 @@ class Transformer:
         def enter(name: str | None) -> Tensor:
             return h.copy_(x) if name is None else divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)
 
-        for at, i in enumerate(p.layers):
+        def attended(at: int, i: int) -> Tensor:
+            """What the attention of a layer adds to the stream."""
             layer, k = self._layers[i], c.turns[i]
+            flat.copy_(layer.qkv(enter(c.norms.attention)))
+            for gate in gates:
+                gate.add(i, "qkv", h, flat)
+            if layer.qk_norm is not None:
+                self._norm_heads(qk, layer.qk_norm)
+            if k is not None:
+                pairs.mul_(turn[k])
+            attend(at)
+            y = self._normed(layer.out(mixed), layer.attended)
+            for gate in gates:
+                gate.add(i, "out", mixed, y)
+            return y
+
+        ahead = dict[int, Tensor]()               # what attentions add that read together with an earlier one
+        for at, i in enumerate(p.layers):
+            layer = self._layers[i]
+            if p.together > 1 and 0 < at < len(p.layers) - 1 and (at - 1) % p.together == 0:
+                group = range(at, min(at + p.together, len(p.layers) - 1))
+                ahead = {p.layers[g]: attended(g, p.layers[g]).clone() for g in group if 2 * p.layers[g] not in p.without}
             if 2 * i not in p.without:
-                flat.copy_(layer.qkv(enter(c.norms.attention)))
-                for gate in gates:
-                    gate.add(i, "qkv", h, flat)
-                if layer.qk_norm is not None:
-                    self._norm_heads(qk, layer.qk_norm)
-                if k is not None:
-                    pairs.mul_(turn[k])
-                attend(at)
-                x.add_(self._normed(layer.out(mixed), layer.attended))
-                for gate in gates:
-                    gate.add(i, "out", mixed, x)
+                x.add_(ahead.pop(i) if i in ahead else attended(at, i))
             if 2 * i + 1 not in p.without:
                 enter(c.norms.mlp)
                 down, some = layer.down, [(gate, i) for gate in gates]

@@ -197,8 +197,8 @@ class ShapedSession:
         shapers = self._shapers if choice is None else tuple(of_choice(s, choice) for s in self._shapers)
         return ShapedSession(shapers, self._inner.fork(choice), Trail(self._trail.tip, self._trail.draft))
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> ShapedSession:
-        return ShapedSession(self._shapers, self._inner.part(layers, without), self._trail)
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> ShapedSession:
+        return ShapedSession(self._shapers, self._inner.part(layers, without, together), self._trail)
 
     def close(self) -> None:
         self._inner.close()
