@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -42,7 +42,7 @@ from polydec.train.states import cost_of
 METHODS = {
     "heads": ("medusa", "hydra", "hydra-plus-plus"), "clover": ("clover",), "eagle": ("eagle", "eagle-2"),
     "eagle-3": ("eagle-3",), "chimera": ("chimera",), "falcon": ("falcon",), "longspec": ("longspec",),
-    "judge": ("judge-decoding",),
+    "judge": ("judge-decoding",), "mtp": ("mtp",),
     "probes": ("ppd", "hidden-transfer", "lexical-unit-decoding", "lexical-unit-decoding-verified")}
 """The methods that each kind of artefact may serve."""
 LAWS = {"greedy": Greedy(), "T = 0.7": Temperature(0.7)}
@@ -114,18 +114,21 @@ class Bench:
             "draft in passes": cost}
 
 
-def decoders(bench: Bench, one: Any, sizes: Sequence[int]) -> Iterator[tuple[str, str, int, Speculative]]:
-    """Every method that the artefact serves, under each law, at each size that it has an option for."""
+def decoders(bench: Bench, one: Any, sizes: Sequence[int],
+             given: Mapping[str, str]) -> Iterator[tuple[str, str, int, Speculative]]:
+    """Every method that the artefact serves, under each law, at each size that it has an option for; given: other options, for
+    those methods that have them."""
     for name, law in product(METHODS[one.kind], LAWS):
         known = registry.describe(name)["options"]
         for nodes in sizes if "nodes" in known else sizes[-1:]:
             options = {key: str(value) for key, value in (("nodes", nodes), ("rows", 3 * nodes)) if key in known}
+            more = {key: value for key, value in given.items() if key in known}
             try:
-                decoder, _ = registry.build(name, bench.kit(law, one), options)
+                decoder, _ = registry.build(name, bench.kit(law, one), options | more)
             except ValueError:                    # made for another method of the kind
                 continue
             assert isinstance(decoder, Speculative)
-            yield name, law, nodes, decoder
+            yield " ".join([name, *(f"{key}={value}" for key, value in more.items())]), law, nodes, decoder
 
 
 def main() -> None:
@@ -133,19 +136,22 @@ def main() -> None:
     parser.add_argument("trained", nargs="+", help="directories that `polydec train` made")
     parser.add_argument("--held", required=True, help="JSON lines whose prompts measure")
     parser.add_argument("--model", default="zoo:tiny")
+    parser.add_argument("--dtype", default="auto", help="as for polydec (mtp needs torch)")
+    parser.add_argument("--set", action="append", default=[], help="an option of methods, key=value")
     parser.add_argument("--nodes", default="4,16", help="tokens of a tree")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--csv", help="file to write")
     args = parser.parse_args()
-    point, drafted = checkpoint.load(args.model), zoo.default_draft(args.model)
+    point, drafted = checkpoint.load(args.model, dtype=args.dtype), zoo.default_draft(args.model)
     samples = read(Path(args.held), point.lm.vocab.size)[:args.prompts]
     bench = Bench(point, None if drafted is None else checkpoint.load(drafted).lm, samples, args.tokens)
     rows, sizes = list[dict[str, Any]](), [int(n) for n in args.nodes.split(",")]
+    given = {key: value for key, _, value in (one.partition("=") for one in args.set)}
     for where in args.trained:
         said, size = json.loads((Path(where) / "training.json").read_text()), sum(
             p.stat().st_size for p in Path(where).glob("*.safetensors"))
-        for case in decoders(bench, artefacts.bound(artefacts.read(where), point.lm), sizes):
+        for case in decoders(bench, artefacts.bound(artefacts.read(where), point.lm), sizes, given):
             rows.append({**bench.row(*case), "training seconds": said["seconds"], "bytes": size})
             print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:

@@ -93,7 +93,7 @@ def test_layers_rows_and_wants_may_differ_within_a_merge():
 
 def test_large_merges_are_split():
     queries = [job(NET, s, 0, tuple(range(-1, n - 1))) for s, n in enumerate((200, 300, 100, 500, 10, 10))]
-    run = (0, 1, 2), frozenset()
+    run = (0, 1, 2), frozenset(), 1
     assert list(passes(queries, 3, 512)) == [(run, [0, 1]), (run, [2]), (run, [3, 4]), (run, [5])]
     assert [i for _, index in passes(queries, 3, 64) for i in index] == list(range(6))
 

@@ -71,11 +71,11 @@ def test_what_is_trained_is_what_drafts(kind, model):
         session = point.lm.open(before)
         guess = drafter.open(before, session)
         await prefill(session, guess, before)
-        draft = await guess.propose(before[-1], len(before), Budget(levels, 8), Rng.of(0))
+        draft = await guess.propose(before[-1], len(before), Budget(levels, 24), Rng.of(0))
         scores = await session.score(draft, replace(guess.want, law=Reads.ROW, prompt=False, last=False))
         session.commit(before[-1:])
         guess.learn(draft, scores, Verdict((), TEXT[known - 1]))
-        await guess.propose(TEXT[known - 1], known, Budget(len(trained), 8), Rng.of(0))
+        await guess.propose(TEXT[known - 1], known, Budget(len(trained), 24), Rng.of(0))
     run([drafted()])
     for row_V, logits in zip(tree.rows, trained, strict=True):
         some = slice(None) if student.some is None else student.some

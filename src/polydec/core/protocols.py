@@ -138,9 +138,11 @@ class Session(Protocol):
         (XTC's coin) then draw in that choice's stream."""
         ...
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
         """The same cache under these layers only: the first ones (early exit: what they computed is not computed again),
-        or any (layer skip), without some halves (2 i: the attention of layer i; 2 i + 1: its MLP). Else raises ValueError."""
+        or any (layer skip), without some halves (2 i: the attention of layer i; 2 i + 1: its MLP), or with the
+        attentions of `together` consecutive layers, the first and the last apart, reading the same input. Else raises
+        ValueError."""
         ...
 
     def close(self) -> None: ...

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -90,7 +90,7 @@ class Vocab:
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A token tree: guesses of how the text goes on. Every field but `enter` has one entry a node.
+    """A token tree: guesses of how the text goes on. Every field but the last two has one entry a node.
 
     Node 0 is the root. It is the last token of the text, and it is not in the cache yet.
 
@@ -101,7 +101,8 @@ class Draft:
     chance: what the proposer thinks, 0 to 1: how likely a node is accepted where its parent is (the root's is 1). No verifier
     reads it. None: it does not say.
     state: of probes, what is fed in place of the token's embedding (H). enter: the index of the layer that these states enter;
-    layers below do not run there. Nodes with a state stand behind all others.
+    layers below do not run there. Nodes with a state stand behind all others. adapter: what changes the target's matrices
+    at the rows of nodes with a state, and at no others (see models/gated.py); None: nothing does.
     """
     token: tuple[int, ...]
     parent: tuple[int, ...]
@@ -111,6 +112,7 @@ class Draft:
     chance: tuple[float, ...] | None = None
     state: tuple[Tensor | None, ...] | None = None
     enter: int = 0
+    adapter: Any = None
 
     @staticmethod
     def certain(token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None) -> Draft:
@@ -162,7 +164,7 @@ class Draft:
         return Draft((*self.token, token), (*self.parent, parent), (*self.draw, draw), (*self.law, law),
                      None if self.probe is None else (*self.probe, False),
                      (*(self.chance or (1.0,) * len(self.token)), chance),
-                     None if self.state is None else (*self.state, None), self.enter)
+                     None if self.state is None else (*self.state, None), self.enter, self.adapter)
 
     def only(self, keep: Sequence[int]) -> Draft:
         """These nodes (ascending, the root and every node's ancestors among them), renumbered."""
@@ -171,7 +173,8 @@ class Draft:
                      tuple(self.draw[i] for i in keep), tuple(self.law[i] for i in keep),
                      None if self.probe is None else tuple(self.probe[i] for i in keep),
                      None if self.chance is None else tuple(self.chance[i] for i in keep),
-                     None if self.state is None else tuple(self.state[i] for i in keep), self.enter)
+                     None if self.state is None else tuple(self.state[i] for i in keep), self.enter,
+                     self.adapter)
 
     def below(self, root: int, nodes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], Draft]:
         """What is left of these nodes (ascending, every node's ancestors among them) where `root` becomes the root: the path
@@ -228,7 +231,8 @@ class Draft:
         if self.state is None and other.state is None:
             return True
         none = (None,) * n
-        return self.enter == other.enter and all(a is b for a, b in zip(self.state or none, other.state or none))
+        under = self.enter == other.enter and self.adapter is other.adapter
+        return under and all(a is b for a, b in zip(self.state or none, other.state or none))
 
     def fit(self, depth: int, eos: frozenset[int]) -> Draft:
         """This draft without the nodes that can never become text.

@@ -87,13 +87,7 @@ class ProbesGuess:
                      (*(draft.chance or [1.0] * n), *[0.0] * more), tuple(states), probes.enter)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        probe, node, found = draft.probe or (False,) * len(draft), verdict.path[-1] if verdict.path else 0, list[int]()
-        for i in range(node + 1, len(draft)):     # they stand behind all tokens, each behind the one before it
-            if probe[i] and draft.parent[i] == (found[-1] if found else node):
-                found.append(i)
-        if scores.hidden_NH is None:
-            raise ValueError("the target shows no hidden states: what was trained on them cannot draft for it")
-        self.state_LH = scores.hidden_NH[found] if found else None
+        self.state_LH = states_behind(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> ProbesGuess:
         return ProbesGuess(self.config, session, self.state_LH)
@@ -111,6 +105,17 @@ class LevelLaws:
         for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
             self._laws.add([i for i in self._laws.new(draft) if draft.depth[i] == k], self._state_LH[k:k + 1])
         return self._laws.scores(draft)
+
+
+def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | None:
+    """What the probes behind the last accepted token came out as, [probes, H]; None where none stood there."""
+    probe, node, found = draft.probe or (False,) * len(draft), verdict.path[-1] if verdict.path else 0, list[int]()
+    for i in range(node + 1, len(draft)):         # they stand behind all tokens, each behind the one before it
+        if probe[i] and draft.parent[i] == (found[-1] if found else node):
+            found.append(i)
+    if scores.hidden_NH is None:
+        raise ValueError("the target shows no hidden states: what was trained on them cannot draft for it")
+    return scores.hidden_NH[found] if found else None
 
 
 def allotted(draft: Draft, rates: Sequence[Sequence[float]], room: int, depth: int) -> list[int]:

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from polydec.models.query import Run
-
 
 def kept_layers(layers: int, speed: float, *, even: bool = False) -> tuple[int, ...]:
     """The floor(layers / speed) layers, at least two (one of one), of Unified Layer Skipping: the first, the last, and of the
@@ -72,6 +70,6 @@ def named(out: Set[int]) -> str:
                     for h in sorted(out) if h // 2 not in whole or h % 2 == 0)
 
 
-def left(out: Set[int], layers: int) -> Run:
+def left(out: Set[int], layers: int) -> tuple[tuple[int, ...], frozenset[int]]:
     """What runs of so many layers without these halves."""
     return tuple(i for i in range(layers) if not {2 * i, 2 * i + 1} <= out), frozenset(h for h in out if h ^ 1 not in out)

@@ -16,7 +16,7 @@ WHY: Mapping[str, str] = MappingProxyType({
     "eagle-3-narrow": "their EAGLE-3 layer has a norm each for token and state, and this one joins them before it",
     "clover": "neither has Clover", "chimera": "neither has Chimera", "falcon": "neither has Falcon",
     "longspec": "neither lets a drafter read the target's cache",
-    "probes": "neither has soft probes",
+    "probes": "neither has soft probes", "mtp": "neither has masks whose rows alone run with added matrices",
     "ngrams": "neither reads an n-gram table (their n-gram drafts come from the prompt)",
     "router": "neither routes steps between two models",
     "stop-head": "neither has a stop head", "judge": "neither has a judge", "prm": "neither reads a reward of steps",

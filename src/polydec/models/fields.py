@@ -274,6 +274,16 @@ class ProbeFields(OnStates):
     enter: Annotated[int, Field(ge=0, le=4096)]
 
 
+class MtpFields(OnStates):
+    """Of masks with a gated adapter. layers and rank: of the adapter, 0: there is none; qkv: queries, keys and values together;
+    gathered: what the heads gather; inner: units of the MLP."""
+    layers: Annotated[int, Field(ge=0, le=4096)]
+    rank: Annotated[int, Field(ge=0, le=1 << 12)]
+    qkv: Annotated[int, Field(ge=0, le=1 << 22)]
+    gathered: Annotated[int, Field(ge=0, le=1 << 22)]
+    inner: Annotated[int, Field(ge=0, le=1 << 22)]
+
+
 class CloverFields(EagleFields):
     """Of a Clover drafter."""
     levels: Annotated[int, Field(ge=1, le=16)]

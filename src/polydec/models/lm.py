@@ -44,6 +44,11 @@ class LM:
         return self.network.layers if self.network.partial and self.network.tree else 0
 
     @property
+    def adapts(self) -> bool:
+        """Whether rows of a pass can run with an adapter (models/gated.py) beside rows without."""
+        return getattr(self.network, "adapts", False)
+
+    @property
     def context(self) -> int:
         """Tokens that a prompt and its answer may take together."""
         return self.network.context
@@ -130,11 +135,12 @@ def _forward(network: Network, query: Query) -> Forward:
 class Entry:
     """A cache entry that is staged, or has not passed every layer: its token, how many layers it passed, what came out of
     the last of them (None where that is all of them; at depth 0 what a probe brings in place of an embedding), and the
-    states at the depths that were wanted."""
+    states at the depths that were wanted; adapter: under which it runs."""
     token: int
     depth: int = 0
     state_H: Tensor | None = None
     exits: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    adapter: Any = None
 
 
 class LMSession:
@@ -264,8 +270,8 @@ class LMSession:
         answers = list(self._answers.get(before, ()))
         if new := draft.token[known:]:
             first = self._cache.stage(draft.parent[known:])
-            entries = [Entry(x, 0, s) for x, s in zip(new, state[known:])]
-            answer = await self._run(Query(self._cache, first, *_fed(entries, range(len(new)), want), *run))
+            entries = [_entry(x, 0, s, draft) for x, s in zip(new, state[known:])]
+            answer = await self._run(Query(self._cache, first, *_fed(entries, range(len(new)), want), *run, **_gates(entries)))
             answers.append((len(new), answer))
             exits = answer.exits or {}
             self._staged += [Entry(x, self._all, None, {d: t[i] for d, t in exits.items()}) for i, x in enumerate(new)]
@@ -284,6 +290,8 @@ class LMSession:
             raise ValueError(f"exits has {bad[0]}: depths must lie in 1 to {net.layers}")
         if draft is None or draft.state is None:
             return
+        if draft.adapter is not None and not self._lm.adapts:
+            raise ValueError(f"adapter is {type(draft.adapter).__name__}: no row of this network runs with matrices of its own")
         carries = {i: s for i, s in enumerate(draft.state) if s is not None}
         if len(draft.state) != len(draft) or any(draft.probe is None or not draft.probe[i] for i in carries):
             raise ValueError("state must have one entry a node, None but for probes: what carries a state is never committed")
@@ -320,7 +328,7 @@ class LMSession:
     def _add(self, draft: Draft, stop: int, depth: int) -> None:
         known, state = len(self._staged), draft.state or (None,) * len(draft)
         self._cache.stage(draft.parent[known:stop])
-        self._staged += [Entry(draft.token[i], depth, state[i]) for i in range(known, stop)]
+        self._staged += [_entry(draft.token[i], depth, state[i], draft) for i in range(known, stop)]
 
     async def _advance(self, depth: int, want: Want) -> list[tuple[int, Answer]]:
         """Take every entry to this depth; answers for the staged ones among those that were not there."""
@@ -342,7 +350,7 @@ class LMSession:
                 now = replace(want, hidden=True, law=want.law if at_once and stop == depth else Reads.NOTHING,
                               base=want.base if at_once and stop == depth else Reads.NOTHING)
             layers = None if (low, stop) == (0, self._all) else tuple(range(low, stop))
-            a = await self._run(Query(self._cache, begin + start, *_fed(group, rows, now), layers))
+            a = await self._run(Query(self._cache, begin + start, *_fed(group, rows, now), layers, **_gates(group)))
             if stop == depth and (deepest or at_once):
                 answers = [(len(asked), a)] if asked else []
             elif stop == depth:                   # rows that are seldom looked at: their heads wait until then
@@ -351,7 +359,7 @@ class LMSession:
                 r = i - rows.start
                 exits = e.exits if r < 0 or a.exits is None else {**e.exits, **{d: t[r] for d, t in a.exits.items()}}
                 state = None if deepest or a.hidden_RH is None else a.hidden_RH[r]
-                entries[start + i] = Entry(e.token, stop, state, exits)
+                entries[start + i] = Entry(e.token, stop, state, exits, e.adapter)
         n = len(self._lag)
         self._lag = [e for e in entries[:n] if e.depth < self._all]
         self._staged = entries[n:]
@@ -407,7 +415,8 @@ class LMSession:
             cache.stage(range(-1, len(token) - 1))
             cache.commit(range(len(token)))
         cache.stage(parent)
-        query = Query(cache, first, *_fed([*map(Entry, token), *entries], rows, want))
+        fed = [*map(Entry, token), *entries]
+        query = Query(cache, first, *_fed(fed, rows, want), **_gates(fed))
         answer = await self._run(query)
         if cache is self._cache:
             self._before = None
@@ -441,7 +450,7 @@ class LMSession:
             path = (0, *draft.path_to(leaf))
             twin, tail = self._cache.fork(), len(self._text) - self._cache.length
             a = await self._feed(len(self._text), range(tail, tail + len(path)), want,
-                                 [Entry(draft.token[i], 0, state[i]) for i in path], range(-1, len(path) - 1), twin)
+                                 [_entry(draft.token[i], 0, state[i], draft) for i in path], range(-1, len(path) - 1), twin)
             if all(state[i] is None for i in path):
                 paths[tuple(draft.token[i] for i in path)] = twin
             for r, i in enumerate(path):
@@ -564,7 +573,8 @@ class LMSession:
         self._lm.live.add(twin)
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> PartSession | SkipSession:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1,
+             ) -> PartSession | SkipSession:
         if not self._lm.layers:
             raise ValueError("layers cannot run alone in this model: its adapter runs the whole network only")
         some = tuple(layers)
@@ -573,8 +583,13 @@ class LMSession:
         if not {h // 2 for h in without} <= set(some) or any(h ^ 1 in without for h in without):
             raise ValueError(f"without is {sorted(without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i that "
                              "run, not both of one")
-        first = some[-1] == len(some) - 1 and not without
-        return PartSession(self, len(some)) if first else SkipSession(self, (some, without))
+        if together < 1:
+            raise ValueError(f"together is {together}: it must be at least 1")
+        if together > 1 and not getattr(self._lm.network, "grouped", False):
+            raise ValueError("layers of this model cannot read together (the compiled step runs one after another): load them "
+                             "on the torch path (--dtype torch)")
+        first = some[-1] == len(some) - 1 and not without and together == 1
+        return PartSession(self, len(some)) if first else SkipSession(self, (some, without, together))
 
     def close(self) -> None:
         self._settle()
@@ -592,6 +607,16 @@ def _fed(entries: Sequence[Entry], rows: Sequence[int], want: Want,
         return tuple(e.token for e in entries), rows, want, None
     low = len(states) == len(entries)
     return () if low else tuple(e.token if e.state_H is None else -1 for e in entries), rows, want, torch.stack(states)
+
+
+def _entry(token: int, depth: int, state_H: Tensor | None, draft: Draft) -> Entry:
+    return Entry(token, depth, state_H, adapter=None if state_H is None else draft.adapter)
+
+
+def _gates(entries: Sequence[Entry]) -> dict[str, Any]:
+    """What a query says of those that run under an adapter: a draft has one at most."""
+    gated = tuple(i for i, e in enumerate(entries) if e.adapter is not None)
+    return {"adapter": entries[gated[0]].adapter, "gated": gated} if gated else {}
 
 
 def _later(a: Answer, row: int, head: Any) -> Answer:

@@ -157,6 +157,7 @@ class Packed:
     index: Sequence[int]
     layers: tuple[int, ...]
     without: frozenset[int]
+    together: int
     positions: list[int]
     begins: list[int]
     rows: list[int]

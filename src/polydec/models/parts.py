@@ -50,8 +50,9 @@ class _Within:
     def fork(self, choice: int | None = None) -> Self:
         return replace(self, whole=self.whole.fork(choice), alone=True)
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> PartSession | SkipSession:
-        return self.whole.part(layers, without)
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1,
+             ) -> PartSession | SkipSession:
+        return self.whole.part(layers, without, together)
 
     def close(self) -> None:
         if self.alone:

@@ -19,11 +19,15 @@ class Query:
     itself, and stands at position cache.length + its depth. `rows` (ascending indices into the M) are answered. With
     `layers` (ascending indices), only these run and are written; one that is left out is the identity. Of these, halves in
     `without` are left out as well (2 i: the attention of layer i, which then writes nothing; 2 i + 1: its MLP), never both.
+    Of all but the first and the last, `together` consecutive ones form a group whose attentions all read what enters the
+    first of them; its MLPs then run one behind another.
     Where earlier layers ran in another pass, `embed` is what enters the first of these. With both `token` and `embed`, the rows
     of `embed` stand in for the tokens that are -1, in order.
 
     at (ascending): of a network that is not causal, the committed slots that are fed where they are not one run; `first` is
     the lowest.
+
+    adapter: what changes the matrices at those of the M rows that `gated` names, ascending (models/gated.py).
     """
     cache: Any
     first: int
@@ -33,7 +37,10 @@ class Query:
     embed: Tensor | None = None
     layers: tuple[int, ...] | None = None
     without: frozenset[int] = frozenset()
+    together: int = 1
     at: tuple[int, ...] | None = None
+    adapter: Any = None
+    gated: tuple[int, ...] = ()
 
     @property
     def slots(self) -> Sequence[int]:
@@ -55,18 +62,19 @@ class Query:
         given = [k for k, i in enumerate(self.given) if start <= i < stop]
         rows = [r - start for r in self.rows if start <= r < stop]
         embed = None if self.embed is None or not given else self.embed[given[0]:given[-1] + 1]
-        return replace(self, first=self.first + start, token=self.token[start:stop], rows=rows, embed=embed)
+        gated = tuple(i - start for i in self.gated if start <= i < stop)
+        return replace(self, first=self.first + start, token=self.token[start:stop], rows=rows, embed=embed, gated=gated)
 
 
-Run = tuple[tuple[int, ...], frozenset[int]]
-"""The layers that run, and those of their halves that do not."""
+Run = tuple[tuple[int, ...], frozenset[int], int]
+"""The layers that run, those of their halves that do not, and how many attentions read together."""
 
 
 def groups(queries: Sequence[Query], every: tuple[int, ...]) -> dict[Run, list[int]]:
     """Indices of the queries by what they run."""
     by = dict[Run, list[int]]()
     for i, q in enumerate(queries):
-        by.setdefault((every if q.layers is None else q.layers, q.without), []).append(i)
+        by.setdefault((every if q.layers is None else q.layers, q.without, q.together), []).append(i)
     return by
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from polydec.core.types import Reads
 from polydec.models import families, pages
 from polydec.models.cache import GROWTH, Cache
 from polydec.models.families import Config
+from polydec.models.gated import Adapter, Gate
 from polydec.models.linear import Kernel, Linear, cpu_kernel, cuda_kernel
 from polydec.models.memory import empty
 from polydec.models.packing import Heads, Packed, attention, pack, passes
@@ -92,7 +94,7 @@ class Transformer:
     kernel: name of the linear kernel; dtype: what the weights are held in; context: the longest sequence, in positions.
     """
     tree = rollback = True
-    partial = True
+    partial = adapts = grouped = True
 
     def __init__(self, config: Config, parts: Mapping[str, Any], kernel: Kernel, limit: int = 512) -> None:
         c = self.config = config
@@ -108,6 +110,7 @@ class Transformer:
         self._floor, self._act = (c.width * c.eps) ** 0.5, _ACTS.get(c.act)
         self.cost = float(parts["cost"])
         self._turn = [torch.empty(0) for _ in c.ropes]
+        self._adapters = WeakKeyDictionary[Adapter, Adapter]()
 
     @staticmethod
     def build(config: Mapping[str, Any], weights: Mapping[str, Tensor], *, dtype: str = "auto",
@@ -241,6 +244,7 @@ class Transformer:
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
         turn = [self._turns(k, positions) for k in range(len(c.ropes))]
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
+        gates = self._gates(p)
         sinks = [s for i in p.layers if (s := self._layers[i].sinks) is not None]
         attend = attention(p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None)
         norm, divide = torch.linalg.vector_norm, torch.div
@@ -249,27 +253,80 @@ class Transformer:
         def enter(name: str | None) -> Tensor:
             return h.copy_(x) if name is None else divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)
 
-        for at, i in enumerate(p.layers):
+        def attended(at: int, i: int) -> Tensor:
+            """What the attention of a layer adds to the stream."""
             layer, k = self._layers[i], c.turns[i]
+            flat.copy_(layer.qkv(enter(c.norms.attention)))
+            for gate in gates:
+                gate.add(i, "qkv", h, flat)
+            if layer.qk_norm is not None:
+                self._norm_heads(qk, layer.qk_norm)
+            if k is not None:
+                pairs.mul_(turn[k])
+            attend(at)
+            y = self._normed(layer.out(mixed), layer.attended)
+            for gate in gates:
+                gate.add(i, "out", mixed, y)
+            return y
+
+        ahead = dict[int, Tensor]()               # what attentions add that read together with an earlier one
+        for at, i in enumerate(p.layers):
+            layer = self._layers[i]
+            if p.together > 1 and 0 < at < len(p.layers) - 1 and (at - 1) % p.together == 0:
+                group = range(at, min(at + p.together, len(p.layers) - 1))
+                ahead = {p.layers[g]: attended(g, p.layers[g]).clone() for g in group if 2 * p.layers[g] not in p.without}
             if 2 * i not in p.without:
-                flat.copy_(layer.qkv(enter(c.norms.attention)))
-                if layer.qk_norm is not None:
-                    self._norm_heads(qk, layer.qk_norm)
-                if k is not None:
-                    pairs.mul_(turn[k])
-                attend(at)
-                x.add_(self._normed(layer.out(mixed), layer.attended))
+                x.add_(ahead.pop(i) if i in ahead else attended(at, i))
             if 2 * i + 1 not in p.without:
                 enter(c.norms.mlp)
-                y = self._mlp(layer.gate_up, layer.down, h) if layer.down is not None else self._mix(layer, h, len(p))
+                down, some = layer.down, [(gate, i) for gate in gates]
+                y = self._mix(layer, h, len(p)) if down is None else self._mlp(layer.gate_up, down, h, some)
                 x.add_(self._normed(y, layer.mlped))
             if i + 1 in taps:
                 exits[i + 1] = x[torch.tensor(p.rows, device=self._device)]
         return full
 
-    def _mlp(self, gate_up: Linear, down: Linear, h: Tensor) -> Tensor:
-        gate, up = gate_up(h).chunk(2, -1)
-        return down(_clamped(gate, up, *self.config.clamp) if self._act is None else self._act(gate).mul_(up))
+    def _mlp(self, gate_up: Linear, down: Linear, h: Tensor, gates: Sequence[tuple[Gate, int]] = ()) -> Tensor:
+        both = gate_up(h)
+        for one, i in gates:
+            one.add(i, "gate_up", h, both)
+        gate, up = both.chunk(2, -1)
+        inner = _clamped(gate, up, *self.config.clamp) if self._act is None else self._act(gate).mul_(up)
+        y = down(inner)
+        for one, i in gates:
+            one.add(i, "down", inner, y)
+        return y
+
+    def _gates(self, p: Packed) -> list[Gate]:
+        """Which rows of a pass run under which adapters."""
+        rows = dict[Adapter, list[int]]()
+        for q, begin in zip(p.queries, p.begins):
+            if q.gated:
+                rows.setdefault(q.adapter, []).extend(begin + i for i in q.gated)
+        return [Gate(self._adapted(a), torch.tensor(some, device=self._device)) for a, some in rows.items()]
+
+    def _adapted(self, adapter: Adapter) -> Adapter:
+        """An adapter whose matrices fit the packed ones: it reads rows of length 1, and queries and keys stand in pairs."""
+        if adapter not in self._adapters:
+            c = self.config
+            if c.experts is not None or c.residual != 1.0 or c.norms.attention is None or c.norms.mlp is None or any(
+                    x is not None for one in self._layers for x in (one.qk_norm, one.attended, one.mlped)):
+                raise ValueError("this network is no plain Llama: rows with an adapter are known for that skeleton only")
+            adapter.require(c.layers, c.width, (c.heads + 2 * c.kv_heads) * c.head, c.heads * c.head, c.inner)
+            order, turned = _pairs(c.head, c.turned, self._device), c.heads + c.kv_heads
+            scale = torch.ones(turned + c.kv_heads, 1, 1, dtype=self._number, device=self._device)
+            scale[:c.heads] = c.scale
+
+            def packed(place: str, into_RI: Tensor, out_OR: Tensor) -> tuple[Tensor, Tensor]:
+                into, out = into_RI.to(self._device, self._number), out_OR.to(self._device, self._number)
+                if place in ("qkv", "gate_up"):
+                    into = into * c.width ** 0.5
+                if place == "qkv":
+                    heads = out.view(-1, c.head, out.shape[1])
+                    out = (torch.cat([heads[:turned][:, order], heads[turned:]]) * scale).flatten(0, 1)
+                return into, out
+            self._adapters[adapter] = adapter.mapped(packed)
+        return self._adapters[adapter]
 
     def _mix(self, layer: Layer, h: Tensor, rows: int) -> Tensor:
         """What the experts of these rows add, [T, width]; of the others nothing. A row's results are summed in the order of the

@@ -124,7 +124,7 @@ class ConfidentSession:
         twin._scored = self._scored
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
         raise ValueError("layers of a model that exits early cannot be chosen again")
 
     def close(self) -> None:

@@ -151,7 +151,7 @@ class ContrastSession:
         twin._draft, twin._rows, twin._asked = self._draft, self._rows, self._asked
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
         raise ValueError("layers cannot run alone where a law is made of several")
 
     def close(self) -> None:

@@ -111,9 +111,9 @@ class LayeredSession:
         twin._draft, twin._rows, twin._at = self._draft, self._rows, self._at
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
         """Of the model, unmixed: what few layers say is a guess in any case."""
-        return self._inner.part(layers, without)
+        return self._inner.part(layers, without, together)
 
     def close(self) -> None:
         self._inner.close()

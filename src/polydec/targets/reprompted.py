@@ -109,7 +109,7 @@ class RepromptedSession:
         twin._draft = self._draft
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
         raise ValueError("layers cannot run alone behind another prompt")
 
     def close(self) -> None:

@@ -48,6 +48,11 @@ class Shaped:
     def layers(self) -> int:
         return self.target.layers
 
+    @property
+    def adapts(self) -> bool:
+        """See `LM.adapts`."""
+        return getattr(self.target, "adapts", False)
+
     def open(self, prompt: Sequence[int]) -> ShapedSession:
         return ShapedSession(self.shapers, self.target.open(prompt), Trail(Node(None, -1, tuple(prompt[:-1]))))
 
@@ -192,8 +197,8 @@ class ShapedSession:
         shapers = self._shapers if choice is None else tuple(of_choice(s, choice) for s in self._shapers)
         return ShapedSession(shapers, self._inner.fork(choice), Trail(self._trail.tip, self._trail.draft))
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> ShapedSession:
-        return ShapedSession(self._shapers, self._inner.part(layers, without), self._trail)
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> ShapedSession:
+        return ShapedSession(self._shapers, self._inner.part(layers, without, together), self._trail)
 
     def close(self) -> None:
         self._inner.close()

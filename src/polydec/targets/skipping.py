@@ -113,7 +113,7 @@ class SkippingSession:
         twin._length, twin._unread, twin._scored = self._length, list(self._unread), self._scored
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
         raise ValueError("layers of a model that skips layers cannot be chosen again")
 
     def close(self) -> None:

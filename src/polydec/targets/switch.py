@@ -248,7 +248,7 @@ class SwitchSession:
         twin._unread, twin._scored = list(self._unread), self._scored
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset()) -> Session:
+    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
         raise ValueError("layers cannot run alone where two models take turns")
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ class Table:
     spread to what attends to them. Depths that leave layers or halves of them out, and faulty caches, have laws of their own
     near the whole one's.
     """
-    layers, context, partial, rollback = 3, 1 << 20, True, True
+    layers, context, partial, rollback, grouped = 3, 1 << 20, True, True, True      # one layer in the middle is no group
 
     def __init__(self, seed: int, size: int = 3, sharp: float = 1.2, *, cost: float = 1.0, tree: bool = True) -> None:
         g = torch.Generator().manual_seed(seed)

@@ -7,11 +7,13 @@ from polydec.drafters.eagle import FromEagle
 from polydec.drafters.falcon import FromFalcon
 from polydec.drafters.heads import FromHeads
 from polydec.drafters.longspec import FromLongSpec
+from polydec.drafters.mtp import FromMtp
 from polydec.drafters.probes import FromProbes
 from polydec.models import published
-from polydec.models.learned import chimera, clover, eagle, eagle3, falcon, heads, longspec, narrow, probes
+from polydec.models.learned import chimera, clover, eagle, eagle3, falcon, heads, longspec, mtp, narrow, probes
 from polydec.train.falcon import make_falcon
 from polydec.train.longspec import depth_before, make_longspec
+from polydec.train.mtp import make_mtp
 from polydec.train.probes import make_hidden, make_ppd
 from polydec.train.students import (
     Kind,
@@ -40,4 +42,5 @@ KINDS: Mapping[str, Kind] = {
     "ppd": Kind(make_ppd, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
     "lud": Kind(make_ppd, FromProbes, probes.save, sure=0.9, rows=lambda nodes: 3 * nodes),
     "hidden-transfer": Kind(make_hidden, FromProbes, probes.save, rows=lambda nodes: 3 * nodes),
+    "mtp": Kind(make_mtp, FromMtp, mtp.save, 4, 1.0, rows=lambda nodes: 5 * nodes + 4, torch=True),
 }

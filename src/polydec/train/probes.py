@@ -1,13 +1,14 @@
 """What is trained of soft probes: they ride behind positions of a text through a frozen target."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
+from polydec.models.gated import Pair
 from polydec.models.learned.probes import Probes
 from polydec.models.state_layer import StateLayer
 from polydec.train.network import Layer, Llama, rotate
@@ -33,23 +34,38 @@ def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:
             rows = list(both.unbind(2))
         past = Past()
         with torch.no_grad():
-            x = _through(target, layer, x, past)  # pyright: ignore[reportArgumentType]
-        rows = [_through(target, layer, row, past) for row in rows]  # pyright: ignore[reportArgumentType]
+            x = through(target, layer, x, past)  # pyright: ignore[reportArgumentType]
+        rows = [through(target, layer, row, past) for row in rows]  # pyright: ignore[reportArgumentType]
     return rows
 
 
-def _through(target: Llama, layer: Layer, x_BTH: Tensor, past: Past) -> Tensor:
-    """One layer: over a text, then over one level after another of what stands behind each of its positions."""
-    s, level, T = target.s, len(past), x_BTH.shape[1]
+def through(target: Llama, layer: Layer, x_BTH: Tensor, past: Past, at_T: Tensor | None = None,
+            adapter: Mapping[str, Pair] | None = None) -> Tensor:
+    """One layer: over a text, then over one level after another of what stands behind its positions `at_T` (None: all), with
+    what an adapter adds in this layer."""
+    s, level = target.s, len(past)
+    at_T = torch.arange(x_BTH.shape[1]) if at_T is None else at_T
+
+    def added(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
+        if adapter is None:
+            return y
+        into, out = adapter[place]
+        return y + F.linear(F.linear(F.rms_norm(read, read.shape[-1:], None, s.eps) if plain else read, into), out)
     n, own = layer.input_layernorm(x_BTH), layer.self_attn
-    q, k, v = (p(n).unflatten(-1, (-1, s.head)).transpose(1, 2) for p in (own.q_proj, own.k_proj, own.v_proj))
-    cos, sin = (t[level:level + T] for t in (target.model.cos, target.model.sin))
+    qkv = added("qkv", x_BTH, torch.cat([p(n) for p in (own.q_proj, own.k_proj, own.v_proj)], -1), True)
+    heads = qkv.unflatten(-1, (-1, s.head)).transpose(1, 2)
+    q, k, v = heads.split([s.heads, s.kv_heads, s.kv_heads], 1)
+    cos, sin = (t[at_T + level] for t in (target.model.cos, target.model.sin))
     q, k = rotate(q, cos, sin), rotate(k, cos, sin)
     k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
     past.append((k, v))
-    y = behind(q, past, torch.arange(T)) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    x = x_BTH + own.o_proj(y.transpose(1, 2).flatten(2))
-    return x + layer.mlp(layer.post_attention_layernorm(x))
+    y = behind(q, past, at_T) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = y.transpose(1, 2).flatten(2)
+    x, mlp = x_BTH + added("out", y, own.o_proj(y)), layer.mlp
+    n = layer.post_attention_layernorm(x)
+    gate, up = added("gate_up", x, torch.cat([mlp.gate_proj(n), mlp.up_proj(n)], -1), True).chunk(2, -1)
+    inner = F.silu(gate) * up
+    return x + added("down", inner, mlp.down_proj(inner))
 
 
 def make_ppd(shown: Shown) -> Student:

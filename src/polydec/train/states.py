@@ -161,13 +161,14 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
                     deep=student.matrices if spec.muon else ())
     known, seconds = rates(student, lessons, aside, spec.length, levels), round(time.process_time() - began, 1)
     drafter = kind.drafter(student.model(known), Ranked.of(deep(known), NODES[-1]))
-    share = cost_of(point.lm, drafter, given.unseen[:4], kind.rows(NODES[-1]))
+    lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
+    share = cost_of(lm, drafter, given.unseen[:4], kind.rows(NODES[-1]))
     kind.save(out, student.model(known, share), {"target": spec.target, "start": spec.start})
     result = {"kind": spec.kind, "parameters": sum(p.numel() for p in student.parameters()),
               "positions": len(lessons.window_NW), "answers": int(lessons.answer_N.sum()),
               "loss": curve[-1][1], "seconds": seconds, "share": share,
               "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
-              "tokens_per_pass": {n: tokens_per_pass(point.lm, given.unseen[:MEASURED], spec.max_tokens, kind.drafter(
+              "tokens_per_pass": {n: tokens_per_pass(lm, given.unseen[:MEASURED], spec.max_tokens, kind.drafter(
                   student.model(known), Ranked.of(deep(known), n)), kind.rows(n)) for n in NODES}}
     files.replace(out / "training.json",
                   lambda at: Path(at).write_text(json.dumps({**result, "curve": curve, "set_aside": seen}, indent=1) + "\n"))
@@ -250,7 +251,8 @@ def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec
         if not counts.any():
             total = total + 0.0 * logits.sum()    # nothing to learn here
             continue
-        part = F.cross_entropy(logits[counts].float(), truth_BMC[:, at_T + k + 1][counts].float().softmax(-1))
+        truth_NC = truth_BMC[:, at_T + k + 1][counts].float().softmax(-1)
+        part = F.cross_entropy(logits[counts].float(), truth_NC) + student.beside(made[counts], truth_NC)
         if kind.features:
             part = part + kind.features * F.smooth_l1_loss(even(made[counts]), even(state_BMH[:, at_T + k + 1][counts]))
         total = total + spec.decay ** k * part

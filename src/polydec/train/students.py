@@ -67,6 +67,10 @@ class Student(nn.Module):
     def at(self, step: int, steps: int) -> None:
         """Training is at this step of so many."""
 
+    def beside(self, made: Tensor, truth: Tensor) -> Tensor:
+        """A loss of its own beside those of every kind, of the states of a level [N, H] and the target's laws there [N, C]."""
+        return made.new_zeros(())
+
     @property
     def matrices(self) -> list[nn.Parameter]:
         """What Muon may train: all matrices but a head over tokens, whose rows are many."""
@@ -217,7 +221,7 @@ class Kind:
     """start: a student of this kind; drafter: of its artefact and a tree; save: its module's; levels: how many tokens ahead it
     is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
     target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
-    the target's number of layers those that it reads."""
+    the target's number of layers those that it reads; torch: it is measured on the torch path, as nothing else runs it."""
     start: Callable[[Shown], Student]
     drafter: Callable[[Any, Any], Any]
     save: Callable[..., None]
@@ -226,3 +230,4 @@ class Kind:
     sure: float = 0.0
     rows: Callable[[int], int] = int
     depths: Callable[[int], tuple[int, ...]] = lambda layers: ()
+    torch: bool = False

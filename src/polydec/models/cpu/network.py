@@ -168,7 +168,7 @@ class CpuStep:
 
     def _steps(self, queries: Sequence[Query]) -> list[Answer]:
         answers: dict[int, Answer] = {}
-        for (layers, without), index in passes(queries, self.layers, LIMIT):
+        for (layers, without, _), index in passes(queries, self.layers, LIMIT):
             every = self._every if layers == self._every else layers
             answers.update(zip(index, self._step([queries[i] for i in index], every, without)))
         return [answers[i] for i in range(len(queries))]
