@@ -29,6 +29,29 @@ def test_vocabularies_must_agree():
         a.require_same(Vocab(10, frozenset(), "two"), "draft")
 
 
+class Letters:
+    """Letters a to j, and no mark unless it is asked for."""
+    pieces = tuple(bytes([97 + i]) for i in range(10))
+
+    def encode(self, text, special=True):
+        if not set(text) <= set("abcdefghij"):
+            raise ValueError("no letter of these")
+        return ((9,) if special else ()) + tuple(ord(c) - 97 for c in text)
+
+    def decode(self, ids):
+        return "".join(chr(97 + i) for i in ids)
+
+
+def test_a_text_is_spelled_without_marks():
+    vocab = Vocab(10, frozenset(), "letters", Letters())
+    assert vocab.spelled("bad", "note is 'bad'") == (1, 0, 3) and vocab.spelled("", "note is ''") == ()
+    with pytest.raises(ValueError, match=r"^note is 'xy': the model's tokenizer cannot spell it \(no letter of these\)$"):
+        vocab.spelled("xy", "note is 'xy'")
+    with pytest.raises(ValueError, match="^note is 'a': this model has no tokenizer to spell it with, so leave it empty$"):
+        Vocab(10, frozenset()).spelled("a", "note is 'a'")
+    assert Vocab(10, frozenset()).spelled("", "note is ''") == ()
+
+
 def test_shape_of_a_tree():
     assert len(TREE) == 7
     assert TREE.children == ((1, 2), (4,), (5,), (), (), (6,), ())       # probes cannot be accepted
