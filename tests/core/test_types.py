@@ -47,7 +47,7 @@ def test_a_text_is_spelled_without_marks():
     assert vocab.spelled("bad", "note is 'bad'") == (1, 0, 3) and vocab.spelled("", "note is ''") == ()
     with pytest.raises(ValueError, match=r"^note is 'xy': the model's tokenizer cannot spell it \(no letter of these\)$"):
         vocab.spelled("xy", "note is 'xy'")
-    with pytest.raises(ValueError, match="^note is 'a': this model has no tokenizer to spell it with, so leave it empty$"):
+    with pytest.raises(ValueError, match=r"^note is 'a': this model has no tokenizer to spell it with, so leave it empty$"):
         Vocab(10, frozenset()).spelled("a", "note is 'a'")
     assert Vocab(10, frozenset()).spelled("", "note is ''") == ()
 
