@@ -300,7 +300,7 @@ def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> f
                 draft = await inner(*asked)
                 Timed.seconds, Timed.count = Timed.seconds + time.process_time() - start, Timed.count + 1
                 return draft
-            guess.propose = propose  # pyright: ignore[reportAttributeAccessIssue]
+            object.__setattr__(guess, "propose", propose)          # many a guess is frozen
             return guess
 
     target = Shaped(lm, Greedy())
