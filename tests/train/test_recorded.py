@@ -57,6 +57,13 @@ def test_an_interruption_loses_no_state_and_doubles_none(lm, tmp_path):
     assert again.read(samples).float().allclose(kept.float(), rtol=2e-3, atol=2e-3)
 
 
+def test_a_sample_of_two_tokens_has_no_states(lm, tmp_path):
+    samples = [Sample((5,), (6,)), Sample((5, 6), (7,))]
+    here = file(tmp_path / "text.jsonl", lm)
+    here.complete(lm, samples)
+    assert here.held(samples) == 2 and len(here.read(samples)) == 1
+
+
 def test_states_of_another_target_are_refused(lm, tmp_path):
     path = tmp_path / "text.jsonl"
     sample = [Sample((5, 6), (7, 8))]

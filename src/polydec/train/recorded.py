@@ -118,6 +118,11 @@ class StateFile:
     def _first(self) -> str:
         return f"{self.target} {self.width} {self.depths}"
 
+    @property
+    def _none(self) -> Tensor:
+        """The states of a sample of two tokens: nobody sees the pass that writes the second."""
+        return torch.empty(0, self.width * len(self.depths))
+
     def add(self, sample: Sample, state_ND: Tensor) -> None:
         """The states of the next sample."""
         assert state_ND.shape == (positions(sample), self.width * len(self.depths)), "a state for each token but the last two"
@@ -133,7 +138,8 @@ class StateFile:
         with lock(self.path), counted(f"reading for {self.path.name}") as watch:
             held = self.hold(samples)
             for i, sample in enumerate(samples[held:], held + 1):
-                self.add(sample, read_states(lm, (*sample.prompt_ids, *sample.output_ids)[:-1], self.depths))
+                ids = (*sample.prompt_ids, *sample.output_ids)[:-1]
+                self.add(sample, read_states(lm, ids, self.depths) if len(ids) > 1 else self._none)
                 watch(i, len(samples))
 
     def read(self, samples: Sequence[Sample]) -> Tensor:
