@@ -33,7 +33,7 @@ from polydec.targets.shaped import Shaped
 from polydec.train import selfplay, texts
 from polydec.train.data import data_root
 from polydec.train.kinds import KINDS
-from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import from_weights
 from polydec.train.own_text import Lessons, gather, place
 from polydec.train.progress import shown as progress
@@ -122,7 +122,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = checkpoint.load(spec.target, compute=spec.compute), checkpoint.open_source(spec.target)
-    target, fast = from_weights(source.config, source.weights), bf16_is_faster() if spec.bf16 is None else spec.bf16
+    target, fast = from_weights(source.config, source.weights), arithmetic(out / "state.pt", spec.bf16)
     levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
     given = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
     samples, lessons, held = given.samples, given.lessons, given.held
@@ -153,8 +153,8 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         print(f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}", file=sys.stderr, flush=True)
         return value
 
-    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every")},
-                "samples": selfplay.fingerprint(samples)}
+    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every", "bf16")},
+                "bf16": fast, "samples": selfplay.fingerprint(samples)}
     schedule = Schedule(spec.steps, spec.rate, warmup=0.1, decay=1.0, save_every=spec.save_every, log_every=50, muon=spec.muon)
     with progress(spec.kind, spec.steps) as watch:
         curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch, aside=on_aside,
