@@ -54,9 +54,10 @@ class Heads:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where they were trained for another vocabulary or for states of another width."""
+        """Raise ValueError where they were trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the draft heads")
-        artefact.require_width(target, len(self.heads[0][1]), "draft heads")
+        artefact.require_laws(target, len(self.heads[0][1]), "draft heads", head=not self.normed, normed=self.normed)
 
     @property
     def cost(self) -> float:
