@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,7 +30,7 @@ from polydec.core.types import Exactness
 from polydec.families.ar.protocols import Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
-from polydec.kit import Kit
+from polydec.kit import Kit, Trained
 from polydec.models import artefacts, checkpoint, zoo
 from polydec.models.lm import LM
 from polydec.shapers.greedy import Greedy
@@ -114,19 +115,34 @@ class Bench:
             "draft in passes": cost}
 
 
+def needs(name: str) -> list[Trained]:
+    """What a method needs that was trained."""
+    return [need for need in registry.get(name).CARD.needs if isinstance(need, Trained)]
+
+
+def fits(name: str, one: Any) -> bool:
+    """Whether an artefact was made for this method: heads that read tokens are Hydra's, others of the type Medusa's."""
+    return all(isinstance(one, need.kind) and need.which(one) for need in needs(name))
+
+
+def wanted(name: str) -> str:
+    return " and ".join(need.called or need.kind.called for need in needs(name))
+
+
 def decoders(bench: Bench, one: Any, sizes: Sequence[int],
              given: Mapping[str, str]) -> Iterator[tuple[str, str, int, Speculative]]:
     """Every method that the artefact serves, under each law, at each size that it has an option for; given: other options, for
-    those methods that have them."""
-    for name, law in product(METHODS[one.kind], LAWS):
+    those methods that have them. Methods of the kind that it was not made for are named and passed over."""
+    serves = [name for name in METHODS[one.kind] if fits(name, one)]
+    for name in METHODS[one.kind]:
+        if name not in serves:
+            print(f"{name} is passed over: it needs {wanted(name)}", file=sys.stderr)
+    for name, law in product(serves, LAWS):
         known = registry.describe(name)["options"]
         for nodes in sizes if "nodes" in known else sizes[-1:]:
             options = {key: str(value) for key, value in (("nodes", nodes), ("rows", 3 * nodes)) if key in known}
             more = {key: value for key, value in given.items() if key in known}
-            try:
-                decoder, _ = registry.build(name, bench.kit(law, one), options | more)
-            except ValueError:                    # made for another method of the kind
-                continue
+            decoder, _ = registry.build(name, bench.kit(law, one), options | more)
             assert isinstance(decoder, Speculative)
             yield " ".join([name, *(f"{key}={value}" for key, value in more.items())]), law, nodes, decoder
 
