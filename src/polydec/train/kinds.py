@@ -35,7 +35,7 @@ KINDS: Mapping[str, Kind] = {
     "hydra++": Kind(make_heads(True, True), FromHeads, heads.save),
     "clover": Kind(make_clover, FromHeads, clover.save, 3, 1.0),
     "eagle": Kind(make_eagle(False), FromEagle, eagle.save, 1, 1.0),
-    "eagle-published": Kind(make_eagle(True), FromEagle, published_eagle1.save, 1, 1.0),
+    "eagle-published": Kind(make_eagle(True), FromEagle, published_eagle1.save, 1, 10.0),
     "eagle-3": Kind(make_eagle3(False), FromEagle, eagle3.save, 4, depths=depths_of),
     "eagle-3-narrow": Kind(make_narrow, FromEagle, narrow.save_trained, 4, depths=quarters_of),
     "eagle-3-published": Kind(make_eagle3(True), FromEagle, published.save, 4, depths=depths_of),

@@ -94,7 +94,8 @@ class PublishedBlock(nn.Module):
         self._target, self._turn = target, turns(target, length)
         self._about = PublishedFields(
             vocab_size=target.vocab, hidden_size=target.width, num_attention_heads=target.heads, intermediate_size=target.inner,
-            num_key_value_heads=target.kv_heads, max_position_embeddings=length, rms_norm_eps=EPS, rope_theta=target.theta)
+            num_key_value_heads=target.kv_heads, max_position_embeddings=max(length, target.context), rms_norm_eps=EPS,
+            rope_theta=target.theta)
         made = begun(layout(self._about), torch.Generator().manual_seed(seed))
         self._names, self.weights = list(made), nn.ParameterList(made.values())
         self.wide = made["self_attn.q_proj.weight"].shape[1]

@@ -181,14 +181,16 @@ def make_medusa_published(shown: Shown) -> Student:
 
 
 def make_eagle(published: bool) -> Callable[[Shown], Student]:
-    """published: in the layout of models/published_eagle1.py."""
+    """published: in the layout of models/published_eagle1.py, where embeddings enter as they are: they begin half as long as
+    states."""
     def start(shown: Shown) -> Student:
-        s = shown.target.s
+        s, trunk = shown.target.s, shown.target.model
+        scale = 0.5 * float(trunk.norm.weight.norm() / trunk.embed_tokens.weight.norm(dim=-1).mean()) if published else 1.0
 
         def make(t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float) -> Eagle:
             return Eagle(t[0], layer, vocab, rates, share, published)
         block = PublishedBlock(s, shown.seed, published_eagle1.layout) if published else Block(s, shown.seed)
-        student = LayerStudent(shown, [torch.eye(s.width).repeat(1, 2)], block, make)
+        student = LayerStudent(shown, [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)], block, make)
         student.normed = published
         return student
     return start
