@@ -11,12 +11,9 @@ from polydec.core.protocols import Target
 from polydec.models import artefact, artefacts, checkpoint, edge, published, published_eagle1, published_medusa, zoo
 
 WHY: Mapping[str, str] = MappingProxyType({
-    "heads": "a head of their Medusa has a matrix of its own and reads what left the target's last norm (`polydec train heads "
-             "--kind medusa-published` trains that form); neither has Hydra",
-    "eagle": "their EAGLE layer has no norm before attention and none before the target's head, and this one has both "
-             "(`polydec train eagle --kind eagle-published` trains that form)",
-    "eagle-3-narrow": "their EAGLE-3 layer has a norm each for token and state, and this one joins them before it (`polydec "
-                      "train eagle --kind eagle-3-published` trains that form)",
+    "heads": "Medusa's (`polydec train heads --kind medusa-published`) read what left the last norm; neither has Hydra",
+    "eagle": "theirs (`polydec train eagle --kind eagle-published`) has no norm before attention or the head",
+    "eagle-3-narrow": "theirs (`polydec train eagle --kind eagle-3-published`) has a norm for the token and one for the state",
     "clover": "neither has Clover", "chimera": "neither has Chimera", "falcon": "neither has Falcon",
     "longspec": "neither lets a drafter read the target's cache",
     "probes": "neither has soft probes", "mtp": "neither has masks whose rows alone run with added matrices",
