@@ -5,7 +5,9 @@ costs, training seconds and size; on held-out prompts, at equal nodes, greedy an
     each) python benchmarks/trained.py runs/medusa runs/hydra … --held runs/held.jsonl --csv docs/trained.csv
 
 Text is one JSON object a line (see polydec/train/selfplay.py). Intervals are 95 % ones of a bootstrap over the
-prompts. What a draft costs is measured in this process's time, and so is training.
+prompts. What a draft costs is measured in this process's time, and so is training. Speed is that of one answer at a time
+over plain decoding's: timed, by turns, in this process's time; and replayed, by what passes of so many rows and drafts
+were measured to cost.
 """
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import argparse
 import json
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,10 +26,11 @@ from typing import Any
 from csv_rows import write_csv
 
 from polydec import registry
+from polydec.bench.passes import Passes, table
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import run
-from polydec.core.types import Exactness
+from polydec.core.types import Draft, Exactness, Reads
 from polydec.families.ar.protocols import Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
@@ -46,19 +50,25 @@ METHODS = {
     "judge": ("judge-decoding",), "mtp": ("mtp",),
     "probes": ("ppd", "hidden-transfer", "lexical-unit-decoding", "lexical-unit-decoding-verified")}
 """The methods that each kind of artefact may serve."""
+ROWS = (1, 2, 4, 5, 8, 12, 17, 24, 32, 64)
+"""Of passes that are timed."""
+TIMED = 6
+"""Prompts whose answers are timed."""
 LAWS = {"greedy": Greedy(), "T = 0.7": Temperature(0.7)}
 
 
 @dataclass
 class Counted:
-    """A verifier, and how much it accepted in each round."""
+    """A verifier, how much it accepted in each round, and of how many rows."""
     inner: Verifier
     exactness = Exactness.APPROXIMATE
     accepted: list[int] = field(default_factory=list[int])
+    rows: list[int] = field(default_factory=list[int])
 
-    def verify(self, *given: Any) -> Verdict:
-        verdict = self.inner.verify(*given)
+    def verify(self, draft: Draft, *given: Any) -> Verdict:
+        verdict = self.inner.verify(draft, *given)
         self.accepted.append(len(verdict.path))
+        self.rows.append(len(draft))
         return verdict
 
 
@@ -94,6 +104,23 @@ class Bench:
         return Kit(Shaped(self.point.lm, LAWS[law]), draft, trained)
 
     @cached_property
+    def pass_ms(self) -> Mapping[int, float]:
+        """Of passes of so many rows; a gap is filled by the next larger one."""
+        known = table(Passes(self.point.lm.network, 64, want=Reads.ARGMAX), ROWS, 4.0)
+        return {m: known[next(k for k in ROWS if k >= m)] for m in range(1, ROWS[-1] + 1)}
+
+    def timed(self, decoder: Decoder, law: str) -> float:
+        """How many times as many tokens a second as plain decoding: the same prompts in turn, one at a time."""
+        both, took, tokens = (registry.build("plain", self.kit(law))[0], decoder), [0.0, 0.0], [0, 0]
+        for i, sample in enumerate(self.samples[:TIMED]):
+            for which, one in enumerate(both):
+                start = time.process_time()
+                done = run([answer_one(one, Request(sample.prompt_ids, max_tokens=self.tokens, seed=i))])[0]
+                took[which] += time.process_time() - start
+                tokens[which] += len(done.token_ids)
+        return round(tokens[1] / took[1] / (tokens[0] / took[0]), 3)
+
+    @cached_property
     def plain(self) -> dict[str, list[Sequence[int]]]:
         """What plain decoding writes under each law."""
         return {law: [r.token_ids for r in self.written(registry.build("plain", self.kit(law))[0])] for law in LAWS}
@@ -112,7 +139,10 @@ class Bench:
             "rows a pass": round(1 + sum(r.stats.drafted for r in done) / passes, 1),
             "plain's text": agree(texts, self.plain[law], lambda a, b: a == b),
             "plain's result": agree(texts, self.plain[law], lambda a, b: same(decode(a), decode(b))),
-            "draft in passes": cost}
+            "draft in passes": cost,
+            "replayed": round(sum(t for t, _ in pairs) * self.pass_ms[1] / sum(
+                self.pass_ms[min(n, ROWS[-1])] + cost * self.pass_ms[1] for n in counted.rows), 3),
+            "timed": self.timed(decoder, law)}
 
 
 def needs(name: str) -> list[Trained]:

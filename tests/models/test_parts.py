@@ -255,6 +255,14 @@ def test_exits_of_a_score_and_of_a_prompt(net):
         go(session.score(draft, ROW)).exit(1, (0,))
 
 
+def test_exits_of_the_last_token_of_a_prompt_in_parts(net):
+    """The passes before the last one show nothing at any depth."""
+    text = [7, 3, 9, 20, 4]
+    scores = go(lm(net=net, chunk=2).open(text).prefill(Want(law=Reads.NOTHING, last=True, exits=(1, 3))))
+    for d in (1, 3):
+        near(rows(scores.exit(d, (0,)), 1), fresh(net, text, range(d))[[3]], net.tolerance)
+
+
 def test_kept_texts_hold_no_half_done_entry(net):
     target = lm(net=net, keep=2)
     text = [7, 3, 9, 20, 4]

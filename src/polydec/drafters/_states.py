@@ -31,9 +31,12 @@ class StateLaws:
         """The nodes that have no law yet."""
         return [i for i in range(len(draft)) if i not in self.logits]
 
-    def put(self, nodes: Sequence[int], logits_NV: Tensor) -> None:
-        """These nodes have these laws, or all of them the only one."""
-        rows = [Answer(row_V[None]) for row_V in logits_NV]
+    def put(self, nodes: Sequence[int], logits_NV: Tensor, best_N: Sequence[int] | None = None) -> None:
+        """These nodes have these laws, or all of them the only one; best_N: the likeliest token of each, where it is known."""
+        if best_N is None:
+            rows = [Answer(row_V[None]) for row_V in logits_NV]
+        else:
+            rows = [Answer(row_V[None], argmax=[best]) for row_V, best in zip(logits_NV, best_N, strict=True)]
         self.logits |= dict(zip(nodes, rows if len(rows) == len(nodes) else rows * len(nodes), strict=True))
 
     def add(self, nodes: Sequence[int], state_NH: Tensor) -> None:

@@ -60,7 +60,7 @@ class LayerLaws:
         above_NH, state_NH = self._weights.read(k, self._known.true_H, answer.hidden_RH)  # pyright: ignore[reportArgumentType]
         self._above |= dict(zip(nodes, above_NH, strict=True))
         if state_NH is None:                      # the layer has a head of its own
-            self._laws.put(nodes, answer.logits_RV)  # pyright: ignore[reportArgumentType]
+            self._laws.put(nodes, answer.logits_RV, answer.argmax)  # pyright: ignore[reportArgumentType]
         elif self._weights.normed:
             self._laws.add_normed(nodes, state_NH)
         else:

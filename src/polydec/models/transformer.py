@@ -283,7 +283,7 @@ class Transformer:
                 y = self._mix(layer, h, len(p)) if down is None else self._mlp(layer.gate_up, down, h, some)
                 x.add_(self._normed(y, layer.mlped))
             if i + 1 in taps:
-                exits[i + 1] = x[torch.tensor(p.rows, device=self._device)]
+                exits[i + 1] = x[torch.tensor(p.rows, dtype=torch.long, device=self._device)]
         return full
 
     def _mlp(self, gate_up: Linear, down: Linear, h: Tensor, gates: Sequence[tuple[Gate, int]] = ()) -> Tensor:
@@ -367,7 +367,7 @@ class Transformer:
         laws = [n if max(q.want.law, q.want.base) > Reads.NOTHING else 0 for q, n in zip(p.queries, asked)]
         if not any(asked):
             return [Answer(None) for _ in asked]
-        full = full[:len(p)] if len(p.rows) == len(p) else full[torch.tensor(p.rows, device=self._device)]
+        full = full[:len(p)] if len(p.rows) == len(p) else full[torch.tensor(p.rows, dtype=torch.long, device=self._device)]
         logits: Sequence[Tensor | None] = [None] * len(asked)
         if any(laws):
             some = full

@@ -25,7 +25,6 @@ from polydec.families.ar.speculative import Speculative
 from polydec.models import checkpoint
 from polydec.models.learned import narrow
 from polydec.models.lm import LM
-from polydec.models.state_layer import even
 from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
@@ -254,7 +253,7 @@ def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec
         truth_NC = truth_BMC[:, at_T + k + 1][counts].float().softmax(-1)
         part = F.cross_entropy(logits[counts].float(), truth_NC) + student.beside(made[counts], truth_NC)
         if kind.features:
-            part = part + kind.features * F.smooth_l1_loss(even(made[counts]), even(state_BMH[:, at_T + k + 1][counts]))
+            part = part + kind.features * student.apart(made[counts], state_BMH[:, at_T + k + 1][counts])
         total = total + spec.decay ** k * part
         if not torch.is_grad_enabled():
             asked = answer_BM[:, at_T + k + 1]

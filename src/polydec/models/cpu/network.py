@@ -204,7 +204,7 @@ class CpuStep:
         full = [w > Reads.ARGMAX for w in wants]
         k = R if all(full) else sum(len(q.rows) for q, f in zip(queries, full) if f)
         depths, exit_at = list[int](), self._no_exit
-        if any(q.want.exits for q in queries):
+        if R and any(q.want.exits for q in queries):
             depths = sorted({d for q in queries for d in q.want.exits if d - 1 in layers})
             exit_at = tuple(depths.index(i + 1) if i + 1 in depths else -1 for i in layers)
         some = max(wants) > Reads.NOTHING

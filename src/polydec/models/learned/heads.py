@@ -106,7 +106,7 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     """Write heads.safetensors and config.json into the directory `path`; about: what else the config says.
     Raises ValueError for heads that came in the published form."""
     if heads.own_VH is not None:
-        raise ValueError("heads with laws of their own are read in their published form: copy those files")
+        raise ValueError("heads with matrices of their own are written by `polydec export`")
     own, tensors = heads.layer, dict[str, Tensor]()
     for k, head in enumerate(heads.heads):
         tensors |= named_head(f"{k}.", head)
