@@ -101,13 +101,27 @@ def test_tiny():
     assert not any(check("zoo:tiny", 100, 128).values())
 
 
+def faults(texts: list[str], method: str, lm: Any) -> list[str]:
+    """What is said of texts that differ. At most two near-ties of twenty, none of them a fault."""
+    greedy = lm.sampling(temperature=0.0)
+    found = [compare(lm, p, method, {}, sampling=greedy, max_tokens=128).verdict for p in texts]
+    return found if "fault" in found or len(found) > 2 else []
+
+
 @pytest.mark.slow
 def test_smollm2():
-    """At most two near-ties of twenty, none of them a fault."""
     if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
         pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
     lm = load("zoo:smollm2")
-    greedy, lm = lm.sampling(temperature=0.0), replace(lm, artefacts=(*lm.artefacts, *small(lm)))
+    lm = replace(lm, artefacts=(*lm.artefacts, *small(lm)))
     for method, texts in check("zoo:smollm2", 20, 128, dtype="auto").items():
-        found = [compare(lm, p, method, {}, sampling=greedy, max_tokens=128).verdict for p in texts]
-        assert found.count("fault") == 0 and len(found) <= 2, (method, texts)
+        assert not faults(texts, method, lm), (method, texts)
+
+
+@pytest.mark.parametrize("n, tokens", [(3, 24), pytest.param(20, 128, marks=pytest.mark.slow)])
+def test_smollm2_with_the_drafter_on_its_states(n, tokens):
+    if "smollm2" not in [e.name for e in zoo.entries() if e.here]:
+        pytest.skip("zoo:smollm2 is not installed: run `polydec zoo install smollm2`")
+    lm = load("zoo:smollm2", trained=["zoo:smollm2-states"])
+    wrong = check("zoo:smollm2", n, tokens, "auto", ["eagle-3"], lambda _: lm.artefacts)
+    assert not faults(wrong["eagle-3"], "eagle-3", lm)
