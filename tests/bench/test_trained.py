@@ -33,3 +33,14 @@ def test_a_refusal_is_not_passed_over():
     medusa = next(one for one in MADE if one.kind == "heads")
     with pytest.raises(ValueError, match="cost_aware"):
         served(medusa, cost_aware="perhaps")
+
+
+def test_claims_are_compared_on_the_same_prompts():
+    rows = [{"method": name, "law": "greedy", "nodes": 4} for name in ("medusa", "hydra", "clover")]
+    medusa, hydra = [(10, 5), (30, 20), (8, 8)], [(10, 4), (30, 16), (8, 6)]
+    found = list(trained.compared(rows, {("medusa", "greedy", 4): medusa, ("hydra", "greedy", 4): hydra,
+                                         ("clover", "greedy", 4): medusa}))
+    assert [row["over"] for row in found] == ["", "medusa", "medusa"]
+    assert found[1]["times"] == round((48 / 26) / (48 / 33), 3) and 1.0 < found[1]["times low"] <= found[1]["times high"]
+    assert (found[2]["times"], found[2]["times low"], found[2]["times high"]) == (1.0, 1.0, 1.0)
+    assert [row["times"] for row in trained.compared(rows[1:2], {("hydra", "greedy", 4): hydra})] == [""]
