@@ -1,4 +1,5 @@
 """Rounds of proposals that are judged and shown: what they reduce to, what is shown, and when they end."""
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -107,3 +108,50 @@ def test_bad_fields():
                          ({"feedback": "xyz"}, "feedback is 'xyz': the model's tokenizer cannot spell it")):
         with pytest.raises(ValueError, match=said):
             Refine(plain(target), Always(0.5), **fields)
+
+
+class Climber:
+    """A model that, shown one of ten numbers, says that one, the next or the one before it, and shown none 0, 1 or 2; a
+    reward that likes large ones; and one that likes any."""
+    start, mark, end = 10, 11, 12
+
+    def __init__(self):
+        self.model = toy(0, 13)
+        weight = self.model.network.weight
+        weight[:] = -30.0
+        weight[:, :10, self.end] = 0.0            # behind a number the answer ends
+        for shown in range(10):
+            weight[shown, self.mark, [x for x in (shown - 1, shown, shown + 1) if 0 <= x < 10]] = 0.0
+        weight[self.start, self.mark, :3] = 0.0
+
+    def reached(self, reward, seed, rounds, proposals):
+        some = Refine(plain(self.model), reward, rounds, proposals, feedback="l")
+        found = run([answer_one(some, Request((self.start, self.mark), 3, seed=seed))])[0]
+        assert found.token_ids[1:] == (self.end,)
+        return found.token_ids[0]
+
+
+@dataclass(frozen=True)
+class Likes:
+    """Each number as much as this says."""
+    of: tuple[float, ...]
+
+    def chance(self, hidden_H):
+        token, before = int(hidden_H[0]), int(hidden_H[1])
+        return self.of[token if token < 10 else before]
+
+
+def test_rounds_lead_to_where_the_first_law_never_goes():
+    """As many draws side by side stay where the model begins."""
+    climber, likes = Climber(), Likes(tuple(x / 10 for x in range(10)))
+    rounds = [climber.reached(likes, seed, 16, 2) for seed in range(10)]
+    beside = [climber.reached(likes, seed, 1, 32) for seed in range(10)]
+    assert max(beside) == 2 and sum(rounds) / 10 >= 5
+
+
+def test_a_reward_that_says_nothing_true_wins_nothing():
+    climber, rng = Climber(), random.Random(0)
+    one = [climber.reached(Always(0.5), seed, 1, 1) for seed in range(20)]
+    mixed = [climber.reached(Likes(tuple(rng.random() for _ in range(10))), seed, 16, 2) for seed in range(20)]
+    true = [climber.reached(Likes(tuple(x / 10 for x in range(10))), seed, 16, 2) for seed in range(20)]
+    assert sum(mixed) / 20 < sum(one) / 20 + 1.5 < sum(true) / 20 - 2
