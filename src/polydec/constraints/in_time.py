@@ -1,0 +1,222 @@
+"""Answers that come to a legal end before their tokens run out."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polydec.constraints import pieces as spelled
+from polydec.constraints.protocols import Language
+
+ROOM = 24
+"""Tokens that are left beside a way out when it is taken, or a quarter of all that there may be: one token may lengthen it (by
+a property that an object needs, say), and such tokens are not looked for one by one."""
+AGAIN = 8
+"""Where no way out was short enough, it is looked for again after so many tokens."""
+LONGEST = 600
+"""Tokens of a way out at most."""
+
+
+class Place:
+    """Behind some tokens. inner: the state of the language itself; used: how many tokens there are; look: at how many a way out
+    is looked for; out: the way out that is being taken, None: none is. It is looked for when somebody first asks."""
+    __slots__ = ("inner", "look", "out", "used")
+
+    def __init__(self, inner: Any, used: int, look: int, out: tuple[int, ...] | None = None) -> None:
+        self.inner, self.used, self.look, self.out = inner, used, look, out
+
+
+DEAD = Place(None, 0, 0, ())
+
+
+@dataclass(frozen=True, eq=False)
+class InTime:
+    """The texts of `inner` that end within `most` tokens, the end included, as far as a way out is found: some tokens that lead
+    from a text to a legal end. While there is time, everything is allowed that `inner` allows; when there is hardly more
+    left than the way out takes, its tokens are the only ones.
+
+    It is looked for ever more often the nearer the end is, and by a rule of thumb (`Ways`): it need not be the shortest, and
+    where none is found that fits, nothing is forced, and the answer may be cut as it would have been.
+    ways: of the vocabulary; ends: the ids that end an answer, as `inner` has them.
+
+    Reduces to: `inner` where there is time enough.
+    Source: own; the mask that it bends, as in Willard and Louf, "Efficient guided generation for large language models", 2023.
+    """
+    inner: Language[Any]
+    most: int
+    ways: Ways
+    ends: tuple[int, ...]
+
+    @property
+    def finite(self) -> bool:
+        return self.inner.finite
+
+    def start(self) -> Place:
+        return Place(self.inner.start(), 0, 0)
+
+    def step(self, state: Place, token: int) -> Place:
+        self._look(state)
+        if state.out is None:
+            return Place(self.inner.step(state.inner, token), state.used + 1, state.look)
+        if state.out[:1] != (token,):
+            return DEAD
+        return Place(self.inner.step(state.inner, token), state.used + 1, state.look, state.out[1:])
+
+    def allows(self, state: Place, token: int) -> bool:
+        self._look(state)
+        return self.inner.allows(state.inner, token) if state.out is None else state.out[:1] == (token,)
+
+    def mask(self, state: Place) -> Tensor:
+        self._look(state)
+        if state.out is None:
+            return self.inner.mask(state.inner)
+        mask_V = torch.zeros(len(self.ways.pieces), dtype=torch.bool)
+        mask_V[list(state.out[:1])] = True
+        return mask_V
+
+    def forced(self, state: Place) -> bytes:
+        self._look(state)
+        if state.out is None:
+            return self.inner.forced(state.inner)
+        return b"".join(self.ways.pieces[x] or b"" for x in state.out)
+
+    def steered(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens of an answer were the only ones allowed, so that it ended in time."""
+        state, count = self.start(), 0
+        for token in tokens:
+            self._look(state)
+            count += state.out is not None
+            state = self.step(state, token)
+        return count
+
+    def _look(self, state: Place) -> None:
+        """Find out whether it is time to go."""
+        if state.out is not None or state.used < state.look:
+            return
+        left, room = self.most - state.used, min(ROOM, self.most // 4)
+        way = self.ways.out(self.inner, state.inner, self.ends, min(left, LONGEST))
+        if way is None:
+            state.look = state.used + AGAIN
+        elif left - len(way) <= room:
+            state.out = way
+        else:                                     # half of what may still be written freely, so that it may grow as fast
+            state.look = state.used + max(1, (left - len(way) - room) // 2)
+
+
+def in_time(inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]) -> InTime:
+    """The language, ended within so many tokens. Raises ValueError where no way out of its very beginning is so short."""
+    found = InTime(inner, most, Ways.of(pieces), tuple(ends))
+    if found.ways.out(inner, inner.start(), found.ends, min(most, LONGEST)) is None:
+        raise ValueError(f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "
+                         "more, or leave finish out")
+    return found
+
+
+CLOSERS, QUOTE, SPACES = frozenset(b"]}"), ord('"'), frozenset(b" \t\r\n")
+UNUSUAL = frozenset(b'"\\-+.,')
+"""What leads from one thing into the next, or makes it longer."""
+PROBES = (b"x", b"q", b"Z")
+"""Where these may all be written, any text may."""
+LASTS = (b".", b"!", b"?", b";", b")", b">", b"\n")
+"""What may end a text that is not JSON."""
+FAST = 32
+"""So many tokens of a way out are as long as can be, to get on; those behind them as short as can be, to try every byte."""
+FEW = 12
+"""Of so many allowed tokens each is tried whether it is the last one, else one of each kind."""
+OFTEN = 8
+"""A first byte that was taken so often is avoided: a way out does not repeat itself without end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Chooses the tokens of ways out, for one vocabulary. Of each token its bytes, the first one, its kind, how it is ranked
+    where only some texts may follow, and where any may (inside a string, say): smaller is sooner; and its length, in
+    hundredths."""
+    pieces: tuple[bytes | None, ...]
+    first_V: NDArray[np.int64]
+    kind_V: NDArray[np.int64]
+    rank_V: NDArray[np.float64]
+    free_V: NDArray[np.float64]
+    size_V: NDArray[np.float64]
+    probes: tuple[int, ...]
+    lasts: tuple[int, ...]
+    ids: dict[bytes, tuple[int, ...]]
+    longest: int
+
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def of(pieces: tuple[bytes | None, ...]) -> Ways:
+        ids, longest = spelled.by_bytes(pieces)
+        first_V = np.array([p[0] if p else 256 for p in pieces])
+        kind_V = np.array([_kind(p or b"") for p in pieces])
+        size_V = np.array([min(len(p or b""), 15) for p in pieces]) / 100
+        quote_V = np.array([p == b'"' for p in pieces])
+        only_V = np.where((kind_V == 1) & ~quote_V, 4.0, kind_V)               # a quotation mark begins a string there
+        free_V = np.where(kind_V == 0, 3.0, kind_V)                            # a bracket ends nothing there
+        probes = tuple(ids[p][0] for p in PROBES if p in ids)
+        lasts = tuple(ids[p][0] for p in LASTS if p in ids)
+        return Ways(pieces, first_V, kind_V, only_V, free_V, size_V, probes, lasts, ids, longest)
+
+    def out(self, language: Language[Any], state: Any, ends: Sequence[int], most: int) -> tuple[int, ...] | None:
+        """Tokens that lead from a state to a legal end, the last of them ends it; None where at most so many are not found."""
+        way, uses = list[int](), Counter[int]()
+        while len(way) < most:
+            known = language.forced(state)
+            if not known:
+                mask_V = language.mask(state)
+                if ended := [x for x in ends if mask_V[x]]:
+                    return (*way, ended[0])
+                some = self._best(mask_V.numpy(), uses, -1.0 if len(way) < FAST else 1.0)
+                if not some:
+                    return None
+                lasts = (x for x in some if any(language.allows(language.step(state, x), end) for end in ends))
+                token, known = next(lasts, some[0]), b""
+            else:
+                token = self._spelling(known)
+                if token is None or not language.allows(state, token):
+                    return None
+            way.append(token)
+            uses[int(self.first_V[token])] += not known
+            state = language.step(state, token)
+        return None
+
+    def _spelling(self, text: bytes) -> int | None:
+        """The longest token that begins a text."""
+        return next((self.ids[text[:n]][0] for n in range(min(self.longest, len(text)), 0, -1) if text[:n] in self.ids), None)
+
+    def _best(self, mask_V: NDArray[np.bool_], uses: Counter[int], longer: float) -> list[int]:
+        """Of the allowed tokens those that most likely lead out, best first: one of each kind and what often ends texts, or all
+        where they are few. longer: what a token's length counts for."""
+        some = np.flatnonzero(mask_V)
+        some = some[self.first_V[some] < 256]     # what writes nothing leads nowhere
+        free = len(self.probes) == len(PROBES) and mask_V[list(self.probes)].all()
+        often = np.zeros(256)
+        for byte, n in uses.items():
+            often[byte] = n // OFTEN * 100 + n / 10
+        rank = (self.free_V if free else self.rank_V)[some] + longer * self.size_V[some] + often[self.first_V[some]]
+        order = np.argsort(rank, kind="stable")
+        if len(order) <= FEW:
+            return [int(x) for x in some[order]]
+        first = np.sort(np.unique(self.kind_V[some[order]], return_index=True)[1])
+        return [*map(int, some[order[first]]), *(x for x in self.lasts if mask_V[x])]
+
+
+def _kind(piece: bytes) -> int:
+    """0: closing brackets; 1: the end of a string, with such behind it; 2: letters and digits; 3: other plain text; 4: beyond
+    ASCII, or with what is UNUSUAL; 5: white space anywhere."""
+    if not piece or any(byte in SPACES for byte in piece):
+        return 5
+    if all(byte in CLOSERS for byte in piece):
+        return 0
+    if piece[0] == QUOTE and all(byte in CLOSERS for byte in piece[1:]):
+        return 1
+    if piece.isalnum():
+        return 2
+    return 4 if any(byte >= 128 or byte in UNUSUAL for byte in piece) else 3
