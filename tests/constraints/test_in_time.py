@@ -185,6 +185,18 @@ def test_refused_before_any_pass(lm, fields, says):
         generate(lm, "Tom", **given)
 
 
+def test_where_a_way_out_is_too_complex_to_follow_nothing_is_forced(vocab, monkeypatch):
+    language = ended(Regex("[a-z]+[.]"), vocab, 30)
+
+    def too_complex(*given):
+        raise ValueError("constraint became too complex to follow")
+    monkeypatch.setattr(module.Ways, "out", too_complex)
+    text = walked(language, 30, random.Random(3))
+    assert len(text) == 30 or text[-1] in vocab.eos
+    with pytest.raises(ValueError, match="max_tokens is 30: no text of the constraint was found"):
+        ended(Regex("[a-z]+[.]"), vocab, 30)
+
+
 def test_a_toy_without_a_way_out_is_left_alone():
     """Behind what cannot end in the tokens that are left, the language's own masks stand."""
     vocab = toy(1, 4).vocab

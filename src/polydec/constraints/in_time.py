@@ -96,12 +96,19 @@ class InTime:
             state = self.step(state, token)
         return count
 
+    def way(self, inner: Any, left: int) -> tuple[int, ...] | None:
+        """A way out of at most so many tokens."""
+        try:
+            return self.ways.out(self.inner, inner, self.ends, min(left, LONGEST))
+        except ValueError:                        # a grammar may become too complex there, where the answer need not go
+            return None
+
     def _look(self, state: Place) -> None:
         """Find out whether it is time to go."""
         if state.out is not None or state.used < state.look:
             return
         left, room = self.most - state.used, min(ROOM, self.most // 4)
-        way = self.ways.out(self.inner, state.inner, self.ends, min(left, LONGEST))
+        way = self.way(state.inner, left)
         if way is None:
             state.look = state.used + AGAIN
         elif left - len(way) <= room:
@@ -113,7 +120,7 @@ class InTime:
 def in_time(inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]) -> InTime:
     """The language, ended within so many tokens. Raises ValueError where no way out of its very beginning is so short."""
     found = InTime(inner, most, Ways.of(pieces), tuple(ends))
-    if found.ways.out(inner, inner.start(), found.ends, min(most, LONGEST)) is None:
+    if found.way(inner.start(), most) is None:
         raise ValueError(f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "
                          "more, or leave finish out")
     return found
