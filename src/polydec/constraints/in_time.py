@@ -129,6 +129,8 @@ def in_time(inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], e
 CLOSERS, QUOTE, SPACES = frozenset(b"]}"), ord('"'), frozenset(b" \t\r\n")
 UNUSUAL = frozenset(b'"\\-+.,')
 """What leads from one thing into the next, or makes it longer."""
+BEHIND = (b",", b"]", b"}", b":")
+"""What may stand behind a string of JSON."""
 PROBES = (b"x", b"q", b"Z")
 """Where these may all be written, any text may."""
 LASTS = (b".", b"!", b"?", b";", b")", b">", b"\n")
@@ -138,21 +140,26 @@ FAST = 32
 FEW = 12
 """Of so many allowed tokens each is tried whether it is the last one, else one of each kind."""
 OFTEN = 8
-"""A first byte that was taken so often is avoided: a way out does not repeat itself without end."""
+"""A first byte that was taken so often is avoided, if it ended nothing: a way out does not repeat itself without end."""
+CLOSE, STRING, COMMA, WORD, PLAIN, ODD, SPACE = range(7)
+"""Kinds of tokens: closing brackets; the end of a string, with such behind it; a comma or a colon; letters and digits; other
+plain text; beyond ASCII, or with what is UNUSUAL; white space anywhere."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ways:
     """Chooses the tokens of ways out, for one vocabulary. Of each token its bytes, the first one, its kind, how it is ranked
-    where only some texts may follow, and where any may (inside a string, say): smaller is sooner; and its length, in
-    hundredths."""
+    where only some texts may follow, where a string may end as well, and where any text may follow (inside a string, say):
+    smaller is sooner; and its length, in hundredths."""
     pieces: tuple[bytes | None, ...]
     first_V: NDArray[np.int64]
     kind_V: NDArray[np.int64]
-    rank_V: NDArray[np.float64]
+    some_V: NDArray[np.float64]
+    string_V: NDArray[np.float64]
     free_V: NDArray[np.float64]
     size_V: NDArray[np.float64]
     probes: tuple[int, ...]
+    behind: tuple[int, ...]
     lasts: tuple[int, ...]
     ids: dict[bytes, tuple[int, ...]]
     longest: int
@@ -164,12 +171,11 @@ class Ways:
         first_V = np.array([p[0] if p else 256 for p in pieces])
         kind_V = np.array([_kind(p or b"") for p in pieces])
         size_V = np.array([min(len(p or b""), 15) for p in pieces]) / 100
-        quote_V = np.array([p == b'"' for p in pieces])
-        only_V = np.where((kind_V == 1) & ~quote_V, 4.0, kind_V)               # a quotation mark begins a string there
-        free_V = np.where(kind_V == 0, 3.0, kind_V)                            # a bracket ends nothing there
-        probes = tuple(ids[p][0] for p in PROBES if p in ids)
-        lasts = tuple(ids[p][0] for p in LASTS if p in ids)
-        return Ways(pieces, first_V, kind_V, only_V, free_V, size_V, probes, lasts, ids, longest)
+        string_V = kind_V.astype(np.float64)
+        some_V = np.where(kind_V == STRING, PLAIN + 0.5 + (size_V > 0.01), string_V)  # a quotation mark begins a string there
+        free_V = np.where((kind_V == CLOSE) | (kind_V == COMMA), PLAIN, string_V)     # these end nothing there
+        found = [tuple(ids[p][0] for p in texts if p in ids) for texts in (PROBES, BEHIND, LASTS)]
+        return Ways(pieces, first_V, kind_V, some_V, string_V, free_V, size_V, *found, ids, longest)
 
     def out(self, language: Language[Any], state: Any, ends: Sequence[int], most: int) -> tuple[int, ...] | None:
         """Tokens that lead from a state to a legal end, the last of them ends it; None where at most so many are not found."""
@@ -180,7 +186,7 @@ class Ways:
                 mask_V = language.mask(state)
                 if ended := [x for x in ends if mask_V[x]]:
                     return (*way, ended[0])
-                some = self._best(mask_V.numpy(), uses, -1.0 if len(way) < FAST else 1.0)
+                some = self._best(mask_V.numpy(), self._ranks(language, state, mask_V), uses, -1.0 if len(way) < FAST else 1.0)
                 if not some:
                     return None
                 lasts = (x for x in some if any(language.allows(language.step(state, x), end) for end in ends))
@@ -190,7 +196,7 @@ class Ways:
                 if token is None or not language.allows(state, token):
                     return None
             way.append(token)
-            uses[int(self.first_V[token])] += not known
+            uses[int(self.first_V[token])] += not known and self.kind_V[token] > COMMA
             state = language.step(state, token)
         return None
 
@@ -198,16 +204,27 @@ class Ways:
         """The longest token that begins a text."""
         return next((self.ids[text[:n]][0] for n in range(min(self.longest, len(text)), 0, -1) if text[:n] in self.ids), None)
 
-    def _best(self, mask_V: NDArray[np.bool_], uses: Counter[int], longer: float) -> list[int]:
+    def _ranks(self, language: Language[Any], state: Any, mask_V: Tensor) -> NDArray[np.float64]:
+        """How tokens are ranked at a state."""
+        if len(self.probes) == len(PROBES) and mask_V[list(self.probes)].all():
+            return self.free_V
+        quote = next((x for x in self.ids.get(b'"', ()) if mask_V[x]), None)
+        if quote is None:
+            return self.some_V
+        after = language.step(state, quote)       # it ends a string where no letter follows, and what stands behind strings does
+        ends = any(language.allows(after, x) for x in self.behind) and not any(language.allows(after, x) for x in self.probes)
+        return self.string_V if ends else self.some_V
+
+    def _best(self, mask_V: NDArray[np.bool_], rank_V: NDArray[np.float64], uses: Counter[int], longer: float) -> list[int]:
         """Of the allowed tokens those that most likely lead out, best first: one of each kind and what often ends texts, or all
         where they are few. longer: what a token's length counts for."""
         some = np.flatnonzero(mask_V)
         some = some[self.first_V[some] < 256]     # what writes nothing leads nowhere
-        free = len(self.probes) == len(PROBES) and mask_V[list(self.probes)].all()
         often = np.zeros(256)
         for byte, n in uses.items():
             often[byte] = n // OFTEN * 100 + n / 10
-        rank = (self.free_V if free else self.rank_V)[some] + longer * self.size_V[some] + often[self.first_V[some]]
+        ended = self.kind_V[some] <= COMMA
+        rank = rank_V[some] + longer * self.size_V[some] + np.where(ended, 0.0, often[self.first_V[some]])
         order = np.argsort(rank, kind="stable")
         if len(order) <= FEW:
             return [int(x) for x in some[order]]
@@ -216,14 +233,15 @@ class Ways:
 
 
 def _kind(piece: bytes) -> int:
-    """0: closing brackets; 1: the end of a string, with such behind it; 2: letters and digits; 3: other plain text; 4: beyond
-    ASCII, or with what is UNUSUAL; 5: white space anywhere."""
+    """Of CLOSE to SPACE."""
     if not piece or any(byte in SPACES for byte in piece):
-        return 5
+        return SPACE
     if all(byte in CLOSERS for byte in piece):
-        return 0
+        return CLOSE
     if piece[0] == QUOTE and all(byte in CLOSERS for byte in piece[1:]):
-        return 1
+        return STRING
+    if piece in (b",", b":"):
+        return COMMA
     if piece.isalnum():
-        return 2
-    return 4 if any(byte >= 128 or byte in UNUSUAL for byte in piece) else 3
+        return WORD
+    return ODD if any(byte >= 128 or byte in UNUSUAL for byte in piece) else PLAIN
