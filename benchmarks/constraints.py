@@ -33,7 +33,7 @@ import numpy as np
 from polydec import LM, Ask, Engine, JsonSchema, load
 from polydec.bench.others import LlamaCpp, Missing
 from polydec.constraints.guidance import Grammar
-from polydec.constraints.in_time import Ways
+from polydec.constraints.ways import Ways
 
 PROMPT = "Write one JSON value that follows this JSON schema, as short as it may be, and nothing else.\n\n"
 AT_ONCE = 8

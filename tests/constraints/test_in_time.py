@@ -77,6 +77,31 @@ SCHEMAS = ({"type": "object", "properties": {"a": {"type": "string"}, "b": {"typ
            {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 2},
            {"type": "object", "properties": {"n": {"type": "number"}, "when": {"type": "string", "format": "date"},
                                              "s": {"type": "string", "minLength": 12}}, "required": ["when", "s"]})
+LISTED = {"type": "array", "items": {"type": "object", "required": list("abcd"), "additionalProperties": False, "properties": {
+    name: {"type": "string"} for name in "abcd"}}}
+"""One token more, and there are as many more as a whole item needs."""
+
+
+@pytest.mark.parametrize("schema, least", [
+    ({"type": "object", "required": list("abcdefghij"), "additionalProperties": False,
+      "properties": {name: {"type": "string" if name < "f" else "number"} for name in "abcdefghij"}}, 95),
+    ({"type": "string", "format": "uri"}, 6), ({"type": "string", "pattern": "^[a-z]+[.](js|css)$"}, 8),
+    ({"type": "array", "minItems": 3, "items": {"enum": [True, [[0]]]}}, 18), (LISTED, 3)],
+    ids=["many strings", "uri", "pattern", "brackets", "list"])
+def test_ways_out_are_short(schema, least, vocab):
+    """No filler in strings and numbers, no white space; `least`: characters that a value needs, roughly."""
+    inner = JsonSchema.of(schema).language(vocab, vocab.eos)
+    language = ended(JsonSchema.of(schema), vocab, 400)
+    text = b"".join(language.ways.pieces[x] or b"" for x in language.whole[:-1]).decode()
+    jsonschema.validate(json.loads(text), schema)
+    assert len(text) <= least and inner.allows(language.inner.start(), language.whole[0])
+
+
+def test_a_list_that_grows_by_whole_items_ends_in_time(vocab):
+    rng = random.Random(2)
+    for _ in range(6):
+        text = walked(ended(JsonSchema.of(LISTED), vocab, 150), 150, rng)
+        assert text[-1] in vocab.eos
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=["object", "array", "formats"])
