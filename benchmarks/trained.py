@@ -5,15 +5,17 @@ costs, training seconds and size; on held-out prompts, at equal nodes, greedy an
     each) python benchmarks/trained.py runs/medusa runs/hydra … --held runs/held.jsonl --csv docs/trained.csv
 
 Text is one JSON object a line (see polydec/train/selfplay.py). Intervals are 95 % ones of a bootstrap over the
-prompts. What a draft costs is measured in this process's time, and so is training. Speed is that of one answer at a time
-over plain decoding's: timed, by turns, in this process's time; and replayed, by what passes of so many rows and drafts
-were measured to cost.
+prompts. Where a paper claims to be ahead of another method of the run, its tokens a pass at equal nodes are told over that
+one's, on the same prompts in the same draws of the bootstrap. What a draft costs is measured in this process's time, and so
+is training. Speed is that of one answer at a time over plain decoding's: timed, by turns, in this process's time; and
+replayed, by what passes of so many rows and drafts were measured to cost.
 """
 from __future__ import annotations
 
 import argparse
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +35,7 @@ from polydec.core.types import Draft, Exactness, Reads
 from polydec.families.ar.protocols import Verifier
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
-from polydec.kit import Kit
+from polydec.kit import Kit, Trained
 from polydec.models import artefacts, checkpoint, zoo
 from polydec.models.lm import LM
 from polydec.shapers.greedy import Greedy
@@ -49,6 +51,11 @@ METHODS = {
     "judge": ("judge-decoding",), "mtp": ("mtp",),
     "probes": ("ppd", "hidden-transfer", "lexical-unit-decoding", "lexical-unit-decoding-verified")}
 """The methods that each kind of artefact may serve."""
+AHEAD_OF = {
+    "hydra": "medusa", "hydra-plus-plus": "hydra", "clover": "medusa", "chimera": "medusa", "hidden-transfer": "medusa",
+    "ppd": "medusa", "eagle-2": "eagle", "eagle-3": "eagle", "falcon": "eagle",
+    "lexical-unit-decoding-verified": "lexical-unit-decoding"}
+"""What each paper has its method ahead of, or near."""
 ROWS = (1, 2, 4, 5, 8, 12, 17, 24, 32, 64)
 """Of passes that are timed."""
 TIMED = 6
@@ -79,6 +86,26 @@ def interval(pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
         found.append(sum(t for t, _ in some) / sum(p for _, p in some))
     found.sort()
     return round(found[25], 3), round(found[974], 3)
+
+
+def over(pairs: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> tuple[float, float, float]:
+    """Tokens a pass over those of another method on the same prompts, with the interval."""
+    def ratio(some: Sequence[int]) -> float:
+        (t, p), (u, q) = ([sum(x[k] for x in (row[i] for i in some)) for k in (0, 1)] for row in (pairs, others))
+        return t / p / (u / q)
+    rng, all_of = random.Random(0), range(len(pairs))
+    found = sorted(ratio(rng.choices(all_of, k=len(pairs))) for _ in range(1000))
+    return round(ratio(all_of), 3), round(found[25], 3), round(found[974], 3)
+
+
+def compared(rows: Sequence[Mapping[str, Any]], pairs: Mapping[tuple[str, str, int], Sequence[tuple[int, int]]]) -> Iterator[
+        dict[str, Any]]:
+    """The rows, each beside what its paper has it ahead of where that was measured as well."""
+    for row in rows:
+        name, law, nodes = row["method"], row["law"], row["nodes"]
+        other = AHEAD_OF.get(name, "")
+        told = ("", "", "") if (other, law, nodes) not in pairs else over(pairs[name, law, nodes], pairs[other, law, nodes])
+        yield {**row, "over": other if told[0] else "", **dict(zip(("times", "times low", "times high"), told))}
 
 
 def agree(texts: Sequence[Any], others: Sequence[Any], like: Callable[[Any, Any], bool]) -> float:
@@ -124,8 +151,8 @@ class Bench:
         """What plain decoding writes under each law."""
         return {law: [r.token_ids for r in self.written(registry.build("plain", self.kit(law))[0])] for law in LAWS}
 
-    def row(self, name: str, law: str, nodes: int, decoder: Speculative) -> dict[str, Any]:
-        """What one method did under one law with trees of so many nodes."""
+    def row(self, name: str, law: str, nodes: int, decoder: Speculative) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+        """What one method did under one law with trees of so many nodes; beside it tokens and passes of each prompt."""
         cost, counted = cost_of(self.point.lm, decoder.drafter, self.samples[:2], 3 * nodes), Counted(decoder.verifier)
         done, decode = self.written(replace(decoder, verifier=counted)), self.point.text.decode
         pairs, texts, rounds = [(len(r.token_ids), r.stats.passes) for r in done], [r.token_ids for r in done], counted.accepted
@@ -141,22 +168,37 @@ class Bench:
             "draft in passes": cost,
             "replayed": round(sum(t for t, _ in pairs) * self.pass_ms[1] / sum(
                 self.pass_ms[min(n, ROWS[-1])] + cost * self.pass_ms[1] for n in counted.rows), 3),
-            "timed": self.timed(decoder, law)}
+            "timed": self.timed(decoder, law)}, pairs
+
+
+def needs(name: str) -> list[Trained]:
+    """What a method needs that was trained."""
+    return [need for need in registry.get(name).CARD.needs if isinstance(need, Trained)]
+
+
+def fits(name: str, one: Any) -> bool:
+    """Whether an artefact was made for this method: heads that read tokens are Hydra's, others of the type Medusa's."""
+    return all(isinstance(one, need.kind) and need.which(one) for need in needs(name))
+
+
+def wanted(name: str) -> str:
+    return " and ".join(need.called or need.kind.called for need in needs(name))
 
 
 def decoders(bench: Bench, one: Any, sizes: Sequence[int],
              given: Mapping[str, str]) -> Iterator[tuple[str, str, int, Speculative]]:
     """Every method that the artefact serves, under each law, at each size that it has an option for; given: other options, for
-    those methods that have them."""
-    for name, law in product(METHODS[one.kind], LAWS):
+    those methods that have them. Methods of the kind that it was not made for are named and passed over."""
+    serves = [name for name in METHODS[one.kind] if fits(name, one)]
+    for name in METHODS[one.kind]:
+        if name not in serves:
+            print(f"{name} is passed over: it needs {wanted(name)}", file=sys.stderr)
+    for name, law in product(serves, LAWS):
         known = registry.describe(name)["options"]
         for nodes in sizes if "nodes" in known else sizes[-1:]:
             options = {key: str(value) for key, value in (("nodes", nodes), ("rows", 3 * nodes)) if key in known}
             more = {key: value for key, value in given.items() if key in known}
-            try:
-                decoder, _ = registry.build(name, bench.kit(law, one), options | more)
-            except ValueError:                    # made for another method of the kind
-                continue
+            decoder, _ = registry.build(name, bench.kit(law, one), options | more)
             assert isinstance(decoder, Speculative)
             yield " ".join([name, *(f"{key}={value}" for key, value in more.items())]), law, nodes, decoder
 
@@ -176,16 +218,18 @@ def main() -> None:
     point, drafted = checkpoint.load(args.model, dtype=args.dtype), zoo.default_draft(args.model)
     samples = read(Path(args.held), point.lm.vocab.size)[:args.prompts]
     bench = Bench(point, None if drafted is None else checkpoint.load(drafted).lm, samples, args.tokens)
-    rows, sizes = list[dict[str, Any]](), [int(n) for n in args.nodes.split(",")]
+    rows, pairs = list[dict[str, Any]](), dict[tuple[str, str, int], Sequence[tuple[int, int]]]()
+    sizes = [int(n) for n in args.nodes.split(",")]
     given = {key: value for key, _, value in (one.partition("=") for one in args.set)}
     for where in args.trained:
         said, size = json.loads((Path(where) / "training.json").read_text()), sum(
             p.stat().st_size for p in Path(where).glob("*.safetensors"))
         for case in decoders(bench, artefacts.bound(artefacts.read(where), point.lm), sizes, given):
-            rows.append({**bench.row(*case), "training seconds": said["seconds"], "bytes": size})
+            row, pairs[case[:3]] = bench.row(*case)
+            rows.append({**row, "training seconds": said["seconds"], "bytes": size})
             print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:
-        write_csv(args.csv, rows)
+        write_csv(args.csv, list(compared(rows, pairs)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 import micro
 from polydec import load, registry
@@ -11,7 +12,7 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab
-from polydec.drafters._states import LAYER, StateGuess
+from polydec.drafters._states import LAYER, StateGuess, last
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.falcon import FromFalcon
 from polydec.drafters.heads import FromHeads, HeadLaws
@@ -20,7 +21,7 @@ from polydec.families.ar.types import Budget
 from polydec.kit import Kit
 from polydec.models import artefacts
 from polydec.models.costs import Costs
-from polydec.models.learned import eagle, eagle3, falcon, heads
+from polydec.models.learned import chimera, clover, eagle, eagle3, falcon, heads
 from polydec.models.learned.heads import Heads
 from polydec.models.query import Answer, Query
 from polydec.policies.fixed import Fixed
@@ -44,12 +45,18 @@ ROOT = Draft.chain(1)
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """In place of Hydra's weights: the state that a toy leaves after the tokens of the path."""
-    reads, normed, cost, network, window, depth = True, False, 0.1, None, 1, 3
+    """In place of Hydra's weights: the state that a toy leaves after the tokens of the path; own: in the published form, where
+    such a state is a mark in the place of its two tokens, and this matrix makes laws of it."""
+    reads, cost, network, window, depth = True, 0.1, None, 1, 3
     marks: torch.Tensor                           # of each token what `even` makes of its embedding
+    own: torch.Tensor | None = None
+
+    @property
+    def normed(self):
+        return self.own is not None
 
     def head(self, k):
-        return None
+        return self.own
 
     def start(self, state_NH):
         return heads.even(state_NH)
@@ -61,18 +68,22 @@ class Oracle:
             token_NT = [[int((self.marks - row).abs().sum(-1).argmin()) for row in rows.split(4)] for rows in inputs_NI]
             before = [t[1:-1] or None for t in token_NT]
             first = [round(float(rows[0] / rows[2] * 7)) for rows in inputs_NI]
-            out.append((inputs_NI, torch.tensor([[t[-1], b[-1] if b else x, 7, 0]
-                                                 for t, b, x in zip(token_NT, before, first, strict=True)])))
+            state_N4 = torch.tensor([[t[-1], b[-1] if b else x, 7, 0]
+                                     for t, b, x in zip(token_NT, before, first, strict=True)])
+            place_N = state_N4[:, 1] * (len(self.marks) + 1) + state_N4[:, 0]
+            out.append((inputs_NI, state_N4 if self.own is None else one_hot(place_N, self.own.shape[1]).double()))
         return out
 
 
-def oracle(law):
-    return Oracle(heads.even(law.open((0,)).embed(range(law.vocab.size))))
+def oracle(law, published=False):
+    own = law.network.weight.flatten(0, 1).T if published else None
+    return Oracle(heads.even(law.open((0,)).embed(range(law.vocab.size))), own)
 
 
+@pytest.mark.parametrize("published", [False, True], ids=["ours", "published"])
 @pytest.mark.parametrize("tree", [CHAIN, BestFirst(1)], ids=lambda t: type(t).__name__)
-def test_who_knows_the_model_is_never_wrong(tree):
-    check_informed(lambda law: FromHeads(oracle(law), tree))
+def test_who_knows_the_model_is_never_wrong(tree, published):
+    check_informed(lambda law: FromHeads(oracle(law, published), tree))
 
 
 class Fed:
@@ -80,8 +91,8 @@ class Fed:
     holds the tokens, each of which must stand behind the one that its state says. Of Falcon's as well, with blocks of one."""
     depth, block = 64, 1
 
-    def __init__(self, law, depths=(), window=1):
-        self.network, self.depths, self.window, self.normed = self, depths, window, False
+    def __init__(self, law, depths=(), window=1, normed=False):
+        self.network, self.depths, self.window, self.normed = self, depths, window, normed
         self.new_cache, self.cost = law.network.new_cache, 0.1
 
     def enter(self, embed_NWH, state_NH):
@@ -108,9 +119,10 @@ class Fed:
 
 @pytest.mark.parametrize("tree, prompt, more", [
     (CHAIN, True, {}), (BestFirst(1), False, {}), (BestFirst(1), True, {"window": 3}), (CHAIN, True, {"depths": (1, 3)}),
-], ids=["prompt", "last", "window", "depths"])
+    (BestFirst(1), True, {"normed": True}),
+], ids=["prompt", "last", "window", "depths", "published"])
 def test_a_cache_of_its_own_holds_the_text(tree, prompt, more):
-    """Of states, of windows of tokens, and of states at several depths (where layers can run alone)."""
+    """Of states, of windows of tokens, of states at several depths (where layers can run alone), and behind the last norm."""
     check_informed(lambda law: FromEagle(Fed(law, **more if law.layers else {}), tree, prompt))
 
 
@@ -151,11 +163,12 @@ def test_an_eagle_keeps_the_law():
                                                 Match(), Fixed(2, 4)), laws=2, length=2)
 
 
-@pytest.mark.parametrize("module, draws", [(eagle, FromEagle), (falcon, FromFalcon)], ids=["eagle", "falcon"])
+@pytest.mark.parametrize("module, draws", [(eagle, FromEagle), (falcon, FromFalcon), (chimera, FromEagle), (heads, FromHeads),
+                                           (clover, FromHeads)], ids=["eagle", "falcon", "chimera", "hydra++", "clover"])
 def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(module, draws, tmp_path):
     """On a network: the state behind all rounds equals the one from an empty cache, over true states alone."""
     lm = load(str(micro.write(tmp_path)), draft=None, dtype="float32").checkpoint.lm
-    own, tips = module.examples(lm.vocab, 32, 32)[0], []
+    own, tips = module.examples(lm.vocab, 32, 32)[-1], []
 
     class Spy:
         def open(self, prompt, session):
@@ -163,14 +176,15 @@ def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(module, draw
             tips[-1].close = lambda: None         # so that the cache can be looked at
             return tips[-1]
     out = run([answer_one(Speculative(lm, Spy(), Match(), Fixed(3, 8)), Request((5, 6, 7, 8), 30, ignore_eos=True))])[0]
-    kept = tips[0].cache.length
+    kept = tips[0].cache.length // (2 if module is chimera else 1)                # a state and the code behind it
     text = (5, 6, 7, 8, *out.token_ids)[:kept + 1]
     assert kept > 20
     state_NH, _ = states(lm, text)
 
     async def anew():
         guess = draws(own, BestFirst(3)).open(text, lm.open(text))
-        guess.pending, guess.true_H = [((x,), s) for x, s in zip(text[1:], state_NH, strict=True)], state_NH[-1]
+        windows = [last(text[:i + 2], own.window) for i in range(kept)]
+        guess.pending, guess.true_H = list(zip(windows, state_NH, strict=True)), state_NH[-1]
         await guess.propose(text[-1], len(text), Budget(1, 1), Rng.of(0))
         return guess.tip.hidden_RH
     assert run([anew()])[0].allclose(tips[0].tip.hidden_RH, atol=1e-4)

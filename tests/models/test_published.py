@@ -219,6 +219,8 @@ def test_what_no_other_engine_can_take(tmp_path, lm):
         with pytest.raises(ValueError, match="vLLM and SGLang") as error:
             export(str(tmp_path / module.KIND.name), tmp_path / "out")
         assert len(str(error.value)) <= 300
+        other = {"heads": "medusa", "eagle": "eagle", "eagle-3-narrow": "eagle-3"}.get(module.KIND.name)
+        assert other is None or f"--kind {other}-published`" in str(error.value)
     assert set(WHY) == set(artefacts.MODULES) - {"eagle-3"}
     with pytest.raises(ValueError, match="masked-diffusion"):
         export("zoo:diffusion", tmp_path / "out")

@@ -142,9 +142,15 @@ def test_written_and_read_again_it_drafts_the_same(tmp_path, lm):
     done = export(write(tmp_path / "e", "authors", t), tmp_path / "out", tokens=5)
     again = load_file(tmp_path / "out" / "model.safetensors")
     assert set(again) == set(t) and all(torch.equal(again[name], t[name]) for name in t)
-    config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
-    assert config["architectures"] == ["LlamaForCausalLMEagle", "EagleLlamaForCausalLM"] and config["rope_theta"] == 10000.0
-    assert done.vllm["method"] == "eagle" and "fc.bias" in done.what and done.sglang[:2] == ("--speculative-algorithm", "EAGLE")
+    other = load_file(tmp_path / "out" / "vllm" / "model.safetensors")
+    assert set(other) == set(t) - {"fc.bias"} and all(torch.equal(other[name], t[name]) for name in other)
+    for where in (tmp_path / "out", tmp_path / "out" / "vllm"):
+        config = json.loads((where / "config.json").read_text("utf-8"))
+        assert config["architectures"] == ["LlamaForCausalLMEagle", "EagleLlamaForCausalLM"] and config["rope_theta"] == 10000.0
+        assert config["bias"] is config["attention_bias"] is False and "polydec_trained" not in config
+    assert done.vllm == {"method": "eagle", "model": str(tmp_path / "out" / "vllm"), "num_speculative_tokens": 5}
+    assert "fc.bias" in done.what and done.sglang[:4] == ("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path",
+                                                          str(tmp_path / "out"))
     one, two = (artefacts.bound(artefacts.read(str(tmp_path / name)), lm.checkpoint.lm) for name in ("e", "out"))
     g = torch.Generator().manual_seed(2)
     embed_NWH, state_NH = torch.randn(3, 1, H, generator=g), torch.randn(3, H, generator=g)

@@ -72,6 +72,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, official, dtype)
 @pytest.mark.parametrize("change, says", [
     ({"num_hidden_layers": 2}, "num_hidden_layers"), ({"num_heads": 4}, "lack"), ({"vocab_size": 5}, "truncated_vocab_size"),
     ({"hidden_size": 7}, "shape"), ({"truncated_vocab_size": 100}, "truncated_vocab_size"), ({"num_heads": 0}, "num_heads"),
+    ({"polydec_trained": {"tokenizer": "", "rates": [[0.5]] * 2}}, "rates of 2 heads"),
 ], ids=str)
 def test_what_cannot_be_read_is_one_sentence(tmp_path, change, says):
     with pytest.raises(ValueError, match=says) as error:
@@ -94,7 +95,9 @@ def test_written_for_vllm_and_read_again_they_are_the_same(tmp_path, official):
     done = export(write(tmp_path / "m", official, some), tmp_path / "out", tokens=3)
     assert done.vllm == {"method": "medusa", "model": str(tmp_path / "out"), "num_speculative_tokens": 3} and not done.sglang
     config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
-    assert {k: config[k] for k in VLLM} == VLLM and config["medusa_fc_bias"] is True
+    assert {k: config[k] for k in VLLM} == VLLM and config["medusa_fc_bias"] is True and "polydec_trained" not in config
+    more = export(str(tmp_path / "m"), tmp_path / "more", tokens=9)
+    assert more.vllm["num_speculative_tokens"] == K, "vLLM would make heads that were never trained"
     again = artefacts.read(str(tmp_path / "out"))
     for (weight, bias, own), (weight2, bias2, _), own2 in zip(some, again.heads, again.own_VH, strict=True):
         assert torch.equal(weight, weight2) and torch.equal(bias, bias2) and torch.equal(own, own2)

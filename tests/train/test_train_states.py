@@ -160,6 +160,18 @@ def test_glancing_ends_with_the_training(model):
     assert laws(3).equal(laws(3))
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_who_guesses_right_is_shown_nothing(right, model, monkeypatch):
+    """Falcon's: what falls with the guesses that are wrong is 0 where none is."""
+    source, vocab = checkpoint.open_source(str(model)), checkpoint.load(str(model), dtype="float32").lm.vocab
+    student = KINDS["falcon"].start(Shown(from_weights(source.config, source.weights), vocab, torch.arange(300), 2, 1))
+    token_BM, x_BTS = torch.randint(5, 300, (4, 14)), torch.randn(4, 12, 64)
+    said = token_BM[:, 2:] if right else token_BM[:, 2:] + 1
+    monkeypatch.setattr(Shown, "logits", lambda self, state, some=None: torch.nn.functional.one_hot(said, 320).float())
+    student.at(0, 10)
+    assert student._glanced(x_BTS, token_BM).equal(x_BTS) is right
+
+
 def test_a_window_is_trained_as_it_drafts(model, monkeypatch):
     """LongSpec's, where the text is longer than it."""
     monkeypatch.setattr("polydec.train.longspec.WINDOW", 3)

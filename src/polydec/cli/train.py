@@ -28,7 +28,7 @@ Longest = Annotated[int, typer.Option(help="of an answer")]
 Steps = Annotated[int, typer.Option(help="optimiser steps")]
 Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
 Rate = Annotated[float, typer.Option(help="highest learning rate")]
-EAGLES = "eagle, eagle-3, eagle-3-narrow, eagle-3-published (vLLM, SGLang), chimera, falcon, longspec"
+EAGLES = "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang eagle-published, eagle-3-published"
 Seed = Annotated[int, typer.Option(help="names the randomness")]
 Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
@@ -248,7 +248,7 @@ def stop_head(out: Kept,
 
 @app.command()
 def heads(out: Kept,
-          kind: Annotated[str, typer.Option(help="medusa, hydra, hydra++ or clover")] = "medusa",
+          kind: Annotated[str, typer.Option(help="medusa, hydra, hydra++, clover; for vLLM medusa-published")] = "medusa",
           target: Target = "zoo:tiny",
           data: Prompts = None,
           text: Samples = None,

@@ -28,8 +28,8 @@ class Stepped(Weights, Model, Protocol):
 class FromHeads:
     """Grows a tree from the laws of `weights` on the last state that is known, which is the one before the root: head k gives
     the laws of nodes k + 1 levels below the root. Heads that read tokens know the path to a node. Norm, head and embeddings
-    are the target's own, and so are the shapers; published
-    heads bring matrices of their own (`head`) and read what the target's final norm leaves (`normed`).
+    are the target's own, and so are the shapers; heads in the published form bring matrices of their own (`head`) and read what
+    the target's final norm leaves (`normed`).
 
     weights: heads, or what goes on like them; prompt: where a layer reads all states first, the prompt's are read too, and a
     cached prefix is computed again for them; else the last one's only.
@@ -74,5 +74,5 @@ class HeadLaws:
             if (own_VH := self._weights.head(k)) is None:
                 laws.add(nodes, state)
             else:
-                laws.put(nodes, linear(state, own_VH))
+                laws.put(nodes, linear(state, own_VH.detach()))
         return laws.scores(draft)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -21,8 +22,9 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of artefact. name: what config.json calls it under "polydec" (files without that key are older, and are read
-    too); field: what a user gave it as ("ngrams is …"); weights: the file of tensors; maker: the command that writes it."""
+    """A kind of artefact. name: what config.json and the file of tensors call it under "polydec" (files without that key are
+    older, and are read too); field: what a user gave it as ("ngrams is …"); weights: the file of tensors; maker: the command
+    that writes it."""
     name: str
     field: str
     weights: str
@@ -30,10 +32,11 @@ class Kind:
 
 
 def save(path: str | Path, kind: Kind, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write both files into the directory `path`; about: what the config says. Each file appears whole or not at all."""
+    """Write both files into the directory `path`; about: what the config says. Each file appears whole or not at all, and both
+    say of which kind they are."""
     path = Path(path)
     whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
-    replace(path / kind.weights, lambda at: save_file(whole, at))
+    replace(path / kind.weights, lambda at: save_file(whole, at, {"polydec": kind.name}))
     text = json.dumps({"polydec": kind.name, **about}, indent=1) + "\n"
     replace(path / CONFIG, lambda at: Path(at).write_text(text, encoding="utf-8"))
 
@@ -49,8 +52,11 @@ def read(path: str | Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Tensor
         if config.get("polydec", kind.name) != kind.name:
             raise ValueError(f"{CONFIG} says that this is of the kind {config['polydec']!r:.80}, not {kind.name!r}")
         with edge.reading(f"{kind.weights} is truncated or damaged"), safe_open(path / kind.weights, "pt") as file:
-            names = list(file.keys())
-            return config, {name: file.get_tensor(name) for name in names}
+            said = (file.metadata() or {}).get("polydec", kind.name)
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        if said != kind.name:
+            raise ValueError(f"{kind.weights} says that it is of the kind {said!r:.80}, not {kind.name!r}")
+        return config, tensors
 
 
 def damaged(path: str | Path, kind: Kind) -> Any:
@@ -67,6 +73,22 @@ def require_width(target: Target, width: int, who: str) -> None:
         session.close()
     if have != width:
         raise ValueError(f"{who} were trained for states of width {width}: this target's have {have}")
+
+
+def require_laws(target: Target, width: int, who: str, *, head: bool = True, normed: bool = False) -> None:
+    """The same, and where the target cannot make laws of states that were guessed (head), or divide them as its final norm
+    does (normed): its layers do not run alone."""
+    require_width(target, width, who)
+    session, none_0H = target.open((0,)), torch.zeros(0, width)
+    try:
+        if head:
+            session.states(none_0H)
+        if normed:
+            session.normed(none_0H)
+    except ValueError as error:
+        raise ValueError(f"{who} need a target whose head and norm read states that it did not make: {error}") from None
+    finally:
+        session.close()
 
 
 class OnStates(Protocol):

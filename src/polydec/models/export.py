@@ -11,9 +11,9 @@ from polydec.core.protocols import Target
 from polydec.models import artefact, artefacts, checkpoint, edge, published, published_eagle1, published_medusa, zoo
 
 WHY: Mapping[str, str] = MappingProxyType({
-    "heads": "their Medusa heads add to the state that left the target's last norm, and these replace the one before it",
-    "eagle": "their EAGLE layer has no norm before attention and none before the target's head, and this one has both",
-    "eagle-3-narrow": "their EAGLE-3 layer has a norm each for token and state, and this one joins them before it",
+    "heads": "Medusa's (`polydec train heads --kind medusa-published`) read what left the last norm; neither has Hydra",
+    "eagle": "theirs (`polydec train eagle --kind eagle-published`) has no norm before attention or the head",
+    "eagle-3-narrow": "theirs (`polydec train eagle --kind eagle-3-published`) has a norm for the token and one for the state",
     "clover": "neither has Clover", "chimera": "neither has Chimera", "falcon": "neither has Falcon",
     "longspec": "neither lets a drafter read the target's cache",
     "probes": "neither has soft probes", "mtp": "neither has masks whose rows alone run with added matrices",
@@ -23,7 +23,7 @@ WHY: Mapping[str, str] = MappingProxyType({
     "filter": "neither decodes masked-diffusion models with a learned filter",
     "joint": "neither decodes masked-diffusion models with a layer of joint draws",
 })
-"""Of each kind of artefact that cannot be written, what vLLM and SGLang lack for it."""
+"""Of each kind of artefact that cannot be written, what vLLM and SGLang lack for it, and what to train in its place."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,11 @@ def export(name: str, out: Path, *, tokens: int = 4, target: Target | None = Non
     if kind in WHY:
         raise ValueError(edge.sentence(f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY[kind]}"))
     if published_medusa.known(config):
-        published_medusa.save(out, published_medusa.load(where))
-        return Written("Medusa heads (SGLang has none)",
-                       {"method": "medusa", "model": str(out), "num_speculative_tokens": tokens}, ())
+        heads = published_medusa.load(where)
+        published_medusa.save(out, heads)
+        return Written("Medusa heads (SGLang has none)", {
+            "method": "medusa", "model": str(out),
+            "num_speculative_tokens": min(tokens, heads.depth)}, ())              # vLLM makes so many, trained or not
     if published_eagle1.known(config, where):
         return _eagle1(published_eagle1.load(where), out, tokens, target)
     drafter = isinstance(kind, str) or published.known(config)
@@ -72,10 +74,9 @@ def _drafter(one: Any, out: Path, tokens: int, target: Target | None) -> Written
 
 def _eagle1(one: published_eagle1.ReadEagle1, out: Path, tokens: int, target: Target | None) -> Written:
     eagle = one.eagle if target is None else one.bound(target)
-    published_eagle1.save(out, eagle)
-    biased = eagle.bias_H is not None and bool(eagle.bias_H.any())
-    return Written("EAGLE-1" + (" (vLLM leaves its fc.bias out: it will draft worse there)" if biased else ""),
-                   {"method": "eagle", "model": str(out), "num_speculative_tokens": tokens},
+    vllm, biased = published_eagle1.export(out, eagle), eagle.bias_H is not None and bool(eagle.bias_H.any())
+    return Written("EAGLE-1" + (" (vLLM has no place for its fc.bias: it will draft worse there)" if biased else ""),
+                   {"method": "eagle", "model": str(vllm), "num_speculative_tokens": tokens},
                    ("--speculative-algorithm", "EAGLE", *_sglang(out, tokens)))
 
 

@@ -336,6 +336,7 @@ class PublishedMedusaFields(Strict):
     truncated_vocab_size: Count | None = None
     original_lm_head: Literal[False] = False
     logit_scale: Literal[1] = 1
+    polydec_trained: TrainedFields | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

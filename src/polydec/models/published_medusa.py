@@ -1,7 +1,7 @@
 """Medusa's heads in the two layouts in which they are published: that of its authors and that of vLLM."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.types import Vocab
-from polydec.models import checkpoint, edge
+from polydec.models import artefact, checkpoint, edge
 from polydec.models.fields import PublishedMedusaFields
 from polydec.models.learned.heads import Heads
 from polydec.models.published import write
@@ -17,8 +17,8 @@ from polydec.models.published import write
 FILE = "medusa_lm_head.pt"
 """What the authors' own weights are called."""
 RATES = (0.5, 0.15, 0.08, 0.05)
-"""How often the first head's tokens are right by rank, which the published files do not say: a guess, from which the tree is
-drawn; each further head is held for two thirds as good."""
+"""How often the first head's tokens are right by rank, which others' files do not say: a guess, from which the tree is drawn;
+each further head is held for two thirds as good."""
 
 
 def known(config: Mapping[str, Any]) -> bool:
@@ -45,22 +45,34 @@ def load(path: str | Path) -> Heads:
             weight = _first(found, f"{k}.0.linear.weight", f"blocks.{k}.layers.0.weight", shape=(H, H))
             name = next((n for n in (f"{k}.0.linear.bias", f"blocks.{k}.layers.0.bias") if n in found), None)
             heads.append((weight, torch.zeros(H) if name is None else _first(found, name, shape=(H,)), eye))
-        rates = [[r * (2 / 3) ** k for r in RATES] for k in range(c.count)]
-        return Heads(heads, False, Vocab(V, frozenset(), ""), rates, own_VH=own)
+        ours = c.polydec_trained
+        if ours is None:
+            return Heads(heads, False, Vocab(V, frozenset(), ""), _guessed(c.count), own_VH=own)
+        if len(ours.rates) != c.count:
+            raise ValueError(f"polydec_trained has rates of {len(ours.rates)} heads: there are {c.count}")
+        return Heads(heads, False, Vocab(V, frozenset(), ours.tokenizer), ours.rates, None, ours.share, own)
 
 
-def save(path: str | Path, heads: Heads) -> None:
-    """Write config.json and model.safetensors into the directory `path`, as vLLM loads them. Raises ValueError for heads of
-    learned/heads.py, which read the states before the target's final norm."""
+def _guessed(count: int) -> Sequence[Sequence[float]]:
+    """The rates of so many heads."""
+    return [[r * (2 / 3) ** k for r in RATES] for k in range(count)]
+
+
+def save(path: str | Path, heads: Heads, about: Mapping[str, Any] | None = None) -> None:
+    """Write config.json and model.safetensors into the directory `path`, as vLLM loads them; about: what else the config says.
+    Raises ValueError for heads of learned/heads.py, which read the states before the target's final norm."""
     if heads.own_VH is None:
-        raise ValueError("vLLM cannot take these Medusa heads: they have no matrices of their own that make laws")
+        raise ValueError("vLLM cannot take these Medusa heads: they have no matrices of their own that make laws "
+                         "(`polydec train heads --kind medusa-published` trains such ones)")
     tensors = {f"lm_heads.{k}.weight": own_VH for k, own_VH in enumerate(heads.own_VH)}
     for k, (weight, bias, _) in enumerate(heads.heads):
         tensors |= {f"blocks.{k}.layers.0.weight": weight, f"blocks.{k}.layers.0.bias": bias}
     V, H = heads.own_VH[0].shape
-    config = {"architectures": ["MedusaModel"], "model_type": "medusa", "num_heads": heads.depth, "num_hidden_layers": 1,
-              "hidden_size": H, "vocab_size": V, "truncated_vocab_size": V, "original_lm_head": False, "medusa_fc_bias": True,
-              "torch_dtype": "float32"}
+    config = dict[str, Any](architectures=["MedusaModel"], model_type="medusa", num_heads=heads.depth, num_hidden_layers=1,
+                            hidden_size=H, vocab_size=V, truncated_vocab_size=V, original_lm_head=False, medusa_fc_bias=True,
+                            torch_dtype="float32")
+    if heads.rates != _guessed(heads.depth):
+        config["polydec_trained"] = {**(about or {}), **artefact.said_of(heads)}
     write(path, config, tensors)
 
 

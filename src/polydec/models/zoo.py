@@ -53,6 +53,8 @@ _ENTRIES = (
           "trained here, on what zoo:smollm2 writes itself", "Apache-2.0", "at most 20 MB"),
     Entry("smollm2-ngrams", "what zoo:smollm2 writes after up to four tokens, counted in its own answers",
           "counted here, in what zoo:smollm2 writes itself", "Apache-2.0", "a few MB"),
+    Entry("smollm2-states", "a drafter on the states of zoo:smollm2, like EAGLE-3: --with zoo:smollm2-states --method eagle-3",
+          "trained here, on what zoo:smollm2 writes and reads", "Apache-2.0", "about 6 MB"),
     Entry("diffusion", "a small masked-diffusion model that does a few tasks with lists and sentences",
           "trained here, on tasks that are generated", "Apache-2.0", "about 2 MB"),
     Entry("block-diffusion", "the same, block-causal: a position sees its own block of 8 and those before it",

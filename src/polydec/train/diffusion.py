@@ -19,7 +19,7 @@ from polydec import files
 from polydec.models import edge, rows8, zoo
 from polydec.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
-from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory
 from polydec.train.progress import shown
 from polydec.train.tasks import LONG, TASKS, make
@@ -112,7 +112,7 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
     student = begun(spec)
     network, rows = student.network, Rows(student.tokenizer, spec)
 
-    bf16 = bf16_is_faster()
+    bf16 = arithmetic(out / "state.pt")
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT, answer_BT = rows.batch(step)
@@ -121,7 +121,7 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
             return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks)}
+    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks), "bf16": bf16}
     out.mkdir(parents=True, exist_ok=True)
     with shown("diffusion", spec.steps) as watch:
         curve = fit(network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)

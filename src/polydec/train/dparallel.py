@@ -14,7 +14,7 @@ from polydec.loaded import load
 from polydec.options import at_least_one
 from polydec.train.diffusion import DiffusionSpec, begun, save
 from polydec.train.filter import FilterSpec, answers, asked
-from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama
 from polydec.train.progress import shown
 from polydec.train.tasks import SHIPPED
@@ -59,7 +59,8 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
     own = [(len(p), [x or 0 for x in canvas])
            for p, canvas in zip(prompts, answers(lm.checkpoint.lm, prompts, asking), strict=True)]
     student = begun(DiffusionSpec("", spec.tasks, start=spec.target, shortest=16, length=lm.network.context))
-    end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), bf16_is_faster()
+    out = Path(spec.out)
+    end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), arithmetic(out / "state.pt")
 
     def loss(step: int) -> tuple[Tensor, int]:
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
@@ -71,8 +72,7 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
         with precision(bf16):
             return certain_loss(student.network, token_BT, canvas_BT, answer_BT, student.mask, rng, spec.beta), token_BT.numel()
 
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks)}
-    out = Path(spec.out)
+    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks), "bf16": bf16}
     out.mkdir(parents=True, exist_ok=True)
     with shown("dparallel", spec.steps) as watch:
         curve = fit(student.network, loss, Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),

@@ -23,7 +23,7 @@ from polydec.options import at_least_one
 from polydec.train import selfplay
 from polydec.train.acceptance import Acceptance, measure
 from polydec.train.divergence import acceptance, divergence
-from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.own_text import write_text
 from polydec.train.progress import shown
@@ -98,7 +98,7 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     out, began = Path(spec.out), time.perf_counter()
     source = checkpoint.open_source(spec.target)
     shape = shape_of(spec, source.config)
-    fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
+    fast = arithmetic(out / "state.pt", spec.bf16)
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
         write_text(checkpoint.load(spec.target), path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)

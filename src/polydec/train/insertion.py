@@ -17,7 +17,7 @@ from polydec import files
 from polydec.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.train.diffusion import DiffusionSpec, Student, begun, save
-from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama
 from polydec.train.progress import shown
 from polydec.train.tasks import LONG, SHIPPED, make
@@ -92,7 +92,7 @@ def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
     another run. Source: ILM, insertion language models (2025)."""
     out, began = Path(spec.out), time.perf_counter()
     student = begun(spec.begin())
-    marks, bf16 = marks_of(student), bf16_is_faster()
+    marks, bf16 = marks_of(student), arithmetic(out / "state.pt")
 
     def loss(step: int) -> tuple[Tensor, int]:
         some = examples(spec, student, step)
@@ -100,7 +100,7 @@ def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
             return insertion_loss(student.network, some, marks), sum(len(e.prompt) + len(e.kept) + 2 for e in some)
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks)}
+    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks), "bf16": bf16}
     out.mkdir(parents=True, exist_ok=True)
     with shown("insertion", spec.steps) as watch:
         curve = fit(student.network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)

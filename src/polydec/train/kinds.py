@@ -9,7 +9,7 @@ from polydec.drafters.heads import FromHeads
 from polydec.drafters.longspec import FromLongSpec
 from polydec.drafters.mtp import FromMtp
 from polydec.drafters.probes import FromProbes
-from polydec.models import published
+from polydec.models import published, published_eagle1, published_medusa
 from polydec.models.learned import chimera, clover, eagle, eagle3, falcon, heads, longspec, mtp, narrow, probes
 from polydec.train.falcon import make_falcon
 from polydec.train.longspec import depth_before, make_longspec
@@ -23,16 +23,19 @@ from polydec.train.students import (
     make_eagle,
     make_eagle3,
     make_heads,
+    make_medusa_published,
     make_narrow,
     quarters_of,
 )
 
 KINDS: Mapping[str, Kind] = {
     "medusa": Kind(make_heads(False, False), FromHeads, heads.save),
+    "medusa-published": Kind(make_medusa_published, FromHeads, published_medusa.save),
     "hydra": Kind(make_heads(True, False), FromHeads, heads.save),
     "hydra++": Kind(make_heads(True, True), FromHeads, heads.save),
     "clover": Kind(make_clover, FromHeads, clover.save, 3, 1.0),
-    "eagle": Kind(make_eagle, FromEagle, eagle.save, 1, 1.0),
+    "eagle": Kind(make_eagle(False), FromEagle, eagle.save, 1, 1.0),
+    "eagle-published": Kind(make_eagle(True), FromEagle, published_eagle1.save, 1, 10.0),
     "eagle-3": Kind(make_eagle3(False), FromEagle, eagle3.save, 4, depths=depths_of),
     "eagle-3-narrow": Kind(make_narrow, FromEagle, narrow.save_trained, 4, depths=quarters_of),
     "eagle-3-published": Kind(make_eagle3(True), FromEagle, published.save, 4, depths=depths_of),

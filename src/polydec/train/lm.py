@@ -22,7 +22,7 @@ from polydec.train import network as net
 from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, data_root, pack, split
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
 from polydec.train.exits import Depths, resized
-from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
 from polydec.train.progress import shown
@@ -121,7 +121,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
     corpus = encode(tokenizer, parts)
     student = Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
-    fast = bf16_is_faster() if spec.bf16 is None else spec.bf16
+    fast = arithmetic(out / "state.pt", spec.bf16)
     teacher = None if spec.teacher is None else load_directory(spec.teacher)
     cut = {k: set_aside(len(corpus.train[k]), preset.length) for k in spec.kinds}      # tokens at the end that only judge
     streams = {k: Packed(corpus.train[k][:len(corpus.train[k]) - cut[k]], begin, spec.seed) for k in spec.kinds}

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -221,6 +222,17 @@ def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) ->
 def precision(enabled: bool) -> Any:
     """bf16 arithmetic inside, or none."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
+
+
+def arithmetic(state: Path, asked: bool | None = None) -> bool:
+    """Whether to train in bf16: as asked; where nothing was asked, as the run does that `state` keeps (under "bf16" in its
+    identity), so that it goes on to the same weights on a machine that is busier now; else as it is measured."""
+    if asked is not None:
+        return asked
+    if state.exists():
+        with suppress(Exception):                 # what is wrong with the file is said by whoever goes on from it
+            return bool(torch.load(state, weights_only=True, mmap=True)["identity"]["bf16"])
+    return bf16_is_faster()
 
 
 def bf16_is_native() -> bool:

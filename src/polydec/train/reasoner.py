@@ -25,7 +25,7 @@ from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.train.grow import grown
 from polydec.train.lm import load_directory
-from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, Trunk, save_directory
 from polydec.train.problems import KINDS, LARGEST, Problem
 from polydec.train.progress import shown
@@ -136,14 +136,14 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     learner, rows = Reasoner(network, spec.seed), Rows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16])
     apart = Rows(tokenizer, spec, own[::16]).batch(-1, 4 * spec.rows)
 
-    bf16 = bf16_is_faster()
+    bf16 = arithmetic(out / "state.pt")
 
     def loss(step: int) -> tuple[Tensor, int]:
         with precision(bf16):
             return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200)
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds)}
+    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds), "bf16": bf16}
     out.mkdir(parents=True, exist_ok=True)
     with shown("reasoner", spec.steps) as watch:
         curve = fit(learner, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,

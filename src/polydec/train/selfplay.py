@@ -4,8 +4,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -47,6 +49,10 @@ class Mode:
 
 
 MODES = (Mode(0.0, 1.0), Mode(0.0, 1.0), Mode(0.0, 1.1), Mode(0.7, 1.0))     # a prompt's own by its hash
+
+
+Asked = tuple[str, tuple[int, ...], Mode]
+"""What is asked for, the prompt in ids, and how its answer is drawn."""
 
 
 def mode_of(user: str) -> Mode:
@@ -97,30 +103,35 @@ class Record(Protocol):
     def keep(self, sample: Sample, watcher: Any, /) -> None: ...
 
 
-def answers(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_tokens: int = 256, seed: int = 0,
-            live: int = 32) -> Iterator[Sample]:
-    """Answers to (kind, prompt in ids, mode) in the order in which they end; `live` of them are written at once."""
-    return (sample for sample, _ in watched(lm, asked, Nothing, max_tokens=max_tokens, seed=seed, live=live))
+def answers(lm: LM, asked: Sequence[Asked], *, max_tokens: int = 256, seed: int = 0, live: int = 32) -> Iterator[Sample]:
+    """Answers to (kind, prompt in ids, mode), in the same order; `live` of them are written at once."""
+    numbered = list(enumerate(asked))
+    return (sample for sample, _ in watched(lm, numbered, Nothing, max_tokens=max_tokens, seed=seed, live=live))
 
 
-def watched(lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], watcher: Callable[[], D], *, max_tokens: int, seed: int,
+def watched(lm: LM, asked: Sequence[tuple[int, Asked]], watcher: Callable[[], D], *, max_tokens: int, seed: int,
             live: int) -> Iterator[tuple[Sample, D]]:
-    """The same, each with a drafter of its own that drafts nothing: it sees what the passes gave."""
-    scheduler, waiting, running = Scheduler(), list(enumerate(asked))[::-1], dict[Task, tuple[int, D]]()
-    while waiting or running:
-        while waiting and len(running) < live:
-            n, (_, ids, mode) = waiting.pop()
-            sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
-            law, one = Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)), watcher()
-            request = Request(ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n)
-            running[scheduler.submit(answer_one(Speculative(law, one, Match(), Fixed(0)), request))] = n, one
-        scheduler.step()
-        for task in [t for t in running if t.done]:
-            n, one = running.pop(task)
-            kind, ids, mode = asked[n]
-            if task.error is not None:
-                raise task.error
-            yield Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind), one
+    """The same, each with a drafter of its own that drafts nothing: it sees what the passes gave. The number of a prompt names
+    its randomness; answers come in the order of the prompts, whoever ends first, so that they do not depend on who else is
+    asked."""
+    scheduler, waiting, of = Scheduler(), deque(asked), dict(asked)
+    running, ended = dict[Task, tuple[int, D]](), dict[int, tuple[Sample, D]]()
+    for number in of:
+        while number not in ended:
+            while waiting and len(running) < live:
+                n, (_, ids, mode) = waiting.popleft()
+                sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
+                law, one = Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)), watcher()
+                request = Request(ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n)
+                running[scheduler.submit(answer_one(Speculative(law, one, Match(), Fixed(0)), request))] = n, one
+            scheduler.step()
+            for task in [t for t in running if t.done]:
+                n, one = running.pop(task)
+                if task.error is not None:
+                    raise task.error
+                kind, ids, mode = of[n]
+                ended[n] = Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind), one
+        yield ended.pop(number)
 
 
 def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: int = 256, seed: int = 0, live: int = 32,
@@ -129,7 +140,7 @@ def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: 
     """Answers to the prompts of `root`, collected in `path`. mode: of all answers, None: each prompt has its own; longest:
     characters of a prompt; room: tokens of the context that a prompt must leave; record: see `collect`; watch(answered, of how
     many)."""
-    asked: list[tuple[str, tuple[int, ...], Mode]] = []
+    asked = list[Asked]()
     for kind, user in prompts(root, each, held=held, seed=seed, longest=longest):
         ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
         if len(ids) + room <= lm.network.context:
@@ -137,16 +148,19 @@ def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: 
     collect(path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, record=record, watch=watch)
 
 
-def collect(path: Path, lm: LM, asked: Sequence[tuple[str, tuple[int, ...], Mode]], *, max_tokens: int, seed: int = 0,
+def collect(path: Path, lm: LM, asked: Sequence[Asked], *, max_tokens: int, seed: int = 0,
             live: int = 32, record: Record | None = None, watch: Callable[[int, int], None] = lambda n, of: None) -> None:
-    """Append answers to `path`, a JSON object a line. What stands there stays: prompts that are answered there already are
-    passed over, so that an interruption loses at most the `live` that were under way. record: keeps what the passes gave.
-    Raises ValueError where another process collects there, OSError where the file cannot be written to."""
+    """Append answers to `path`, a JSON object a line, in the order of the prompts. What stands there stays: prompts that are
+    answered there already are passed over. So an interruption loses those that were under way or ended before their turn, and
+    whoever goes on ends with the same file. record: keeps what the passes gave. Raises ValueError where another process
+    collects there, OSError where the file cannot be written to."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.lock(path, wait=0.0):
         there = read(path) if path.exists() else []
+        numbered = {(ids, mode.temperature, mode.penalty): (n, (kind, ids, mode))
+                    for n, (kind, ids, mode) in reversed(list(enumerate(asked)))}        # of the same ones the first
         known = {(s.prompt_ids, s.temperature, s.penalty) for s in there}
-        left = [a for a in asked if (a[1], a[2].temperature, a[2].penalty) not in known]
+        left = sorted((one for key, one in numbered.items() if key not in known), key=itemgetter(0))
         done = len(asked) - len(left)
         if path.exists():
             files.end_last_line(path, _is_sample)

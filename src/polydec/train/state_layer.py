@@ -1,7 +1,7 @@
 """The trainable twin of models/state_layer.py: the same arithmetic over pieces of text, and drafted entries behind them."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from polydec.models.fields import PublishedFields
 from polydec.models.learned.narrow import NarrowLayer
-from polydec.models.published import PublishedLayer, layout
+from polydec.models.published import PublishedLayer
 from polydec.models.state_layer import EPS, StateLayer, shapes
 from polydec.train.network import Shape, rotate
 
@@ -84,17 +84,21 @@ class NarrowBlock(nn.Module):
 
 
 class PublishedBlock(nn.Module):
-    """The same of models/published.py: norms of their own for token and state."""
+    """The same of models/published.py; layout: of each tensor, by which it is EAGLE-3's, with norms of their own for token and
+    state, or EAGLE-1's, with none before attention."""
     beside = 0
 
-    def __init__(self, target: Shape, seed: int, length: int = 4096) -> None:
+    def __init__(self, target: Shape, seed: int, layout: Callable[[PublishedFields], dict[str, tuple[int, ...]]],
+                 length: int = 4096) -> None:
         super().__init__()
-        self.wide, self._target, self._turn = 2 * target.width, target, turns(target, length)
+        self._target, self._turn = target, turns(target, length)
         self._about = PublishedFields(
             vocab_size=target.vocab, hidden_size=target.width, num_attention_heads=target.heads, intermediate_size=target.inner,
-            num_key_value_heads=target.kv_heads, max_position_embeddings=length, rms_norm_eps=EPS, rope_theta=target.theta)
+            num_key_value_heads=target.kv_heads, max_position_embeddings=max(length, target.context), rms_norm_eps=EPS,
+            rope_theta=target.theta)
         made = begun(layout(self._about), torch.Generator().manual_seed(seed))
         self._names, self.weights = list(made), nn.ParameterList(made.values())
+        self.wide = made["self_attn.q_proj.weight"].shape[1]
 
     @property
     def layer(self) -> PublishedLayer:
@@ -103,8 +107,11 @@ class PublishedBlock(nn.Module):
 
     def forward(self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None) -> Tensor:
         """See `Block.forward`."""
-        w, (token, state) = self.layer.tensors, x_BTS.chunk(2, -1)
-        n = torch.cat([self._norm(token, w["input_layernorm.weight"]), self._norm(state, w["hidden_norm.weight"])], -1)
+        w = self.layer.tensors
+        n = state = x_BTS.float()                 # the stream, whatever products are made in
+        if "hidden_norm.weight" in w:
+            token, state = n.chunk(2, -1)
+            n = torch.cat([self._norm(token, w["input_layernorm.weight"]), self._norm(state, w["hidden_norm.weight"])], -1)
         x = state + attend(self._target, w, self._turn, n, past, at_T)
         return x + mlp(w, self._norm(x, w["post_attention_layernorm.weight"]))
 

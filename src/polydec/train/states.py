@@ -25,7 +25,6 @@ from polydec.families.ar.speculative import Speculative
 from polydec.models import checkpoint
 from polydec.models.learned import narrow
 from polydec.models.lm import LM
-from polydec.models.state_layer import even
 from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
@@ -33,7 +32,7 @@ from polydec.targets.shaped import Shaped
 from polydec.train import selfplay, texts
 from polydec.train.data import data_root
 from polydec.train.kinds import KINDS
-from polydec.train.loop import Schedule, bf16_is_faster, fit, precision
+from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import from_weights
 from polydec.train.own_text import Lessons, gather, place
 from polydec.train.progress import shown as progress
@@ -122,7 +121,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = checkpoint.load(spec.target, compute=spec.compute), checkpoint.open_source(spec.target)
-    target, fast = from_weights(source.config, source.weights), bf16_is_faster() if spec.bf16 is None else spec.bf16
+    target, fast = from_weights(source.config, source.weights), arithmetic(out / "state.pt", spec.bf16)
     levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
     given = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
     samples, lessons, held = given.samples, given.lessons, given.held
@@ -153,8 +152,8 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         print(f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}", file=sys.stderr, flush=True)
         return value
 
-    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every")},
-                "samples": selfplay.fingerprint(samples)}
+    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every", "bf16")},
+                "bf16": fast, "samples": selfplay.fingerprint(samples)}
     schedule = Schedule(spec.steps, spec.rate, warmup=0.1, decay=1.0, save_every=spec.save_every, log_every=50, muon=spec.muon)
     with progress(spec.kind, spec.steps) as watch:
         curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch, aside=on_aside,
@@ -254,7 +253,7 @@ def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec
         truth_NC = truth_BMC[:, at_T + k + 1][counts].float().softmax(-1)
         part = F.cross_entropy(logits[counts].float(), truth_NC) + student.beside(made[counts], truth_NC)
         if kind.features:
-            part = part + kind.features * F.smooth_l1_loss(even(made[counts]), even(state_BMH[:, at_T + k + 1][counts]))
+            part = part + kind.features * student.apart(made[counts], state_BMH[:, at_T + k + 1][counts])
         total = total + spec.decay ** k * part
         if not torch.is_grad_enabled():
             asked = answer_BM[:, at_T + k + 1]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
+from polydec.models import published_eagle1
 from polydec.models.head import fresh
 from polydec.models.learned import chimera, clover, narrow
 from polydec.models.learned.chimera import Chimera
@@ -18,7 +19,8 @@ from polydec.models.learned.clover import Clover
 from polydec.models.learned.eagle import Eagle
 from polydec.models.learned.eagle3 import Eagle3
 from polydec.models.learned.heads import Heads
-from polydec.models.state_layer import EPS, StateLayer, Vocabulary
+from polydec.models.published import layout
+from polydec.models.state_layer import EPS, StateLayer, Vocabulary, even
 from polydec.train.network import Llama
 from polydec.train.state_layer import Block, NarrowBlock, Past, PublishedBlock
 
@@ -46,17 +48,22 @@ class Shown:
         normed = self.target.model.norm(state)
         return self.target.logits(normed) if some is None else F.linear(normed, self.head_CH)
 
+    @property
+    def table_VH(self) -> Tensor:
+        """The matrix of the target's head."""
+        return self.target.model.embed_tokens.weight if self.target.lm_head is None else self.target.lm_head.weight
+
     @cached_property
     def head_CH(self) -> Tensor:
         """The target's rows of `tokens`."""
-        table = self.target.model.embed_tokens.weight if self.target.lm_head is None else self.target.lm_head.weight
-        return table[self.tokens].clone()
+        return self.table_VH[self.tokens].clone()
 
 
 class Student(nn.Module):
     """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay. some:
-    the tokens that its laws are over, None: all."""
+    the tokens that its laws are over, None: all; normed: it reads and guesses states as the target's final norm leaves them."""
     some: Tensor | None = None
+    normed: bool = False
 
     def __init__(self, shown: Shown, tensors: Sequence[Tensor], block: Block | NarrowBlock | PublishedBlock | None,
                  make: Make) -> None:
@@ -71,10 +78,25 @@ class Student(nn.Module):
         """A loss of its own beside those of every kind, of the states of a level [N, H] and the target's laws there [N, C]."""
         return made.new_zeros(())
 
+    def entry(self, state: Tensor) -> Tensor:
+        """What enters of the target's states, which lie before its final norm."""
+        return self.shown.target.model.norm(state) if self.normed else state
+
+    def logits(self, made: Tensor, own_VH: Tensor | None = None) -> Tensor:
+        """Of guessed states, by a matrix of its own or by the target's head."""
+        if own_VH is not None:
+            return F.linear(made, own_VH)
+        return self.shown.target.logits(made) if self.normed else self.shown.logits(made)
+
+    def apart(self, made: Tensor, state: Tensor) -> Tensor:
+        """How far guessed states lie from the target's: where a norm follows, their directions alone."""
+        return F.smooth_l1_loss(made, self.entry(state)) if self.normed else F.smooth_l1_loss(even(made), even(state))
+
     @property
     def matrices(self) -> list[nn.Parameter]:
         """What Muon may train: all matrices but a head over tokens, whose rows are many."""
-        return [p for p in self.parameters() if p.ndim == 2 and (self.some is None or len(p) != len(self.some))]
+        tokens = self.shown.target.s.vocab if self.some is None else len(self.some)
+        return [p for p in self.parameters() if p.ndim == 2 and len(p) != tokens]
 
     def knows(self, token: Tensor) -> Tensor:
         """Whether its laws give these tokens a probability."""
@@ -92,13 +114,13 @@ class HeadStudent(Student):
     """Heads, each of which goes on where the one before it stopped."""
     def forward(self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each level the states guessed behind every position [B, T, H], their logits, and the positions."""
-        model, (B, T, _) = self.model(), entry_BTH.shape
+        model, (B, T, _), entry_BTH = self.model(), entry_BTH.shape, self.entry(entry_BTH)
         first = entry_BTH if self.block is None else self.block(model.enter(entry_BTH, entry_BTH))
         carry = model.start(first.flatten(0, 1))
         for k in range(model.depth):
             carry, made = model.step(k, carry, self.shown.embed(window_BMW[:, k:k + T, -1]).flatten(0, 1))
             made = made.view(B, T, -1)
-            yield made, self.shown.logits(made), torch.arange(T)
+            yield made, self.logits(made, model.head(k)), torch.arange(T)
 
 
 class LayerStudent(Student):
@@ -106,7 +128,8 @@ class LayerStudent(Student):
     def forward(self, entry_BTD: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each level the states guessed [B, N, H], their logits, and the N positions behind which they were guessed: all of
         them at the first level, every so many below it."""
-        model, (B, T, _), past, true = self.model(), entry_BTD.shape, Past(), entry_BTD.flatten(0, 1)
+        (B, T, _), entry_BTD = entry_BTD.shape, self.entry(entry_BTD)
+        model, past, true = self.model(), Past(), entry_BTD.flatten(0, 1)
         above, at_T, slots = entry_BTD, torch.arange(T), 1
         assert self.block is not None
         for k in range(self.shown.levels):
@@ -124,7 +147,7 @@ class LayerStudent(Student):
                 yield above, self.speak(model, rows, out), at_T
             else:
                 made = guessed.view(B, len(at_T), -1)
-                yield made, self.shown.logits(made), at_T
+                yield made, self.logits(made), at_T
 
     def speak(self, model: Any, rows_BTS: Tensor, out_BTH: Tensor) -> Tensor:
         """Logits of a head of its own, whose norm goes over what the layer read beside the stream as well, where it did."""
@@ -145,11 +168,32 @@ def make_heads(reads: bool, layered: bool) -> Callable[[Shown], Student]:
     return start
 
 
-def make_eagle(shown: Shown) -> Student:
-    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Eagle:
-        assert layer is not None
-        return Eagle(t[0], layer, vocab, rates, share)
-    return LayerStudent(shown, [torch.eye(shown.target.s.width).repeat(1, 2)], Block(shown.target.s, shown.seed), make)
+def make_medusa_published(shown: Shown) -> Student:
+    """In the layout of models/published_medusa.py: a head passes the state on, and its law is the target's, before training."""
+    width, eye = shown.target.s.width, torch.eye(shown.target.s.width)
+
+    def make(t: Sequence[Tensor], layer: None, vocab: Vocab, rates: Rates, share: float) -> Heads:
+        return Heads([(t[i], t[i + 1], eye) for i in range(0, len(t), 3)], False, vocab, rates, None, share, t[2::3])
+    begun = fresh(width, shown.levels, False, shown.seed)
+    student = HeadStudent(shown, [t for weight, bias, _ in begun for t in (weight, bias, shown.table_VH.clone())], None, make)
+    student.normed = True
+    return student
+
+
+def make_eagle(published: bool) -> Callable[[Shown], Student]:
+    """published: in the layout of models/published_eagle1.py, where embeddings enter as they are: they begin half as long as
+    states."""
+    def start(shown: Shown) -> Student:
+        s, trunk = shown.target.s, shown.target.model
+        scale = 0.5 * float(trunk.norm.weight.norm() / trunk.embed_tokens.weight.norm(dim=-1).mean()) if published else 1.0
+
+        def make(t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float) -> Eagle:
+            return Eagle(t[0], layer, vocab, rates, share, published)
+        block = PublishedBlock(s, shown.seed, published_eagle1.layout) if published else Block(s, shown.seed)
+        student = LayerStudent(shown, [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)], block, make)
+        student.normed = published
+        return student
+    return start
 
 
 def depths_of(layers: int) -> tuple[int, ...]:
@@ -166,13 +210,12 @@ def make_eagle3(published: bool) -> Callable[[Shown], Student]:
     """published: in the layout of models/published.py."""
     def start(shown: Shown) -> Student:
         s, depths = shown.target.s, depths_of(shown.target.s.layers)
-        table = shown.target.model.embed_tokens.weight if shown.target.lm_head is None else shown.target.lm_head.weight
 
         def make(t: Sequence[Tensor], layer: Any, vocab: Vocab, rates: Rates, share: float) -> Eagle3:
             return Eagle3(t[0], depths, layer, Vocabulary(shown.tokens, t[1], t[2]), vocab, rates, share, not published)
-        tensors = [torch.eye(s.width).repeat(1, len(depths)) / len(depths), table[shown.tokens].clone(),
+        tensors = [torch.eye(s.width).repeat(1, len(depths)) / len(depths), shown.table_VH[shown.tokens].clone(),
                    shown.target.model.norm.weight.detach().clone()]
-        block = PublishedBlock(s, shown.seed) if published else Block(s, shown.seed, 2 * s.width)
+        block = PublishedBlock(s, shown.seed, layout) if published else Block(s, shown.seed, 2 * s.width)
         student = LayerStudent(shown, tensors, block, make)
         student.some = shown.tokens
         return student

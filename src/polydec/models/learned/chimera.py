@@ -55,9 +55,10 @@ class Chimera:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary or for states of another width."""
+        """Raise ValueError where it was trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the Chimera drafter")
-        artefact.require_width(target, self.layer.width, "Chimera's weights")
+        artefact.require_laws(target, self.layer.width, "Chimera's weights")
 
     @property
     def cost(self) -> float:

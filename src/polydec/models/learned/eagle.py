@@ -54,9 +54,10 @@ class Eagle:
     bias_H: Tensor | None = None
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary or for states of another width."""
+        """Raise ValueError where it was trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the EAGLE drafter")
-        artefact.require_width(target, self.layer.width, "EAGLE's weights")
+        artefact.require_laws(target, self.layer.width, "EAGLE's weights", normed=self.normed)
 
     @property
     def depths(self) -> tuple[int, ...]:

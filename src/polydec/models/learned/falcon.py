@@ -66,9 +66,10 @@ class Falcon:
     share: float = 0.0
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where it was trained for another vocabulary or for states of another width."""
+        """Raise ValueError where it was trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the Falcon drafter")
-        artefact.require_width(target, self.layer.width, "Falcon's weights")
+        artefact.require_laws(target, self.layer.width, "Falcon's weights")
 
     @property
     def normed(self) -> bool:

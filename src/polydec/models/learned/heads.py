@@ -54,9 +54,10 @@ class Heads:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where they were trained for another vocabulary or for states of another width."""
+        """Raise ValueError where they were trained for another vocabulary, for states of another width, or where the target
+        makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the draft heads")
-        artefact.require_width(target, len(self.heads[0][1]), "draft heads")
+        artefact.require_laws(target, len(self.heads[0][1]), "draft heads", head=not self.normed, normed=self.normed)
 
     @property
     def cost(self) -> float:
@@ -105,7 +106,7 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     """Write heads.safetensors and config.json into the directory `path`; about: what else the config says.
     Raises ValueError for heads that came in the published form."""
     if heads.own_VH is not None:
-        raise ValueError("heads with laws of their own are read in their published form: copy those files")
+        raise ValueError("heads with matrices of their own are written by `polydec export`")
     own, tensors = heads.layer, dict[str, Tensor]()
     for k, head in enumerate(heads.heads):
         tensors |= named_head(f"{k}.", head)

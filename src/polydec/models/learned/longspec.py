@@ -69,6 +69,8 @@ class LongSpec:
         session = target.open((0,))
         try:
             keys_KNH, _ = session.memory()
+        except ValueError as error:
+            raise ValueError(f"LongSpec's weights read the target's last keys and values: {error}") from None
         finally:
             session.close()
         have, own = (keys_KNH.shape[0], keys_KNH.shape[2]), (self.sizes.kv_heads, self.sizes.head)

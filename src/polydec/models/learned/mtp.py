@@ -49,7 +49,7 @@ class Mtp:
         """Raise ValueError where they were trained for another vocabulary, width or number of layers, or where the target runs
         no row with an adapter."""
         target.vocab.require_same(self.vocab, "the target of the masks")
-        artefact.require_width(target, self.mask_KH.shape[1], "the masks")
+        artefact.require_laws(target, self.mask_KH.shape[1], "the masks")
         if self.adapter is None:
             return
         if not getattr(target, "adapts", False):

@@ -44,9 +44,10 @@ class Probes:
         return len(self.bias_PH)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise ValueError where they were trained for another vocabulary, width or number of layers."""
+        """Raise ValueError where they were trained for another vocabulary, width or number of layers, or where the target makes
+        no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the probes")
-        artefact.require_width(target, self.bias_PH.shape[1], "the probes")
+        artefact.require_laws(target, self.bias_PH.shape[1], "the probes")
         if self.enter and target.layers <= self.enter:
             raise ValueError(f"the probes enter layer {self.enter}: this target shows {target.layers or 'none'} of its layers")
 
