@@ -43,15 +43,17 @@ plain text; beyond ASCII, or with what is UNUSUAL; white space anywhere."""
 class Ways:
     """Chooses the tokens of ways out, for one vocabulary. Of each token its bytes, the first one, its kind; how it is ranked,
     smaller is sooner: where only some texts may follow, where a string may end as well, where any text may follow (inside a
-    string, say), and where it may not end yet; and its length, in hundredths. bytes: tokens of one printable character."""
+    string, say), and where it may not end yet; and its length, in hundredths. quotes: those that may end a string; bytes:
+    those of one printable character."""
     pieces: tuple[bytes | None, ...]
     first_V: NDArray[np.int64]
-    kind_V: NDArray[np.int64]
+    kind_V: NDArray[np.int8]
     some_V: NDArray[np.float64]
     string_V: NDArray[np.float64]
     free_V: NDArray[np.float64]
     open_V: NDArray[np.float64]
     size_V: NDArray[np.float64]
+    quotes: NDArray[np.int64]
     probes: tuple[int, ...]
     behind: tuple[int, ...]
     lasts: tuple[int, ...]
@@ -64,7 +66,7 @@ class Ways:
     def of(pieces: tuple[bytes | None, ...]) -> Ways:
         ids, longest = spelled.by_bytes(pieces)
         first_V = np.array([p[0] if p else 256 for p in pieces])
-        kind_V = np.array([_kind(p or b"") for p in pieces])
+        kind_V = np.array([_kind(p or b"") for p in pieces], np.int8)
         size_V = np.array([min(len(p or b""), 15) for p in pieces]) / 100
         string_V = kind_V.astype(np.float64)
         opening_V = PLAIN + 0.5 + (size_V > 0.01)                              # a quotation mark begins a string there
@@ -72,7 +74,8 @@ class Ways:
         free_V = np.where((kind_V == CLOSE) | (kind_V == COMMA), PLAIN, string_V)     # these end nothing there
         open_V = np.where(kind_V == STRING, opening_V, free_V)
         found = [tuple(ids[p][0] for p in texts if p in ids) for texts in (PROBES, BEHIND, LASTS, PRINTABLE)]
-        return Ways(pieces, first_V, kind_V, some_V, string_V, free_V, open_V, size_V, *found, ids, longest)
+        quotes = np.flatnonzero(kind_V == STRING)
+        return Ways(pieces, first_V, kind_V, some_V, string_V, free_V, open_V, size_V, quotes, *found, ids, longest)
 
     def out(self, language: Language[Any], state: Any, ends: Sequence[int], most: int,
             known: dict[bytes, bytes] | None = None) -> tuple[int, ...] | None:
@@ -160,18 +163,19 @@ class Ways:
     def _best(self, mask_V: NDArray[np.bool_], rank_V: NDArray[np.float64], uses: Counter[int], longer: float) -> list[int]:
         """Of the allowed tokens those that most likely lead out, best first: one of each kind and what often ends texts, or all
         where they are few. longer: what a token's length counts for."""
-        some = np.flatnonzero(mask_V)
+        ends = rank_V is self.free_V or rank_V is self.string_V       # a string: then it does end
+        some = self.quotes[mask_V[self.quotes]] if ends else np.flatnonzero(mask_V)
         some = some[self.first_V[some] < 256]     # what writes nothing leads nowhere
         often = np.zeros(256)
         for byte, n in uses.items():
             often[byte] = n // OFTEN * 100 + n / 10
         ended = rank_V[some] <= COMMA
         rank = rank_V[some] + longer * self.size_V[some] + np.where(ended, 0.0, often[self.first_V[some]])
-        order = np.argsort(rank, kind="stable")
-        if len(order) <= FEW:
-            return [int(x) for x in some[order]]
-        first = np.sort(np.unique(self.kind_V[some[order]], return_index=True)[1])
-        return [*map(int, some[order[first]]), *(x for x in self.lasts if mask_V[x])]
+        if len(some) <= FEW:
+            return [int(x) for x in some[np.argsort(rank, kind="stable")]]
+        alike = [np.flatnonzero(self.kind_V[some] == kind) for kind in range(SPACE + 1)]
+        first = sorted((float(rank[of].min()), int(of[rank[of].argmin()])) for of in alike if len(of))
+        return [*(int(some[i]) for _, i in first), *(x for x in self.lasts if mask_V[x])]
 
 
 def _kind(piece: bytes) -> int:
