@@ -216,7 +216,8 @@ def main() -> None:
     parser.add_argument("--csv", help="file to write")
     args = parser.parse_args()
     point, drafted = checkpoint.load(args.model, dtype=args.dtype), zoo.default_draft(args.model)
-    samples = read(Path(args.held), point.lm.vocab.size)[:args.prompts]
+    samples = read(Path(args.held), point.lm.vocab.size)
+    samples = random.Random(0).sample(samples, min(args.prompts, len(samples)))      # they lie there by kinds
     bench = Bench(point, None if drafted is None else checkpoint.load(drafted).lm, samples, args.tokens)
     rows, pairs = list[dict[str, Any]](), dict[tuple[str, str, int], Sequence[tuple[int, int]]]()
     sizes = [int(n) for n in args.nodes.split(",")]
