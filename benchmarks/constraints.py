@@ -23,6 +23,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ import numpy as np
 from polydec import LM, Ask, Engine, JsonSchema, load
 from polydec.bench.others import LlamaCpp, Missing
 from polydec.constraints.guidance import Grammar
+from polydec.constraints.ways import Ways
 
 PROMPT = "Write one JSON value that follows this JSON schema, as short as it may be, and nothing else.\n\n"
 AT_ONCE = 8
@@ -50,23 +52,27 @@ def prompt(row: dict[str, Any]) -> str:
 
 
 class Clock:
-    """CPU seconds that each compiled grammar takes, beside all else."""
+    """CPU seconds that each compiled grammar takes, beside all else; those of ways out count once."""
     def __init__(self) -> None:
-        self.seconds = defaultdict[int, float](float)
+        self.seconds, self.inside = defaultdict[int, float](float), False
         for name in ("mask", "step", "allows"):
-            self._watch(name)
+            self._watch(Grammar, name, lambda grammar, *given: grammar)
+        self._watch(Ways, "out", lambda ways, grammar, *given: grammar)
 
-    def _watch(self, name: str) -> None:
-        inner = getattr(Grammar, name)
+    def _watch(self, kind: type, name: str, whose: Callable[..., Grammar]) -> None:
+        inner = getattr(kind, name)
 
-        def timed(language: Grammar, *given: Any) -> Any:
-            start = time.process_time()
+        def timed(*given: Any) -> Any:
+            if self.inside:
+                return inner(*given)
+            start, self.inside = time.process_time(), True
             try:
-                return inner(language, *given)
+                return inner(*given)
             finally:
-                self.seconds[id(language.root)] += time.process_time() - start
+                self.inside = False
+                self.seconds[id(whose(*given).root)] += time.process_time() - start
 
-        setattr(Grammar, name, timed)
+        setattr(kind, name, timed)
 
 
 def legal(language: Grammar, text: str) -> bool:
@@ -100,9 +106,13 @@ def judged(schema: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def run(model: LM, asks: Sequence[Ask]) -> list[Any]:
-    """Answers, or what went wrong, in the order of the requests."""
-    engine, out = Engine(model), list[Any]()
-    tickets = [engine.submit(a) for a in asks]
+    """Answers, or what went wrong, in the order of the requests. What cannot end in time is asked for without that."""
+    engine, out, tickets = Engine(model), list[Any](), list[Any]()
+    for ask in asks:
+        try:
+            tickets.append(engine.submit(ask))
+        except ValueError:
+            tickets.append(engine.submit(replace(ask, finish=False)))
     while engine.step():
         pass
     for ticket in tickets:
@@ -125,13 +135,13 @@ def compiled(model: LM, row: dict[str, Any], clock: Clock) -> tuple[dict[str, An
     return out | {"compile": time.process_time() - start}, language
 
 
-def measure(model: LM, rows: Sequence[dict[str, Any]], tokens: int, methods: Sequence[str],
-            clock: Clock) -> list[dict[str, Any]]:
+def measure(model: LM, rows: Sequence[dict[str, Any]], tokens: int, methods: Sequence[str], clock: Clock,
+            finish: bool) -> list[dict[str, Any]]:
     """What comes of some schemas that are asked for together."""
     begun = [compiled(model, row, clock) for row in rows]
     going = [(row, out, language) for row, (out, language) in zip(rows, begun) if language is not None]
     for method in methods:
-        asks = [Ask(prompt(row), constraint=JsonSchema.of(row["schema"]), max_tokens=tokens, method=method,
+        asks = [Ask(prompt(row), constraint=JsonSchema.of(row["schema"]), max_tokens=tokens, method=method, finish=finish,
                     sampling=model.sampling(temperature=0.0)) for row, _, _ in going]
         start = time.process_time()
         answers = run(model, asks)
@@ -147,7 +157,8 @@ def measure(model: LM, rows: Sequence[dict[str, Any]], tokens: int, methods: Seq
                 out |= {"tokens": len(done.token_ids), "ids": list(done.token_ids), "text": done.text,
                         "mask": clock.seconds[id(language.root)], "cpu": cpu,
                         "forward": sum(m["seconds"] for m in done.metrics["models"]),
-                        "kept": done.metrics["log_mass_kept"], "legal": legal(language, done.text)}
+                        "kept": done.metrics["log_mass_kept"], "steered": done.metrics.get("steered_tokens", 0),
+                        "legal": legal(language, done.text)}
                 out |= judged(row["schema"], done.text) if done.finish_reason == "stop" else {"end": "cut"}
     return [out for out, _ in begun]
 
@@ -247,6 +258,9 @@ def figures(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     if any("legal" in r for r in ran):
         yield "cut texts that begin a legal one", f"{sum(r['legal'] for r in ran if r['end'] == 'cut')} of {ends['cut']}"
     yield "properties filled, of finished texts", f"{sum(filled) / max(1, len(filled)):.2f}"
+    steered = [n for r in ran if (n := r.get("steered"))]
+    if steered:
+        yield "brought to an end", f"{len(steered)}, by {sum(steered) / len(steered):.1f} tokens each"
     yield "tokens", f"{tokens}"
     yield "masks and steps of the grammar, CPU ms a token", a_token(sum(r["mask"] for r in ran))
     yield "all else, prompts included, CPU ms a token", a_token(sum(r["cpu"] - r["mask"] for r in ran))
@@ -302,6 +316,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--methods", nargs="+", default=["plain"], help="the first is measured, the others compared with it")
+    parser.add_argument("--finish", action="store_true", help="answers are brought to an end in time")
     parser.add_argument("--out", type=Path, default=Path("constraints.jsonl"))
     parser.add_argument("--refused", action="store_true", help="compile only: which schemas are refused")
     parser.add_argument("--llama", action="store_true", help="llama.cpp instead")
@@ -319,7 +334,7 @@ def main() -> None:
                     lambda some: [apart(lambda: measure_llama(llama, model, some[0], tokens), some[0])])
         else:
             clock = Clock()
-            written(given.out, rows, AT_ONCE, lambda some: measure(model, some, tokens, given.methods, clock))
+            written(given.out, rows, AT_ONCE, lambda some: measure(model, some, tokens, given.methods, clock, given.finish))
     print(table({path.stem: read(path) for path in given.table or [given.out]}))
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from polydec import registry, steer
 from polydec.card import Card
+from polydec.constraints import pieces
+from polydec.constraints.in_time import InTime, in_time
 from polydec.constraints.protocols import Constraint, Language
 from polydec.core.decoder import Decoder
 from polydec.core.prompt import Noted
@@ -39,7 +41,8 @@ class Ask:
     answer like EOS; infill: the answer with gaps, for a masked-diffusion model: a text in which [[3]] stands for three tokens
     (for an insertion model: up to three), or ids with None for each gap; EOS follows it unless that is ignored, and its length
     takes the place of max_tokens; order: the engine whose order of sampling rules is followed; constraint: which texts an
-    answer may be (`Regex`, `JsonSchema`, `Lark`, `AnyOf`, `SpanOf`), None: any. The n answers share the seed and have their own
+    answer may be (`Regex`, `JsonSchema`, `Lark`, `AnyOf`, `SpanOf`), None: any; finish: where the tokens run out, the answer is
+    led to an end that the constraint allows (`InTime`). The n answers share the seed and have their own
     randomness each.
 
     steer: any name of a way to steer (polydec.steer), None for none, or "cfg" where there is a negative prompt; steer_options:
@@ -68,6 +71,7 @@ class Ask:
     infill: str | Sequence[int | None] | None = None
     order: str = "vllm"
     constraint: Constraint | None = None
+    finish: Annotated[bool, "bring a constrained answer to a legal end within max_tokens"] = False
     steer: str | None = None
     steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     negative_prompt: Prompt | None = None
@@ -84,12 +88,14 @@ def limits() -> tuple[Option, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have."""
+    """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
+    what brings its answers to an end in time, None: nothing does."""
     request: Request
     decoder: Decoder
     card: Card
     options: Mapping[str, Any]
     steering: Steering | None = None
+    ending: InTime | None = None
 
     @property
     def method(self) -> dict[str, Any]:
@@ -160,6 +166,11 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     writer = point.text.writer(stops, values["include_stop"], after=() if alone else ids)
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
     language = None if ask.constraint is None else _language(ask.constraint, model, sampling, family, eos, stop_ids)
+    if values["finish"] and sampling.min_tokens:
+        raise ValueError(f"finish is true and min_tokens is {sampling.min_tokens}: an answer that is brought to an end may end "
+                         "earlier, so leave one of them out")
+    ending = _ending(language, length, model, _ends(model, eos, stop_ids)) if values["finish"] else None
+    language = language if ending is None else ending
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
     request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
                       guard, given, values["prompt_logprobs"])
@@ -175,7 +186,7 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
             raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
                              "token, so leave it out")
         decoder = Noted(decoder, point.lm, request.prompt_logprobs)
-    return Plan(request, decoder, card, options, steered)
+    return Plan(request, decoder, card, options, steered, ending)
 
 
 def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
@@ -188,6 +199,22 @@ def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
     except ValueError as why:
         raise ValueError(f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
                          "plain, or steer another way)") from None
+
+
+def _ends(model: LM, eos: frozenset[int], stop_ids: frozenset[int]) -> frozenset[int]:
+    """The ids that end a constrained answer; a stop id that is text as well ends it wherever it is written."""
+    words = model.checkpoint.lm.vocab.words
+    known = () if words is None else words.pieces
+    return eos | {x for x in stop_ids if x >= len(known) or known[x] is None}
+
+
+def _ending(language: Language[Any] | None, length: int, model: LM, ends: frozenset[int]) -> InTime:
+    """The language with an end within so many tokens. Raises ValueError where there is nothing to end, or none is found."""
+    if language is None:
+        raise ValueError("finish is true: it brings constrained answers to an end, so give a constraint (a regular expression, "
+                         "a JSON schema, a grammar …) or leave it out")
+    vocab = model.checkpoint.lm.vocab
+    return in_time(language, length, pieces.of(vocab, ends), sorted(x for x in ends if 0 <= x < vocab.size))
 
 
 @dataclass(frozen=True)
@@ -226,8 +253,7 @@ def _language(constraint: Constraint, model: LM, sampling: Sampling, family: str
     if family != "ar":
         raise ValueError(f"constraint needs a text that is written from left to right, and {CALLED[family]} model writes in "
                          "any order: leave it out")
-    known = () if vocab.words is None else vocab.words.pieces
-    ends = eos | {x for x in stop_ids if x >= len(known) or known[x] is None}       # other stop ids are text as well
+    ends = _ends(model, eos, stop_ids)
     if not ends:
         raise ValueError("constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
                          "give a special token among stop_token_ids")

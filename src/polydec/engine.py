@@ -172,7 +172,7 @@ class Ticket:
             stats = r.stats if stats is None else stats.plus(r.stats)
         passes = 0 if stats is None else stats.passes
         use = {} if self.task is None else self.task.usage
-        names, target = self.engine.names, self.engine.model.network
+        names, target, ending = self.engine.names, self.engine.model.network, self.plan.ending
         return {
             "seconds": watch.last - watch.opened,
             "time_to_first_token": first - watch.opened,
@@ -181,6 +181,7 @@ class Ticket:
             "tokens_per_pass": count / passes if passes else None,
             "positions_fed": use[target].positions if target in use else 0,
             **({} if stats is None else stats.metrics()),
+            **({} if ending is None else {"steered_tokens": sum(ending.steered(r.token_ids) for r in results)}),
             "models": [{"name": names.get(m, "?"), "passes": u.passes, "positions_fed": u.positions,
                         "seconds": u.seconds} for m, u in use.items()],
             "kernel": self.engine.model.checkpoint.kernel,

@@ -74,7 +74,9 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
     if ask.negative_prompt is not None and ask.steer is not None:
         yield "without a second prompt", replace(ask, negative_prompt=None)
     if ask.constraint is not None:
-        yield "without the constraint", replace(ask, constraint=None)
+        yield "without the constraint", replace(ask, constraint=None, finish=False)
+    if ask.finish:
+        yield "without finish", replace(ask, finish=False)
     if ask.max_tokens is not None:
         yield "with max_tokens left out", replace(ask, max_tokens=None)
     if ask.infill is not None:
@@ -109,6 +111,8 @@ def _constraint(ask: Ask) -> Iterator[Part]:
     if ask.constraint is not None:
         yield Part("constraint", type(ask.constraint).__name__, "only tokens that keep the answer within it; checked at every "
                    "node of a draft; what it forces is not guessed", {})
+    if ask.finish:
+        yield Part("constraint", "InTime", "when the tokens run out, only those that lead to a legal end", {})
 
 
 def _rules(model: LM, ask: Ask) -> Iterator[Part]:

@@ -71,6 +71,12 @@ def test_generate_streams_what_json_says(polydec, model):
     assert "tokens a pass" in err
 
 
+def test_an_answer_that_is_brought_to_an_end_says_so(polydec, model):
+    _, text, err = polydec("generate", "The grey fox", "--model", model, "--max-tokens", "12", "--temperature", "0",
+                           "--regex", "[a-z ]{5,}[.]", "--finish")
+    assert text.endswith(".\n") and " tokens to end in time), " in err and "stop (" in err
+
+
 def test_choices_and_logprobs(polydec, model):
     _, out, _ = polydec("generate", "The", "--model", model, "--max-tokens", "5", "--json", "--n", "2", "--logprobs", "2",
                         "--temperature", "1", "--ignore-eos")

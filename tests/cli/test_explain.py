@@ -33,6 +33,14 @@ def test_parts_in_their_order(capsys, monkeypatch, model):
     assert "exactly the law" in by_role["method"]["says"]
 
 
+def test_what_ends_in_time_says_so(capsys, monkeypatch, model):
+    asked = ("The grey fox", "--model", model, "--regex", "(the|fox| )+", "--finish", "--max-tokens", "20", "--json")
+    code, out, _ = told(capsys, monkeypatch, *asked)
+    assert code == 0 and [p["name"] for p in json.loads(out)["parts"] if p["role"] == "constraint"] == ["Regex", "InTime"]
+    code, out, err = told(capsys, monkeypatch, "The grey fox", "--model", model, "--finish")
+    assert code == 2 and "finish is true: it brings constrained answers to an end" in err and "without finish" in out
+
+
 def test_as_a_table(capsys, monkeypatch, model):
     code, out, _ = told(capsys, monkeypatch, "The grey fox", "--model", model, "--temperature", "0.7", "--steer", "dola")
     assert code == 0 and "steering" in out and "dola" in out and "temperature=0.7" in out

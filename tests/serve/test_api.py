@@ -288,6 +288,9 @@ WRONG = [
      "response_format", "at #: Invalid type: strin"),
     ({"prompt": "x", "guided_regex": "ab(c"}, "guided_regex", "unclosed group at character 2"),
     ({"prompt": "x", "structured_outputs": {"jsn": {}}}, "structured_outputs", "'jsn'"),
+    ({"prompt": "x", "finish": True}, None, "finish is true: it brings constrained answers"),
+    ({"prompt": "x", "finish": 1, "guided_regex": "a"}, "finish", "true or false"),
+    ({"prompt": "x", "finish": True, "guided_regex": "[a-z]{300}", "max_tokens": 4}, None, "max_tokens is 4: no text"),
     ({"prompt": "x", "guided_choice": ["a"], "guided_regex": "a"}, "guided_regex", "one constraint"),
     ({"prompt": "x", "skip_special_tokens": False}, "skip_special_tokens", "True"),
     ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias", "token id"), ({"prompt": "x", "seed": "a"}, "seed", "whole number"),
@@ -308,6 +311,13 @@ def test_what_cannot_be_honoured_is_a_400(server, http, body, param, says):
     assert error["type"] == "invalid_request_error" and says in error["message"] and len(error["message"]) <= 300
     assert param is None or error["param"] == param
     assert idle(server)
+
+
+def test_a_constrained_answer_ends_in_time(http):
+    body = {"prompt": "Once upon a time", "guided_regex": "[a-z ]{3,}!", "max_tokens": 12, "polydec": True}
+    cut, whole = (http.post("/v1/completions", json={**body, "finish": finish}).json() for finish in (False, True))
+    assert cut["choices"][0]["finish_reason"] == "length" and whole["choices"][0]["finish_reason"] == "stop"
+    assert whole["choices"][0]["text"].endswith("!") and "steered_tokens" in json.dumps(whole["polydec"])
 
 
 WRONG_CHAT = [{"messages": []}, {"messages": "hi"}, {"messages": [{"role": "tool", "content": "x"}]}, {"messages": [3]},

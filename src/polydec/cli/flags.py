@@ -79,6 +79,8 @@ class Flags:
                                                rich_help_panel=CONSTRAINT)] = None
     span_of: Annotated[Path | None, Option(help="the answer is a span of the text in this file",
                                            rich_help_panel=CONSTRAINT)] = None
+    finish: Annotated[bool, Option("--finish", help="bring a constrained answer to a legal end within --max-tokens",
+                                   rich_help_panel=CONSTRAINT)] = False
     seed: Annotated[int, Option(help="names the randomness", rich_help_panel=SAMPLING)] = 0
     n: Annotated[int, Option(help="answers to one prompt", rich_help_panel=SAMPLING)] = 1
     logprobs: Annotated[int | None, Option(help="report log-probabilities and this many alternatives (0 to 64)",
@@ -131,7 +133,7 @@ class Flags:
                 "max_tokens": self.max_tokens, "stop": tuple(self.stop or ()),
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
                 "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint(),
-                "infill": self.infill}
+                "finish": self.finish, "infill": self.infill}
 
 
 def steering(steer: str | None, steer_set: list[str] | None, negative_prompt: str | None) -> dict[str, Any]:

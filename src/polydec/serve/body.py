@@ -161,7 +161,7 @@ def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
         "n": plain["n"].convert(body.take("n", 1)), "seed": plain["seed"].convert(body.take("seed", seed)),
         "stop": body.take("stop", ()), "stop_token_ids": body.take("stop_token_ids", ()),
         "ignore_eos": body.flag("ignore_eos"), "include_stop": body.flag("include_stop_str_in_output"),
-        "order": body.take("order", "vllm"),
+        "order": body.take("order", "vllm"), "finish": body.flag("finish"),
         "steer": body.take("steer"), "steer_options": body.mapping("steer_options"),
         "negative_prompt": _whole(body.take("negative_prompt")),
     }
