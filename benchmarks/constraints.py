@@ -27,8 +27,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
+from jsonschema.validators import validator_for
 
 from polydec import LM, Ask, Engine, JsonSchema, load
 from polydec.bench.others import LlamaCpp, Missing
@@ -99,7 +99,7 @@ def judged(schema: dict[str, Any], text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:
         return {"end": "invalid", "filled": None, "why": f"no JSON: {error}"[:200]}
-    checker = jsonschema.validators.validator_for(schema)(schema)
+    checker = validator_for(schema)(schema)
     wrong = next(iter(checker.iter_errors(value)), None)
     return {"end": "valid" if wrong is None else "invalid", "filled": share_filled(schema, value),
             "why": None if wrong is None else wrong.message[:200]}

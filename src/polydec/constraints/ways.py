@@ -5,7 +5,7 @@ import string
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -41,41 +41,69 @@ plain text; beyond ASCII, or with what is UNUSUAL; white space anywhere."""
 
 @dataclass(frozen=True, eq=False)
 class Ways:
-    """Chooses the tokens of ways out, for one vocabulary. Of each token its bytes, the first one, its kind; how it is ranked,
-    smaller is sooner: where only some texts may follow, where a string may end as well, where any text may follow (inside a
-    string, say), and where it may not end yet; and its length, in hundredths. quotes: those that may end a string; bytes:
-    those of one printable character."""
+    """Chooses the tokens of ways out, for one vocabulary; pieces: what each token writes, None: nothing."""
     pieces: tuple[bytes | None, ...]
-    first_V: NDArray[np.int64]
-    kind_V: NDArray[np.int8]
-    some_V: NDArray[np.float64]
-    string_V: NDArray[np.float64]
-    free_V: NDArray[np.float64]
-    open_V: NDArray[np.float64]
-    size_V: NDArray[np.float64]
-    quotes: NDArray[np.int64]
-    probes: tuple[int, ...]
-    behind: tuple[int, ...]
-    lasts: tuple[int, ...]
-    bytes: tuple[int, ...]
-    ids: dict[bytes, tuple[int, ...]]
-    longest: int
 
     @staticmethod
     @lru_cache(maxsize=16)
     def of(pieces: tuple[bytes | None, ...]) -> Ways:
-        ids, longest = spelled.by_bytes(pieces)
-        first_V = np.array([p[0] if p else 256 for p in pieces])
-        kind_V = np.array([_kind(p or b"") for p in pieces], np.int8)
-        size_V = np.array([min(len(p or b""), 15) for p in pieces]) / 100
-        string_V = kind_V.astype(np.float64)
-        opening_V = PLAIN + 0.5 + (size_V > 0.01)                              # a quotation mark begins a string there
-        some_V = np.where(kind_V == STRING, opening_V, string_V)
-        free_V = np.where((kind_V == CLOSE) | (kind_V == COMMA), PLAIN, string_V)     # these end nothing there
-        open_V = np.where(kind_V == STRING, opening_V, free_V)
-        found = [tuple(ids[p][0] for p in texts if p in ids) for texts in (PROBES, BEHIND, LASTS, PRINTABLE)]
-        quotes = np.flatnonzero(kind_V == STRING)
-        return Ways(pieces, first_V, kind_V, some_V, string_V, free_V, open_V, size_V, quotes, *found, ids, longest)
+        return Ways(pieces)
+
+    @cached_property
+    def spelled(self) -> tuple[dict[bytes, tuple[int, ...]], int]:
+        """By what they write the tokens, and the length of the longest."""
+        return spelled.by_bytes(self.pieces)
+
+    def some(self, texts: Sequence[bytes]) -> tuple[int, ...]:
+        """Tokens that write these texts, as far as there are such."""
+        ids, _ = self.spelled
+        return tuple(ids[text][0] for text in texts if text in ids)
+
+    @cached_property
+    def probes(self) -> tuple[int, ...]:
+        return self.some(PROBES)
+
+    @cached_property
+    def behind(self) -> tuple[int, ...]:
+        return self.some(BEHIND)
+
+    @cached_property
+    def lasts(self) -> tuple[int, ...]:
+        return self.some(LASTS)
+
+    @cached_property
+    def single(self) -> tuple[int, ...]:
+        """Those of one printable character."""
+        return self.some(PRINTABLE)
+
+    @cached_property
+    def first_V(self) -> NDArray[np.int64]:
+        """The first byte of each token, 256: it writes nothing."""
+        return np.array([p[0] if p else 256 for p in self.pieces])
+
+    @cached_property
+    def size_V(self) -> NDArray[np.float64]:
+        """The length of each, in hundredths."""
+        return np.array([min(len(p or b""), 15) for p in self.pieces]) / 100
+
+    @cached_property
+    def kind_V(self) -> NDArray[np.int8]:
+        return np.array([_kind(p or b"") for p in self.pieces], np.int8)
+
+    @cached_property
+    def quotes(self) -> NDArray[np.int64]:
+        """Tokens that may end a string."""
+        return np.flatnonzero(self.kind_V == STRING)
+
+    @cached_property
+    def ranks(self) -> dict[bool, dict[bool, NDArray[np.float64]]]:
+        """How tokens are ranked, smaller is sooner: by whether any text may follow (as inside a string), and by whether a
+        quotation mark ends one there."""
+        kind_V = self.kind_V.astype(np.float64)
+        free_V = np.where((kind_V == CLOSE) | (kind_V == COMMA), PLAIN, kind_V)       # these end nothing there
+        opening_V = PLAIN + 0.5 + (self.size_V > 0.01)       # a quotation mark begins a string, if anything
+        return {free: {True: rank_V, False: np.where(kind_V == STRING, opening_V, rank_V)}
+                for free, rank_V in ((True, free_V), (False, kind_V))}
 
     def out(self, language: Language[Any], state: Any, ends: Sequence[int], most: int,
             known: dict[bytes, bytes] | None = None) -> tuple[int, ...] | None:
@@ -83,52 +111,52 @@ class Ways:
         known: by what is allowed inside a text, what leads to where it may end; it is added to."""
         way, uses, known = list[int](), Counter[int](), {} if known is None else known
         while len(way) < most:
-            only = language.forced(state)
-            if not only:
+            if only := language.forced(state):
+                tokens, state = self._written(language, state, only)
+            else:
                 mask_V = language.mask(state)
                 if ended := [x for x in ends if mask_V[x]]:
                     return (*way, ended[0])
-                rank_V = self._ranks(language, state, mask_V)
-                if rank_V is self.open_V or (rank_V is self.some_V and mask_V[list(self.probes)].any()):
-                    only = self._through(language, state, mask_V, ends, known)
-            if only:
-                tokens, state = self._written(language, state, only)
-                way += tokens
-                if not tokens:
-                    return None
-                continue
-            some = self._best(mask_V.numpy(), rank_V, uses, -1.0 if len(way) < FAST else 1.0)
-            if not some:
+                tokens, state = self._chosen(language, state, mask_V, ends, uses, known, len(way) < FAST)
+            if not tokens:
                 return None
-            lasts = (x for x in some if any(language.allows(language.step(state, x), end) for end in ends))
-            token = next(lasts, some[0])
-            way.append(token)
-            uses[int(self.first_V[token])] += self.kind_V[token] != STRING        # which lengthens nothing by itself
-            state = language.step(state, token)
+            way += tokens
         return None
+
+    def _chosen(self, language: Language[Any], state: Any, mask_V: Tensor, ends: Sequence[int], uses: Counter[int],
+                known: dict[bytes, bytes], fast: bool) -> tuple[list[int], Any]:
+        """Where more than one text may follow: the next tokens, none where none leads on, and the state behind them."""
+        letter = mask_V[list(self.probes)]
+        ending = self._ends_string(language, state, mask_V)
+        if not ending and letter.any() and (text := self._through(language, state, mask_V, ends, known)):
+            return self._written(language, state, text)
+        rank_V = self.ranks[len(letter) == len(PROBES) and bool(letter.all())][ending]
+        allowed_V = mask_V.numpy()
+        some = self._best(self.quotes[allowed_V[self.quotes]] if ending else np.flatnonzero(allowed_V), rank_V, uses,
+                          -1.0 if fast else 1.0)
+        if not some:
+            return [], state
+        lasts = (x for x in (*some, *(x for x in self.lasts if mask_V[x]))
+                 if any(language.allows(language.step(state, x), end) for end in ends))
+        token = next(lasts, some[0])
+        uses[int(self.first_V[token])] += self.kind_V[token] != STRING        # which lengthens nothing by itself
+        return [token], language.step(state, token)
 
     def _written(self, language: Language[Any], state: Any, text: bytes) -> tuple[list[int], Any]:
         """A text in the longest tokens that are allowed, as far as it goes, and the state behind them."""
-        tokens = list[int]()
+        tokens, (ids, longest) = list[int](), self.spelled
         while text:
-            spelled = (self.ids[text[:n]][0] for n in range(min(self.longest, len(text)), 0, -1) if text[:n] in self.ids)
-            token = next((x for x in spelled if language.allows(state, x)), None)
+            beginnings = (text[:n] for n in range(min(longest, len(text)), 0, -1))
+            token = next((ids[t][0] for t in beginnings if t in ids and language.allows(state, ids[t][0])), None)
             if token is None:
                 break
             tokens.append(token)
             state, text = language.step(state, token), text[len(self.pieces[token] or b""):]
         return tokens, state
 
-    def _ranks(self, language: Language[Any], state: Any, mask_V: Tensor) -> NDArray[np.float64]:
-        """How tokens are ranked at a state."""
-        free = len(self.probes) == len(PROBES) and mask_V[list(self.probes)].all()
-        if self._ends_string(language, state, mask_V):
-            return self.free_V if free else self.string_V
-        return self.open_V if free else self.some_V
-
     def _ends_string(self, language: Language[Any], state: Any, mask_V: Tensor) -> bool:
         """Whether a quotation mark ends a string of JSON: no letter may follow, and what stands behind strings may."""
-        quote = next((x for x in self.ids.get(b'"', ()) if mask_V[x]), None)
+        quote = next((x for x in self.some((b'"',)) if mask_V[x]), None)
         if quote is None:
             return False
         after = language.step(state, quote)
@@ -148,7 +176,7 @@ class Ways:
         while queue and len(seen) <= STATES:
             here, text = queue.popleft()
             mask_V = language.mask(here)
-            for token in self.bytes:
+            for token in self.single:
                 if not mask_V[token]:
                     continue
                 after, longer = language.step(here, token), text + (self.pieces[token] or b"")
@@ -160,11 +188,9 @@ class Ways:
                     queue.append((after, longer))
         return b""
 
-    def _best(self, mask_V: NDArray[np.bool_], rank_V: NDArray[np.float64], uses: Counter[int], longer: float) -> list[int]:
-        """Of the allowed tokens those that most likely lead out, best first: one of each kind and what often ends texts, or all
-        where they are few. longer: what a token's length counts for."""
-        ends = rank_V is self.free_V or rank_V is self.string_V       # a string: then it does end
-        some = self.quotes[mask_V[self.quotes]] if ends else np.flatnonzero(mask_V)
+    def _best(self, some: NDArray[np.int64], rank_V: NDArray[np.float64], uses: Counter[int], longer: float) -> list[int]:
+        """Of the allowed tokens those that most likely lead out, best first: one of each kind, or all where they are few.
+        uses: of first bytes, so far; longer: what a token's length counts for."""
         some = some[self.first_V[some] < 256]     # what writes nothing leads nowhere
         often = np.zeros(256)
         for byte, n in uses.items():
@@ -175,7 +201,7 @@ class Ways:
             return [int(x) for x in some[np.argsort(rank, kind="stable")]]
         alike = [np.flatnonzero(self.kind_V[some] == kind) for kind in range(SPACE + 1)]
         first = sorted((float(rank[of].min()), int(of[rank[of].argmin()])) for of in alike if len(of))
-        return [*(int(some[i]) for _, i in first), *(x for x in self.lasts if mask_V[x])]
+        return [int(some[i]) for _, i in first]
 
 
 def _kind(piece: bytes) -> int:
