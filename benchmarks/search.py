@@ -59,7 +59,7 @@ WAYS = [
     Way("first of 8", "first finish", "first-finish-search", {"tries": 8}, 8),
     Way("beam of 4", "beam", "beam", {"width": 4}, 4, greedy=True),
     Way("CNTP", "CNTP", "cntp"),
-    *(Way(f"STOC-TOT, {keep} of {keep * 3}", "STOC-TOT", "stoc-tot", {"steps": 3, "keep": keep, "depth": 8}) for keep in (2, 4)),
+    *(Way(f"STOC-TOT, {n} of {3 * n}", "STOC-TOT", "stoc-tot", {"steps": 3, "keep": n, "depth": 8}) for n in (2, 4)),
 ]
 
 
