@@ -98,14 +98,14 @@ def over(pairs: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) ->
     return round(ratio(all_of), 3), round(found[25], 3), round(found[974], 3)
 
 
-def compared(rows: Sequence[Mapping[str, Any]], pairs: Mapping[tuple[str, str, int], Sequence[tuple[int, int]]]) -> Iterator[
-        dict[str, Any]]:
-    """The rows, each beside what its paper has it ahead of where that was measured as well."""
-    for row in rows:
-        name, law, nodes = row["method"], row["law"], row["nodes"]
-        other = AHEAD_OF.get(name, "")
-        told = ("", "", "") if (other, law, nodes) not in pairs else over(pairs[name, law, nodes], pairs[other, law, nodes])
-        yield {**row, "over": other if told[0] else "", **dict(zip(("times", "times low", "times high"), told))}
+def compared(rows: Sequence[Mapping[str, Any]], pairs: Sequence[Sequence[tuple[int, int]]]) -> Iterator[dict[str, Any]]:
+    """The rows, each beside what its paper has it ahead of where that was measured as well. pairs: of each row."""
+    where = {(row["method"], row["law"], row["nodes"]): i for i, row in reversed([*enumerate(rows)])}
+    for row, mine in zip(rows, pairs, strict=True):
+        other = AHEAD_OF.get(row["method"], "")
+        i = where.get((other, row["law"], row["nodes"]))
+        told = ("", "", "") if i is None else over(mine, pairs[i])
+        yield {**row, "over": "" if i is None else other, **dict(zip(("times", "times low", "times high"), told))}
 
 
 def agree(texts: Sequence[Any], others: Sequence[Any], like: Callable[[Any, Any], bool]) -> float:
@@ -219,15 +219,16 @@ def main() -> None:
     samples = read(Path(args.held), point.lm.vocab.size)
     samples = random.Random(0).sample(samples, min(args.prompts, len(samples)))      # they lie there by kinds
     bench = Bench(point, None if drafted is None else checkpoint.load(drafted).lm, samples, args.tokens)
-    rows, pairs = list[dict[str, Any]](), dict[tuple[str, str, int], Sequence[tuple[int, int]]]()
+    rows, pairs = list[dict[str, Any]](), list[Sequence[tuple[int, int]]]()
     sizes = [int(n) for n in args.nodes.split(",")]
     given = {key: value for key, _, value in (one.partition("=") for one in args.set)}
     for where in args.trained:
         said, size = json.loads((Path(where) / "training.json").read_text()), sum(
             p.stat().st_size for p in Path(where).glob("*.safetensors"))
         for case in decoders(bench, artefacts.bound(artefacts.read(where), point.lm), sizes, given):
-            row, pairs[case[:3]] = bench.row(*case)
-            rows.append({**row, "training seconds": said["seconds"], "bytes": size})
+            row, some = bench.row(*case)
+            pairs.append(some)
+            rows.append({"trained": Path(where).name, **row, "training seconds": said["seconds"], "bytes": size})
             print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:
         write_csv(args.csv, list(compared(rows, pairs)))

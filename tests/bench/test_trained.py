@@ -36,11 +36,10 @@ def test_a_refusal_is_not_passed_over():
 
 
 def test_claims_are_compared_on_the_same_prompts():
-    rows = [{"method": name, "law": "greedy", "nodes": 4} for name in ("medusa", "hydra", "clover")]
+    rows = [{"method": name, "law": "greedy", "nodes": 4} for name in ("medusa", "hydra", "clover", "hydra")]
     medusa, hydra = [(10, 5), (30, 20), (8, 8)], [(10, 4), (30, 16), (8, 6)]
-    found = list(trained.compared(rows, {("medusa", "greedy", 4): medusa, ("hydra", "greedy", 4): hydra,
-                                         ("clover", "greedy", 4): medusa}))
-    assert [row["over"] for row in found] == ["", "medusa", "medusa"]
+    found = list(trained.compared(rows, (medusa, hydra, medusa, medusa)))
+    assert [row["over"] for row in found] == ["", "medusa", "medusa", "medusa"]
     assert found[1]["times"] == round((48 / 26) / (48 / 33), 3) and 1.0 < found[1]["times low"] <= found[1]["times high"]
-    assert (found[2]["times"], found[2]["times low"], found[2]["times high"]) == (1.0, 1.0, 1.0)
-    assert [row["times"] for row in trained.compared(rows[1:2], {("hydra", "greedy", 4): hydra})] == [""]
+    assert [(row["times"], row["times low"], row["times high"]) for row in found[2:]] == [(1.0, 1.0, 1.0)] * 2
+    assert [row["times"] for row in trained.compared(rows[1:2], (hydra,))] == [""]
