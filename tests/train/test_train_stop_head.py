@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from polydec.cli.main import app
-from polydec.core.decoder import answer_one
-from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
@@ -171,9 +169,10 @@ def test_wrong_heads_and_specs_are_told_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"holds no config\.json: give a directory that `polydec train` made"):
         artefacts.read(str(tmp_path))
     stop_head.save(tmp_path, stop_head.fresh(8, 1, False, 0), {})
-    decoder, _ = build("specdec-plus-plus", toy(1), toy(2), artefacts=(artefacts.read(str(tmp_path)),))
+    with pytest.raises(ValueError, match="heads were trained for states of width 8: this draft's have 4"):
+        build("specdec-plus-plus", toy(1), toy(2), artefacts=(artefacts.read(str(tmp_path)),))
     with pytest.raises(ValueError, match="head was trained for states of width 8: this draft's have 4"):
-        run([answer_one(decoder, Request((0, 1), 9, ignore_eos=True))])
+        stop_head.fresh(8, 1, False, 0).logits(torch.zeros(1, 4))
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "depth": 2}))
     with pytest.raises(ValueError, match=r"head.safetensors lacks 'blocks.1.weight', which config.json speaks of"):

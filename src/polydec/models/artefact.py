@@ -64,15 +64,15 @@ def damaged(path: str | Path, kind: Kind) -> Any:
     return edge.reading(f"{kind.field} is {str(path)!r}: it is damaged")
 
 
-def require_width(target: Target, width: int, who: str) -> None:
-    """Raise ValueError where what was trained for states of this width cannot read the target's."""
+def require_width(target: Target, width: int, who: str, whose: str = "target") -> None:
+    """Raise ValueError where what was trained for states of this width cannot read the target's (or whose else they are)."""
     session = target.open((0,))
     try:
         have = session.embed((0,)).shape[-1]
     finally:
         session.close()
     if have != width:
-        raise ValueError(f"{who} were trained for states of width {width}: this target's have {have}")
+        raise ValueError(f"{who} were trained for states of width {width}: this {whose}'s have {have}")
 
 
 def require_laws(target: Target, width: int, who: str, *, head: bool = True, normed: bool = False) -> None:

@@ -35,7 +35,7 @@ class StopHead:
     def fit(self, target: Target, draft: Target | None) -> None:
         """Raise ValueError where the draft's states are of another width."""
         if draft is not None:
-            artefact.require_width(draft, self.width, "stop heads")
+            artefact.require_width(draft, self.width, "stop heads", "draft")
 
     @property
     def width(self) -> int:
