@@ -78,20 +78,20 @@ def trained(task: Task, seed: int = 1) -> Llama:
     return net
 
 
-def opened(name: str, at: Path, draft: Path | None = None) -> api.LM:
+def opened(name: str, at: Path, draft: Path | None = None, seed: int = 1) -> api.LM:
     """The model of a task in a directory, and another one beside it; trained first where there is none."""
     for task, place in ((name, at), *([] if draft is None else [(draft.name, draft)])):
         if not (place / "model.safetensors").exists():
             print(f"training a network for {task}", file=sys.stderr, flush=True)
-            kept(TASKS[task], place)
+            kept(TASKS[task], place, seed)
     return api.load(str(at), draft=None if draft is None else str(draft), ngrams=None, threads=1, dtype="float32")
 
 
-def kept(task: Task, at: Path) -> None:
+def kept(task: Task, at: Path, seed: int = 1) -> None:
     """Train a network and write it to a directory."""
     words = Tokenizer(models.WordLevel({name: i for i, name in enumerate(task.names)}, unk_token=END))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    net, shape = trained(task), task.shape
+    net, shape = trained(task, seed), task.shape
     save_directory(at, net, shape.config(eos=task.names.index(END)), dtype=torch.float32, files={
         "tokenizer.json": words.to_str(), "tokenizer_config.json": {"eos_token": END}})
 
@@ -234,7 +234,7 @@ DIGITS = tuple(map(str, range(10)))
 CAPTIONS = ("none", "shows", "a", "on", "the", *(x for values in SCENE.values() for x in values), END)
 TASKS: Mapping[str, Task] = {
     "facts": Task((*(f"key{i}" for i in range(KEYS)), *(f"value{i}" for i in range(VALUES)), "asked", "says", END), draw_fact,
-                  8, steps=700, rate=4e-3),
+                  8, steps=2500, rate=4e-3),
     "programs": Task((*LETTERS, *WORDS, *STEPS, "take", ">", ";", "is", END), draw_program, 32, steps=1200),
     "captions": Task(CAPTIONS, draw_caption, 24, steps=250),
     "captions-never-dropped": Task(CAPTIONS, draw_caption_never_dropped, 24, steps=250),

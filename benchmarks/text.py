@@ -161,15 +161,17 @@ def words(text: str) -> str:
 
 CONTRASTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("plain", {}), ("CAD, alpha 0.5", {"steer": "cad", "steer_options": {"alpha": 0.5}}),
-    ("CAD, alpha 1", {"steer": "cad", "steer_options": {"alpha": 1.0}}), ("AdaCAD", {"steer": "adacad"}))
+    ("CAD, alpha 1", {"steer": "cad", "steer_options": {"alpha": 1.0}}), ("AdaCAD", {"steer": "adacad"}),
+    ("AdaCAD, base 2", {"steer": "adacad", "steer_options": {"base": 2.0}}))
 
 
-def compared(lm: api.LM, asked: Sequence[Any], alone: Sequence[Any], right: Callable[[int, str], bool], **common: Any) -> str:
+def compared(lm: api.LM, asked: Sequence[Any], alone: Sequence[Any], right: Callable[[int, str], bool],
+             **common: Any) -> list[Row]:
     """Questions with a passage, held against the same without it."""
     rows = [Row(name, {**how, **({"negative_prompt": list(alone)} if how else {})}) for name, how in CONTRASTS]
     decode(lm, rows, asked, lambda i, a: {"right": right(i, a.text)}, method="plain",
            sampling=lm.sampling(temperature=0.0), **common)
-    return table(rows, ("right",))
+    return rows
 
 
 WORKED = (("The mill by the river was built in 1887 by Adam Moss .", "who built the mill by the river ?", "Adam Moss"),
@@ -191,9 +193,10 @@ def conflict(model: str, count: int) -> str:
         some = some[:count]
         pairs = [(*q["with_context"].split("\nUsing only")[:1], q["without_context"].split("Question: ")[1][:-len("\nAnswer:")])
                  for q in some]
-        out += [f"{title}, {len(some)} questions", "", compared(
+        rows = compared(
             lm, [asked_so(q, passage) for passage, q in pairs], [asked_so(q, None) for _, q in pairs],
-            lambda i, text, some=some: words(some[i]["gold_answers"]) in words(text), max_tokens=16, raw=True, stop="\n"), ""]
+            lambda i, text, some=some: words(some[i]["gold_answers"]) in words(text), max_tokens=16, raw=True, stop="\n")
+        out += [f"{title}, {len(some)} questions", "", table(rows, ("right",)), ""]
     return "\n".join(out)
 
 
@@ -382,21 +385,32 @@ TUNED = (20, 60)
 
 # On small networks that are trained for a task
 
+FACT_NETS = range(11, 17)
+"""Networks of `facts`, by the seed of their training."""
+
+
 def facts(model: str, count: int) -> str:
-    lm, dice, out = tasks.opened("facts", Path(model)), Random(2), list[str]()
-    for title in ("the passage contradicts", "the passage agrees", "the passage is about another key"):
-        asked, alone, right = list[str](), list[str](), list[str]()
-        for key in (dice.randrange(tasks.KEYS) for _ in range(count)):
-            about = (key + dice.randrange(1, tasks.KEYS)) % tasks.KEYS if "another" in title else key
-            other = (tasks.TRUTH[about] + dice.randrange(1, tasks.VALUES)) % tasks.VALUES
-            said = other if "contradicts" in title else tasks.TRUTH[about]
-            both = tasks.question(key, about, said)
-            asked.append(" ".join(both[0]))
-            alone.append(" ".join(both[1]))
-            right.append(f"value{said if about == key else tasks.TRUTH[key]}")
-        out += [f"{title}, {count} questions", "", compared(
-            lm, asked, alone, lambda i, text, right=right: text.split()[:1] == [right[i]], max_tokens=1, raw=True), ""]
-    return "\n".join(out)
+    """Each of the networks is asked `count` questions of every sort."""
+    found = {title: [Row(name, how) for name, how in CONTRASTS]
+             for title in ("the passage contradicts", "the passage agrees", "the passage is about another key")}
+    for seed in FACT_NETS:
+        lm, dice = tasks.opened("facts", Path(model) / str(seed), seed=seed), Random(2)
+        for title, pooled in found.items():
+            asked, alone, right = list[str](), list[str](), list[str]()
+            for key in (dice.randrange(tasks.KEYS) for _ in range(count)):
+                about = (key + dice.randrange(1, tasks.KEYS)) % tasks.KEYS if "another" in title else key
+                other = (tasks.TRUTH[about] + dice.randrange(1, tasks.VALUES)) % tasks.VALUES
+                said = other if "contradicts" in title else tasks.TRUTH[about]
+                both = tasks.question(key, about, said)
+                asked.append(" ".join(both[0]))
+                alone.append(" ".join(both[1]))
+                right.append(f"value{said if about == key else tasks.TRUTH[key]}")
+            of_one = compared(lm, asked, alone, lambda i, text, right=right: text.split()[:1] == [right[i]],
+                              max_tokens=1, raw=True)
+            for row, some in zip(pooled, of_one, strict=True):
+                row.figures += some.figures
+    return "\n\n".join(f"{title}, {count} questions to each of {len(FACT_NETS)} networks\n\n{table(rows, ('right',))}"
+                       for title, rows in found.items())
 
 
 class Gate:

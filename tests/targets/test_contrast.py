@@ -68,9 +68,9 @@ def jsd(p, q):
     return sum(x[v] * math.log(x[v] / m[v]) for x in (p, q) for v in p) / 2
 
 
-def adacad(floor):
+def adacad(floor, base=math.e):
     def mix(p, q):
-        a = max(jsd(p, q), floor)
+        a = max(jsd(p, q) / math.log(base), floor)
         return linear(1 + a, a)(p, q)
     return mix
 
@@ -94,6 +94,7 @@ RULES = {
     "guidance": (Difference(2.0, 1.0), linear(2.0, 1.0)), "less than 1": (Difference(0.5, -0.5), linear(0.5, -0.5)),
     "contrastive decoding": (Difference(1.0, 1.0, 0.4, 0.5), linear(1.0, 1.0, 0.4, 0.5)),
     "adacad": (Adaptive(), adacad(0.0)), "adacad with a floor": (Adaptive(0.3), adacad(0.3)),
+    "adacad in bits": (Adaptive(base=2.0), adacad(0.0, 2.0)),
     "uscd": (Gated(Difference(1.5, 0.5, 0.1), 0.5), uscd(0.5)), "svdecode": (Steered(4.0, 0.3), svd(4.0, 0.3)),
     "mixture": (Mixture(0.3), lambda p, q: {v: 0.7 * p[v] + 0.3 * q[v] for v in p}),
 }
@@ -116,6 +117,7 @@ def test_every_rule_is_checked():
 @pytest.mark.parametrize("make, message", [
     (lambda: Difference(-1.0), "plus is -1.0: it must lie in 0 to 100"), (lambda: Difference(head=2.0), "head is 2.0"),
     (lambda: Difference(temperature=0.0), "temperature of the other law is 0.0"), (lambda: Adaptive(-0.1), "floor is -0.1"),
+    (lambda: Adaptive(base=1.0), "base is 1.0: it must lie in 1.01 to 10"),
     (lambda: Gated(Adaptive(), 3.0), "threshold is 3.0"), (lambda: Steered(-1.0), "strength is -1.0"),
     (lambda: Mixture(1.5), "share is 1.5: it must lie in 0 to 1"), (lambda: Language(-1.0), "scale is -1.0"),
     (lambda: Contrast(toy(1), (), Adaptive()), "others has 0 laws: the rule Adaptive mixes 1"),

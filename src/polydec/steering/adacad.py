@@ -1,6 +1,7 @@
 """AdaCAD."""
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from polydec.card import Card
@@ -27,7 +28,9 @@ CARD = Card(
 def build(
     kit: Kit, *,
     floor: Annotated[float, Within(0, 10), "least strength of the contrast"] = 0.0,
+    base: Annotated[float, Within(1.01, 10), Note("2: the strength is 1 at most; 1.26: 3"),
+                    "of the logarithm in which the laws' divergence is measured"] = math.e,
     head: Annotated[float, Within(0, 1), Note("0 is off"),
                     "least probability, as a fraction of the likeliest token's, that a token must have"] = 0.0,
 ) -> Target:
-    return Contrast(kit.target, (kit.second,), Adaptive(floor, head))
+    return Contrast(kit.target, (kit.second,), Adaptive(floor, head, base))
