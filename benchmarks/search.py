@@ -48,6 +48,8 @@ WAYS = [
     *(Way(f"A*, {k} steps", "A*", "a-star-decoding", {"width": k, "budget": 256}, 0, True) for k in (2, 3, 4)),
     *(Way(f"A*, 1 step, again {c}", "A*, again", "a-star-decoding", {"width": 1, "again": c, "budget": 160}, 0, True)
       for c in (0.4, 0.6, 0.8)),
+    Way("A*, 1 step, again 0.25, sure 0.99", "A*, sure", "a-star-decoding",
+        {"width": 1, "again": 0.25, "sure": 0.99, "budget": 256}, 0, True),
     *(Way(f"beam of steps, {keep} of {keep * width}", "beam of steps", "step-beam", {"keep": keep, "width": width}, 0, True)
       for keep, width in ((2, 2), (2, 4), (4, 2))),
     Way("iterative, 4 rounds of 2", "iterative", "iterative-agent-decoding", {"rounds": 4, "tries": 2}, 0, True),

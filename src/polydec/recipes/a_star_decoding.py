@@ -37,7 +37,9 @@ def build(
     toll: Annotated[float, AtLeast(0), "cost of a step"] = 0.01,
     again: Annotated[float | None, Within(0.001, 10.0), Note("none: it is left for good"),
                      "what a beginning waits for before more steps are drawn behind it"] = None,
+    sure: Annotated[float | None, Within(0.001, 1.0), Note("none: every step"),
+                    "the reward is not asked of a step that is as likely as this"] = None,
 ) -> AStar:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return AStar(method, kit.need(StepReward), width, delimiter.replace("\\n", "\n"), longest, budget, toll,
-                 again=again)
+                 again=again, sure=sure)

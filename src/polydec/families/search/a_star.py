@@ -1,6 +1,7 @@
 """A* over the steps of a solution, led by a learned reward."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -52,9 +53,13 @@ class AStar:
     A beginning is left for good once steps were drawn behind it, as in the paper. With `again` it waits instead, with so much
     added to its f every time, and is taken up once more when all that was found behind it is less promising than that: ours.
 
+    With `sure` the reward is not asked of a step that the law gives at least this probability, all of it together: its value is
+    that of the step before it (ours; where the law leaves no choice there is nothing to choose).
+
     width: 1 to 64; delimiter: what a step ends with; longest: tokens of a step at most; budget: once so many tokens were
     written nothing new is begun: the best solution found is the answer, or else the most promising beginning is drawn to
-    its end. frontier: beginnings that are kept at most; the least promising ones go first. again: above 0, None: never.
+    its end. frontier: beginnings that are kept at most; the least promising ones go first. again: above 0, None: never. sure:
+    above 0 to 1, None: every step is asked of.
 
     Exact: approximate: the reward chooses among draws.
     Reduces to: the method itself at width 1, draw for draw.
@@ -69,6 +74,7 @@ class AStar:
     toll: float = 0.01
     frontier: int = 64
     again: float | None = None
+    sure: float | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -79,6 +85,8 @@ class AStar:
             raise ValueError(f"toll is {self.toll}: it must be at least 0")
         if self.again is not None and not self.again > 0.0:
             raise ValueError(f"again is {self.again}: it must be above 0")
+        if self.sure is not None and not 0.0 < self.sure <= 1.0:
+            raise ValueError(f"sure is {self.sure}: it must be above 0 and at most 1")
 
     @property
     def target(self) -> Target:
@@ -133,11 +141,19 @@ class _Search:
         for attempt, stream in zip(drawn, streams, strict=True):
             if (text := tuple(attempt.text.tokens)) not in node.found:
                 once.setdefault(text, (attempt, stream))
-        await gather(*(attempt.judge(plan.reward) for attempt, _ in once.values()))
+        begun = node.attempt.logp
+        await gather(*(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values()))
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
         waiting = [] if plan.again is None else [replace(node, drawn=numbers.stop, wait=node.wait + plan.again,
                                                          found=node.found | set(once))]
         return [*waiting, *(self._node(node, *one) for one in once.values())]
+
+    async def _valued(self, attempt: Attempt, logp: float, parent: Node) -> None:
+        """Ask the reward of a step, unless there was hardly another one to take. logp: of the step."""
+        if self._plan.sure is None or math.exp(logp) < self._plan.sure:
+            await attempt.judge(self._plan.reward)
+        else:
+            attempt.value = 1.0 - parent.hope
 
     def _forks(self, node: Node, count: int) -> list[Attempt]:
         """So many that go on from a node, which is over with that unless it waits."""
