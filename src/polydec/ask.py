@@ -16,7 +16,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.prompt import Noted
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
-from polydec.kit import ANY_DRAFT, CALLED, DRAFT, Kit, family_of
+from polydec.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
 from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
 from polydec.options import AtLeast, Note, Option, Within, option, shown
@@ -89,13 +89,15 @@ def limits() -> tuple[Option, ...]:
 @dataclass(frozen=True)
 class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
-    what brings its answers to an end in time, None: nothing does."""
+    what brings its answers to an end in time, None: nothing does; idle: what was trained for the model, is named by the user
+    and read by nothing here."""
     request: Request
     decoder: Decoder
     card: Card
     options: Mapping[str, Any]
     steering: Steering | None = None
     ending: InTime | None = None
+    idle: tuple[str, ...] = ()
 
     @property
     def method(self) -> dict[str, Any]:
@@ -179,14 +181,16 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     if steered is not None:
         check_together(model, card, law, steered.card)
     laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
-    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language, point.lm.context)
+    read = list[Artefact]()
+    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language, point.lm.context, read)
     decoder = build.decoder(measure or (lambda: model.costs))
     if request.prompt_logprobs is not None:
         if family != "ar":
             raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
                              "token, so leave it out")
         decoder = Noted(decoder, point.lm, request.prompt_logprobs)
-    return Plan(request, decoder, card, options, steered, ending)
+    idle = tuple(name for name, one in zip(model.given, model.artefacts) if all(one is not x for x in read))
+    return Plan(request, decoder, card, options, steered, ending, idle)
 
 
 def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
@@ -229,6 +233,7 @@ class Build:
     memory: dict[str, Any]
     language: Language[Any] | None = None
     context: int | None = None
+    read: list[Artefact] = field(default_factory=list[Artefact])
 
     def decoder(self, measure: Callable[[], Costs]) -> Decoder:
         asked: list[bool] = []
@@ -242,7 +247,7 @@ class Build:
 
     def _build(self, measure: Callable[[], Costs]) -> Decoder:
         kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers,
-                  language=self.language, context=self.context)
+                  language=self.language, context=self.context, read=self.read)
         return registry.build(self.method, kit, self.options)[0]
 
 

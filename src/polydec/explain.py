@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from polydec import registry
 from polydec.ask import Ask, Plan, plan, room
 from polydec.constraints.everything import Everything
 from polydec.core.types import Exactness
-from polydec.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, family_of
+from polydec.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Artefact, Trained, family_of
 from polydec.loaded import LM
 from polydec.models.costs import Costs
 from polydec.options import as_text
@@ -98,6 +99,31 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
         says = "read by what needs it below" if {DRAFT, ANY_DRAFT, MASKED_DRAFT} & {*needs} else (
             "nothing below needs it; a method that chooses for itself, such as auto, may draft with it")
         yield Part("draft", draft.name, says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one", {})
+    for name, one in zip(model.given, model.artefacts):
+        says = f"nothing below reads it{_readers(one)}" if name in made.idle else "read by what needs it below"
+        yield Part("trained", name, f"{one.called}; {says}", {})
+
+
+def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
+    """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, and
+    rules of sampling."""
+    method, own, sampling = made.card.name, model.sampling(), _sampling(model, ask)
+    unread = [f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
+              for name, one in zip(model.given, model.artefacts) if name in made.idle]
+    still = [f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
+             for rule, why in _acting(model, ask)[1].items() for o in rules()[rule].fields
+             if getattr(sampling, o.name) != getattr(own, o.name)]
+    return unread + still
+
+
+def _readers(one: Artefact) -> str:
+    """Which methods need it, as the end of a sentence."""
+    def needs(card: Any) -> bool:
+        return any(isinstance(n, Trained) and isinstance(one, n.kind) and n.which(one) for n in card.needs)
+
+    methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
+    together = " and ".join([", ".join(methods[:-1]), methods[-1]] if methods[1:] else methods)
+    return f": {together} would" if methods else ""
 
 
 def _steering(made: Plan) -> Iterator[Part]:
@@ -117,18 +143,29 @@ def _constraint(ask: Ask) -> Iterator[Part]:
 
 def _rules(model: LM, ask: Ask) -> Iterator[Part]:
     """The rules in their order, then those that do nothing here."""
-    lm, sampling = model.checkpoint.lm, model.sampling() if ask.sampling is None else ask.sampling
+    sampling, (names, still) = _sampling(model, ask), _acting(model, ask)
+    for name in names:
+        if name != "constraint":
+            yield Part("sampling rule", name, _sentence(rules()[name].fields[0].help), _given(sampling, name))
+    for name, why in still.items():
+        yield Part("idle rule", name, f"does nothing here: {why}", _given(sampling, name))
+
+
+def _sampling(model: LM, ask: Ask) -> Sampling:
+    return model.sampling() if ask.sampling is None else ask.sampling
+
+
+def _acting(model: LM, ask: Ask) -> tuple[list[str], dict[str, str]]:
+    """The rules that act, in their order; and why each of the others does nothing of which a field is not neutral."""
+    lm, sampling = model.checkpoint.lm, _sampling(model, ask)
     some_end = (min(lm.vocab.eos, default=0),)
     language = None if ask.constraint is None else Everything(lm.vocab.size)
     geometry = lm.geometry if family_of(lm) == "ar" else None
     setting = Setting(some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language)
-    names, idle = acting(sampling, setting, ask.order)
-    for name in names:
-        if name != "constraint":
-            yield Part("sampling rule", name, _sentence(rules()[name].fields[0].help), _given(sampling, name))
-    for name in idle:
-        yield Part("idle rule", name, "does nothing here: the likeliest token is written, whatever is unlikely",
-                   _given(sampling, name))
+    names, cut = acting(sampling, setting, ask.order)
+    still = dict.fromkeys(cut, "at temperature 0 the likeliest token is written, whatever is unlikely")
+    off = {name: rules()[name].fields[0].name for name in _on(sampling) if name not in names and name not in still}
+    return names, still | {name: f"it is off, as {first} is {as_text(getattr(sampling, first))}" for name, first in off.items()}
 
 
 def _method(made: Plan) -> Iterator[Part]:

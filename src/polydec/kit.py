@@ -54,7 +54,7 @@ class Kit:
     later requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape each gap's or slot's
     law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts that
     the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may take
-    together, None: it is not known."""
+    together, None: it is not known; read: the artefacts that were asked for so far."""
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
@@ -64,6 +64,7 @@ class Kit:
     beside: Target | None = None
     language: Language[Any] | None = None
     context: int | None = None
+    read: list[Artefact] = field(default_factory=list[Artefact])
 
     @property
     def family(self) -> str:
@@ -121,6 +122,7 @@ class Kit:
                 except ValueError as error:
                     wrong = error
                     continue
+                self.read.append(one)
                 return one
         raise wrong or ValueError(f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one")
 

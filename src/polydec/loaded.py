@@ -28,11 +28,12 @@ A = TypeVar("A", bound=Artefact)
 
 @dataclass(frozen=True)
 class LM:
-    """A loaded model; the draft that goes with it (None: methods that need one say so); and its artefacts, such as an n-gram
-    table or a stop head."""
+    """A loaded model; the draft that goes with it (None: methods that need one say so); its artefacts, such as an n-gram
+    table or a stop head; and what the user called the first of these."""
     checkpoint: Checkpoint
     draft: Checkpoint | None = None
     artefacts: tuple[Artefact, ...] = ()
+    given: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -168,4 +169,4 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way
         native = not model.why and (small is None or not small.why)
         torch.set_num_threads(1 if native else threads or TORCH_THREADS)
-    return LM(model, small, found)
+    return LM(model, small, found, tuple(trained))

@@ -148,9 +148,36 @@ def test_what_was_trained_is_given_by_its_directory(polydec, model, tmp_path):
             "--dtype", "float32", "--json")
     code, _, err = polydec(*args)
     assert code == 2 and "--with DIR" in err
-    assert polydec(*args, "--with", str(tmp_path / "head"))[0] == 0
+    code, _, err = polydec(*args, "--with", str(tmp_path / "head"))
+    assert code == 0 and "does not read it" not in err
     code, _, err = polydec(*args, "--with", str(tmp_path / "none"))
     assert code == 2 and err.count("\n") == 1 and "holds no config.json" in err
+
+
+def test_what_was_trained_and_is_not_read_is_said(polydec, model, tmp_path):
+    head = str(tmp_path / "head")
+    stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
+    for method in ("plain", "draft-model"):
+        code, _, err = polydec("generate", "The fox", "--model", model, "--draft", model, "--dtype", "float32", "--with", head,
+                               "--method", method, "--max-tokens", "4")
+        assert code == 0
+        assert f"polydec: {head} is a stop head, and {method} does not read it: specdec-plus-plus would\n" in err
+
+
+def test_what_does_nothing_is_said(polydec, model):
+    def said(*flags):
+        code, _, err = polydec("generate", "The fox", "--model", model, "--max-tokens", "4", "--dtype", "float32", *flags)
+        return code, [line.removeprefix("polydec: ") for line in err.splitlines() if line.startswith("polydec: ")]
+
+    unlikely = "at temperature 0 the likeliest token is written, whatever is unlikely"
+    assert said("--temperature", "0", "--top-p", "0.5") == (0, [f"top_p is 0.5 and does nothing here: {unlikely}"])
+    assert said("--temperature", "1", "--top-p", "0.5") == (0, [])
+    assert said("--sample", "dry_base=3", "--repetition-penalty", "1.2") == (
+        0, ["dry_base is 3.0 and does nothing here: it is off, as dry_multiplier is 0.0"])
+    assert said("--sample", "dry_base=3", "--sample", "dry_multiplier=0.5") == (0, [])
+    assert said("--logprobs", "2") == (0, ["logprobs is 2: they stand in the JSON object (--json)"])
+    assert said("--logprobs", "2", "--json") == (0, [])
+    assert said("--shots", "2") == (2, ["shots is 2 and there is nothing to show: give --exemplars, or leave it out"])
 
 
 def test_verify_and_bench(polydec, model, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 import micro
 from polydec.cli.main import main
+from polydec.models.learned import stop_head
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,13 @@ def test_parts_in_their_order(capsys, monkeypatch, model):
     assert "exactly the law" in by_role["method"]["says"]
 
 
+def test_a_rule_that_is_off_is_shown_where_a_field_of_it_is_given(capsys, monkeypatch, model):
+    code, out, _ = told(capsys, monkeypatch, "The grey fox", "--model", model, "--sample", "dry_base=3", "--json")
+    still, = (p for p in json.loads(out)["parts"] if p["role"] == "idle rule")
+    assert code == 0 and still["name"] == "dry" and still["options"] == {"dry_base": "3.0"}
+    assert still["says"] == "does nothing here: it is off, as dry_multiplier is 0.0"
+
+
 def test_what_ends_in_time_says_so(capsys, monkeypatch, model):
     asked = ("The grey fox", "--model", model, "--regex", "(the|fox| )+", "--finish", "--max-tokens", "20", "--json")
     code, out, _ = told(capsys, monkeypatch, *asked)
@@ -44,6 +52,20 @@ def test_what_ends_in_time_says_so(capsys, monkeypatch, model):
 def test_as_a_table(capsys, monkeypatch, model):
     code, out, _ = told(capsys, monkeypatch, "The grey fox", "--model", model, "--temperature", "0.7", "--steer", "dola")
     assert code == 0 and "steering" in out and "dola" in out and "temperature=0.7" in out
+
+
+def test_what_was_trained_is_shown_with_what_reads_it(capsys, monkeypatch, model, tmp_path):
+    head = str(tmp_path / "head")
+    stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
+    asked = ("The grey fox", "--model", model, "--draft", model, "--with", head, "--dtype", "float32", "--json", "--method")
+    said = {}
+    for method in ("auto", "specdec-plus-plus"):
+        code, out, _ = told(capsys, monkeypatch, *asked, method)
+        part, = (p for p in json.loads(out)["parts"] if p["role"] == "trained")
+        assert code == 0 and part["name"] == head
+        said[method] = part["says"]
+    assert said["auto"] == "a stop head; nothing below reads it: specdec-plus-plus would"
+    assert said["specdec-plus-plus"] == "a stop head; read by what needs it below"
 
 
 def test_refused(capsys, monkeypatch, model):

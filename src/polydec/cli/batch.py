@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from polydec import api, files
+from polydec.ask import plan
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, shared
+from polydec.cli.generate import note
 from polydec.edge import whole
+from polydec.models.costs import Costs
 
 EVERY = 2.0
 """Seconds between two lines of progress."""
@@ -54,7 +57,7 @@ def batch(flags: Flags,
             done = rows.resume(out, lines)
             lm = flags.load()
             lm.check(flags.method, flags.options())
-            flags.request(lm)
+            _say_what_is_idle(lm, flags, lines)
             job: Any = _job(lm, flags, given, as_text, max_running)
             if ray:                               # what is wrong has been said by now; each process loads the model for itself
                 from polydec.serve.spread import Spread
@@ -66,6 +69,14 @@ def batch(flags: Flags,
                 _run(job, lines, done, rows.writer(file), tally)
     except OSError as error:
         raise ValueError(f"file {str(out)!r} cannot be written: {error.strerror or error}") from None
+
+
+def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
+    """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
+    from polydec.serve import batch as rows
+    ask = api.Ask("x", **flags.request(lm))
+    if not any(rows.is_request(line.text) for line in lines):
+        note(lm, ask, plan(lm, ask, measure=Costs))
 
 
 def _job(lm: api.LM, flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int] | None = None) -> Any:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from polydec import api
 from polydec.cli.flags import Flags, shared
-from polydec.cli.generate import report, run
+from polydec.cli.generate import note, report, run
 from polydec.edge import sentence, whole_text
 
 
@@ -47,6 +47,8 @@ def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system m
             # such as a full context: the chat goes on without this turn
             messages.pop()
             continue
+        if len(messages) == 1 + bool(system):
+            note(lm, api.Ask(messages, **request), ticket.plan)
         run(engine, ticket, quiet=False)
         answer = ticket.completion()
         report(answer)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text as Styled
 
 from polydec import api
+from polydec.ask import Plan
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.shown import fit
@@ -19,6 +20,10 @@ from polydec.core.trace import Event, Opened, ignore, to_json
 from polydec.edge import printable, sentence, whole_text
 from polydec.exemplars import prompt as behind
 from polydec.exemplars import read
+from polydec.explain import idle
+
+SHOTS = 8
+"""Solved problems that are shown, where there are some."""
 
 
 @shared
@@ -27,23 +32,29 @@ def generate(flags: Flags,
              prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
              exemplars: Annotated[Path | None, typer.Option(help="JSON lines of solved problems; those of the most steps "
                                                                  "are shown before the prompt")] = None,
-             shots: Annotated[int, typer.Option(help="how many of them")] = 8,
+             shots: Annotated[int | None, typer.Option(help=f"how many of them (default: {SHOTS})")] = None,
              steer: Steer = None, steer_set: SteerSet = None, negative_prompt: Second = None) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     text = asked(prompt, prompt_file)
     if not text.strip():
         raise ValueError("prompt is empty: give a text of at least one character")
+    if shots is not None and exemplars is None:
+        raise ValueError(f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out")
     steered = steering(steer, steer_set, negative_prompt)
     pool = None if exemplars is None else read(exemplars)
     lm = flags.load()
     if pool is not None:
-        text = behind(lm, pool, text, shots, max_tokens=flags.max_tokens, raw=flags.raw)
+        text = behind(lm, pool, text, SHOTS if shots is None else shots, max_tokens=flags.max_tokens, raw=flags.raw)
     engine = api.Engine(lm)
 
     def on(event: Event) -> None:                 # the request's method and guarantee stand beside its opening
         sink.write(json.dumps(to_json(event) | ({"method": ticket.method} if isinstance(event, Opened) else {})) + "\n")
 
-    ticket = engine.submit(text, **flags.request(lm), **steered, on=ignore if flags.trace is None else on)
+    request = flags.request(lm) | steered
+    ticket = engine.submit(text, **request, on=ignore if flags.trace is None else on)
+    note(lm, api.Ask(text, **request), ticket.plan)
+    if flags.logprobs is not None and not flags.json_:
+        print(f"polydec: logprobs is {flags.logprobs}: they stand in the JSON object (--json)", file=sys.stderr)
     with ExitStack() as files:                    # opened now, so that a request that is refused empties no file
         if flags.trace is not None:
             sink = files.enter_context(trace(flags.trace))
@@ -108,6 +119,12 @@ def show(console: Console, piece: api.Piece) -> None:
     else:
         sys.stdout.write(piece.text)
     sys.stdout.flush()
+
+
+def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
+    """Say what was given and does nothing, on standard error."""
+    for said in idle(lm, ask, made):
+        print(f"polydec: {said}", file=sys.stderr)
 
 
 def report(answer: api.Completion) -> None:
