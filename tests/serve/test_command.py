@@ -118,13 +118,14 @@ def test_what_was_trained_goes_to_the_model_that_it_is_named_for():
         serve._trained(["one"], names)
 
 
-def test_the_arithmetic_and_the_trained_parts_are_loaded():
+def test_the_arithmetic_and_the_trained_parts_are_loaded(capsys):
     how = {"draft": "none", "ngrams": "none", "dtype": "auto", "quantize": None, "device": "cpu", "threads": 1, "keep": 4,
            "method": "plain"}
     lm = serve._load("zoo:reasoner", trained=["zoo:reasoner-prm"], compute="float32", cache_dtype="float16", **how)
     assert [type(one).__name__ for one in lm.artefacts] == ["StepReward"]
     network = lm.checkpoint.lm.network
     assert (network.compute, network.cache_dtype) == ("float32", "float16")
+    assert "zoo:reasoner-prm is a process reward model, and plain does not read it: a-star-decoding" in capsys.readouterr().err
 
 
 def test_addresses():

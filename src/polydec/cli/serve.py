@@ -11,7 +11,10 @@ from typing import Annotated
 from typer import Option
 
 from polydec import api, registry
+from polydec.ask import plan
+from polydec.cli.generate import note
 from polydec.edge import check_threads, whole
+from polydec.models.costs import Costs
 
 MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
 KEY = "POLYDEC_API_KEY"
@@ -149,6 +152,8 @@ def _load(source: str, *, trained: list[str], draft: str, ngrams: str, dtype: st
     lm = api.load(source, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, compute=compute, cache_dtype=cache_dtype,
                   device=device, threads=threads, trained=trained)
     lm.check(method)
+    usual = api.Ask("x", method=method)           # a request that names no method
+    note(lm, usual, plan(lm, usual, measure=Costs))
     lm.checkpoint.lm.keep = keep
     if lm.draft is not None:
         lm.draft.lm.keep = keep
