@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from polydec import edge, registry
-from polydec.kit import Artefact, Kit
+from polydec.kit import Artefact, Kit, family_of
 from polydec.models import artefacts, checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.costs import Costs
@@ -65,7 +65,7 @@ class LM:
 
     def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
         """Raise ValueError with one sentence where this model cannot be decoded by a method with these options."""
-        registry.build(method, self.kit(), options)
+        registry.build(registry.of_model(method, family_of(self.checkpoint.lm)), self.kit(), options)
 
     @property
     def network(self) -> Any:

@@ -1,6 +1,7 @@
 """The embedded masked-diffusion model through the command line, and what is shown of its canvas."""
 import json
 import sys
+from io import StringIO
 
 import pytest
 
@@ -31,6 +32,21 @@ def test_a_canvas_is_shown_as_it_fills(tmp_path, monkeypatch, capfd):
     text = page.read_text()
     assert text.count("<tr>") == len(passes) and "<script" not in text and text.count('class=n') == sum(
         len(p["position"]) for p in passes)
+
+
+def test_every_command_takes_it_by_its_own_usual_method(tmp_path, monkeypatch, capfd):
+    prompts, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    prompts.write_text("fill: 3 4 _ 6 7 _\n")
+    few = ["--model", "zoo:diffusion", "--max-tokens", "13"]
+    assert command(monkeypatch, ["batch", *few, str(prompts), str(out)]) == 0
+    row = json.loads(out.read_text())
+    assert row["text"].strip() == "345678" and row["method"]["name"] == "fast-dllm"
+    monkeypatch.setattr(sys, "stdin", StringIO("fill: 3 4 _ 6 7 _\n\n"))
+    assert command(monkeypatch, ["chat", *few]) == 0
+    assert "345678" in capfd.readouterr().out
+    load("zoo:diffusion").check("auto")
+    with pytest.raises(ValueError, match="method prompt-lookup decodes autoregressive models"):
+        load("zoo:diffusion").check("prompt-lookup")
 
 
 def test_a_trace_that_lies_is_refused(tmp_path, monkeypatch, capfd):
