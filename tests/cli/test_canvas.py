@@ -49,6 +49,18 @@ def test_every_command_takes_it_by_its_own_usual_method(tmp_path, monkeypatch, c
         load("zoo:diffusion").check("prompt-lookup")
 
 
+def test_methods_are_timed_side_by_side(tmp_path, monkeypatch, capfd):
+    data = tmp_path / "in.txt"
+    data.write_text("fill: 3 4 _ 6 7 _\n")
+    timed = ["bench", "--model", "zoo:diffusion", "--max-tokens", "13", "--repeat", "1", "--json", "--data", str(data)]
+    for more, names in (([], ["llada", "fast-dllm"]), (["--methods", "fast-dllm:threshold=0.5,llada"],
+                                                       ["llada", "fast-dllm threshold=0.5"])):
+        assert command(monkeypatch, [*timed, *more]) == 0
+        rows = json.loads(capfd.readouterr().out)["rows"]
+        assert [r["method"] for r in rows] == names and rows[0]["ratio_to_plain"] == 1.0
+        assert rows[1]["tokens_per_pass"] > rows[0]["tokens_per_pass"]
+
+
 def test_a_trace_that_lies_is_refused(tmp_path, monkeypatch, capfd):
     event = {"event": "Unmasked", "choice": 0, "step": 0, "block": [3, 5], "fed": [0, 5], "position": [3], "confidence": [0.5],
              "left": 1, "piece": ["a"]}

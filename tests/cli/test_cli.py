@@ -180,6 +180,21 @@ def test_what_does_nothing_is_said(polydec, model):
     assert said("--shots", "2") == (2, ["shots is 2 and there is nothing to show: give --exemplars, or leave it out"])
 
 
+@pytest.mark.parametrize("command, flags, said", [
+    ("bench", ("--method", "eagle-3"), "bench does not take --method or --set: it compares methods"),
+    ("bench", ("--regex", "a+"), "--regex is given, and bench does nothing with it"),
+    ("bench", ("--infill", "[[3]]"), "--infill is given, and bench"),
+    ("bench", ("--stop-token-id", "1"), "--stop-token-id is given, and bench"),
+    ("verify", ("--ignore-eos",), "--ignore-eos is given, and verify does nothing with it"),
+    ("verify", ("--choice", "a"), "--choice is given, and verify"),
+    ("verify", ("--logprobs", "1"), "--logprobs is given, and verify"),
+    ("chat", ("--trace", "t.jsonl"), "chat does not take --json, --n, --raw, --trace or --logprobs"),
+])
+def test_flags_that_a_command_would_do_nothing_with_are_refused(polydec, model, command, flags, said):
+    code, _, err = polydec(command, "--model", model, *flags)
+    assert code == 2 and said in err and err.count("\n") == 1
+
+
 def test_verify_and_bench(polydec, model, tmp_path):
     data = tmp_path / "q.jsonl"
     data.write_text("".join(json.dumps({"prompt": p, "category": c}) + "\n" for p, c in
@@ -288,7 +303,7 @@ def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(polydec, model,
     from polydec.bench import measure
     from polydec.cli.bench import parse
     assert [(m.name, m.options) for m in parse("rsd-c:levels=2,1,1:nodes=3, auto,token-recycling:shape=3,2")] == [
-        ("plain", {}), ("rsd-c", {"levels": "2,1,1", "nodes": "3"}), ("auto", {}), ("token-recycling", {"shape": "3,2"})]
+        ("rsd-c", {"levels": "2,1,1", "nodes": "3"}), ("auto", {}), ("token-recycling", {"shape": "3,2"})]
     monkeypatch.setattr(measure, "measure", None)             # nothing is decoded
     for args, says in ((("bench", "--methods", "auto:depth=99"), "depth is 99"), (("bench", "--limit", "0"), "limit is 0"),
                        (("bench", "--methods", "draft-model"), "draft model"), (("verify", "--limit", "-1"), "limit is -1"),

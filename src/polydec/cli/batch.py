@@ -17,7 +17,7 @@ import typer
 from polydec import api, files
 from polydec.ask import plan
 from polydec.cli import prompts
-from polydec.cli.flags import Flags, shared
+from polydec.cli.flags import Flags, called, shared
 from polydec.cli.generate import note
 from polydec.edge import whole
 from polydec.models.costs import Costs
@@ -127,5 +127,5 @@ def _check_flags(flags: Flags, request: int | None) -> None:
         return
     for field in dataclasses.fields(flags):
         if field.name not in ELSEWHERE and getattr(flags, field.name) not in (field.default, []):
-            name = field.name.rstrip("_").replace("_", "-")
-            raise ValueError(f"--{name} is given, and line {request} is a request of its own: write it into the body")
+            raise ValueError(f"--{called(field.name)} is given, and line {request} is a request of its own: write it into the "
+                             "body")

@@ -15,18 +15,23 @@ from rich.table import Table
 from polydec import api, registry
 from polydec.bench import machine, measure, parallelbench
 from polydec.cli import asking, prompts
-from polydec.cli.flags import MOST_CHOICES, Flags, shared
+from polydec.cli.flags import BENT, LOADED, MOST_CHOICES, Flags, shared
 from polydec.cli.shown import cell, emit, emit_drawn
 from polydec.edge import printable, whole
+from polydec.kit import family_of
 
 NAN = float("nan")
+BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
+"""By a model's family, what the other methods are held against: a token a pass."""
+USUAL = {"ar": "prompt-lookup,token-recycling", "diffusion": "fast-dllm", "insertion": "insertion-language-models"}
+"""By a model's family, what is held against it where nobody names methods."""
 
 
 @shared
 def bench(flags: Flags,
           methods: Annotated[str | None, typer.Option(
               help="comma-separated, options after colons (draft-model:depth=3), or `all`; default: "
-                   "plain,prompt-lookup,token-recycling")] = None,
+                   "prompt-lookup,token-recycling, or fast-dllm")] = None,
           suite: Annotated[str | None, typer.Option(help="instead of timing, count right answers at each degree of "
                                                          "parallelism: parallelbench, parallelbench-digits")] = None,
           each: Annotated[int, typer.Option(help="of a suite: problems of each task")] = 25,
@@ -35,21 +40,25 @@ def bench(flags: Flags,
           limit: Annotated[int | None, typer.Option(help="use the first prompts only")] = None,
           batch: Annotated[int, typer.Option(help="requests at once")] = 1,
           repeat: Annotated[int, typer.Option(help="interleaved repetitions")] = 3) -> None:
-    """Time methods side by side: tokens/s, ratio to plain with its 95 % interval, tokens a pass, acceptance."""
+    """Time methods side by side: tokens/s, ratio to plain decoding (of a masked-diffusion model: to llada) with its 95 %
+    interval, tokens a pass, acceptance."""
     whole("batch", batch, 1, MOST_CHOICES)
     whole("repeat", repeat, 1, 1000)
-    if flags.set_ or flags.n != 1 or flags.trace or flags.stop or flags.logprobs is not None:
-        raise ValueError("bench does not take --set, --n, --trace, --stop or --logprobs: "
-                         "write a method's options after it, as in draft-model:depth=3")
+    if flags.method != "auto" or flags.set_:
+        raise ValueError("bench does not take --method or --set: it compares methods, with their options behind them, as in "
+                         "--methods plain,draft-model:depth=3")
+    flags.only("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
     if suite is not None:
         if data is not None or prompt_tokens is not None or limit is not None or flags.max_tokens is not None:
             raise ValueError("bench --suite does not take --data, --prompt-tokens, --limit or --max-tokens: its problems and "
                              "lengths are its own")
         return compare(flags, suite, methods, whole("each", each, 1, 10_000))
-    methods = methods or "plain,prompt-lookup,token-recycling"
-    chosen = parse(methods)
+    named = None if methods in (None, "all") else parse(methods)
     lm = flags.load()
-    chosen = [m for m in chosen if methods != "all" or registry.can(m.name, lm.kit())]
+    family = family_of(lm.checkpoint.lm)
+    some = parse(USUAL[family]) if methods is None else everything(lm, family) if named is None else named
+    base = BASES[family]
+    chosen = [measure.Method(base, {}), *(m for m in some if m.label != base)]
     rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
     request = {"sampling": flags.sampling(lm), "max_tokens": flags.max_tokens or 128, "seed": flags.seed}
     asking.check(lm, ((r.prompt, flags.raw or r.raw) for r in rows), ((m.name, m.options) for m in chosen), **request)
@@ -69,14 +78,14 @@ def bench(flags: Flags,
                 bar, advance=1, description=escape(printable(label))))
     finally:                                      # also of what was measured before a failure or Ctrl-C
         if any(runs.values()):
-            publish(lm, measure.table(lm, runs, tasks), flags)
+            publish(lm, measure.table(lm, runs, tasks, base), base, flags)
 
 
 def compare(flags: Flags, suite: str, methods: str | None, each: int) -> None:
     """A suite's tasks by several methods: how often the answer is right, passes, closed forms."""
     some = list(parallelbench.problems(suite, each, flags.seed))
     lm = flags.load()
-    chosen = parse(methods)[methods.split(",")[0] != "plain":] if methods else parallelbench.default(lm)
+    chosen = parse(methods) if methods else parallelbench.default(lm)
     sampling = flags.sampling(lm)
     for m in chosen:
         lm.check(m.name, m.options)
@@ -108,13 +117,13 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
     out.print(table)
 
 
-def publish(lm: api.LM, table: list[dict[str, Any]], flags: Flags) -> None:
+def publish(lm: api.LM, table: list[dict[str, Any]], base: str, flags: Flags) -> None:
     """The table, or its JSON, on standard output."""
     if flags.json_:
         emit(json.dumps({"machine": machine.describe(lm.network), "kernel": lm.checkpoint.kernel, "rows": table}))
         return
     how = "chat template" if lm.checkpoint.text.has_chat and not flags.raw else "raw"
-    about = (f"{printable(lm.name)}, {lm.checkpoint.kernel}, {how}, decoding only (the prompt left out); "
+    about = (f"{printable(lm.name)}, {lm.checkpoint.kernel}, {how}, decoding only (the prompt left out), ratio to {base}; "
              f"{machine.describe(lm.network)}")
 
     def draw(out: Console) -> None:
@@ -124,9 +133,9 @@ def publish(lm: api.LM, table: list[dict[str, Any]], flags: Flags) -> None:
 
 
 def parse(methods: str) -> list[measure.Method]:
-    """`a,b:k=v:k=2,1,1`; plain comes first, always. Raises ValueError for an unknown method or option."""
-    out = [measure.Method("plain", {})]
-    for item in (sorted(registry.of_family("ar")) if methods == "all" else re.split(r",(?!\s*\d)", methods)):
+    """`a,b:k=v:k=2,1,1`. Raises ValueError for an unknown method or option."""
+    out = list[measure.Method]()
+    for item in re.split(r",(?!\s*\d)", methods):
         name, *pairs = item.strip().split(":")
         registry.get(name)
         options: dict[str, str] = {}
@@ -135,9 +144,14 @@ def parse(methods: str) -> list[measure.Method]:
             if not eq:
                 raise ValueError(f"methods holds {item!r}: options are written as {name}:option=value")
             options[key] = value
-        if name != "plain":
-            out.append(measure.Method(name, options))
+        out.append(measure.Method(name, options))
     return out
+
+
+def everything(lm: api.LM, family: str) -> list[measure.Method]:
+    """All methods that can decode this model."""
+    kit = lm.kit()
+    return [measure.Method(name, {}) for name in sorted(registry.of_family(family)) if registry.can(name, kit)]
 
 
 def show(rows: list[dict[str, Any]], out: Console) -> None:

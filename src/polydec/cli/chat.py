@@ -16,8 +16,8 @@ from polydec.edge import sentence, whole_text
 @shared
 def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system message")] = None) -> None:
     """Talk to a model. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer."""
-    if flags.json_ or flags.n != 1 or flags.raw:
-        raise ValueError("chat does not take --json, --n or --raw: use `polydec generate` for these")
+    if flags.json_ or flags.n != 1 or flags.raw or flags.trace is not None or flags.logprobs is not None:
+        raise ValueError("chat does not take --json, --n, --raw, --trace or --logprobs: use `polydec generate` for these")
     lm = flags.load()
     lm.checkpoint.lm.keep = 1
     if lm.draft is not None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,12 @@ Steer = Annotated[str | None, Option(help="bend the model's law: see `polydec st
 SteerSet = Annotated[list[str] | None, Option(help="option of the steering, k=v (repeatable)", rich_help_panel=STEERING)]
 Second = Annotated[str | None, Option("--negative-prompt", "--no-context-prompt", rich_help_panel=STEERING,
                                       help="what the prompt is held against: a second prompt")]
+
+LOADED = frozenset(("model", "draft", "ngrams", "with_", "dtype", "quantize", "compute", "cache_dtype", "device", "threads"))
+"""Flags that say what is loaded, and how."""
+BENT = frozenset(("min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+                  "frequency_penalty", "sample"))
+"""Flags that `sampling` reads."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,12 @@ class Flags:
             whole_text(text, "stop")
         self.constraint()
 
+    def only(self, command: str, taken: Collection[str]) -> None:
+        """Raise ValueError where a flag is given that the command, which takes these, would do nothing with."""
+        for field in dataclasses.fields(self):
+            if field.name not in taken and getattr(self, field.name) not in (field.default, []):
+                raise ValueError(f"--{called(field.name)} is given, and {command} does nothing with it: leave it out")
+
     def load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
         return api.load(self.model, draft=draft, dtype=self.dtype, device=self.device, threads=self.threads,
@@ -134,6 +146,11 @@ class Flags:
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
                 "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint(),
                 "finish": self.finish, "infill": self.infill}
+
+
+def called(field: str) -> str:
+    """The flag of a field."""
+    return field.rstrip("_").replace("_", "-")
 
 
 def steering(steer: str | None, steer_set: list[str] | None, negative_prompt: str | None) -> dict[str, Any]:

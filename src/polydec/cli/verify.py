@@ -16,7 +16,7 @@ from polydec.bench import machine
 from polydec.bench.certify import Comparison, compare
 from polydec.bench.drift import drift
 from polydec.cli import asking, prompts
-from polydec.cli.flags import Flags, shared
+from polydec.cli.flags import BENT, LOADED, Flags, shared
 from polydec.cli.shown import cell, emit
 from polydec.edge import printable
 from polydec.kit import family_of
@@ -31,6 +31,7 @@ def verify(flags: Flags,
     cache with those of passes over the whole canvas. Exit code 1 where a fault is found."""
     method = flags.method
     registry.get(method)
+    flags.only("verify", {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"})
     if flags.temperature:
         raise ValueError(f"temperature is {flags.temperature}: verify compares greedy texts, so it must be 0")
     lm = flags.load()
