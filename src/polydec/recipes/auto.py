@@ -24,7 +24,8 @@ from polydec.verifiers.match import Match
 CARD = Card(
     name="auto", title="Goodput", source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
     summary="Of what cheap drafters propose (copies, the model's n-gram table), feeds what is worth its rows here, or nothing.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW, parent="plain", home="everywhere: never slower than plain, where a pass takes a millisecond",
+    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW, parent="plain",
+    home="wherever a pass takes a millisecond: never slower than plain",
     reduces_to="plain where every further row costs more than the token it may bring",
     aliases=("goodput", "turbospec", "smartspec"), arxiv="2406.14066",
 )
