@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -162,6 +163,23 @@ def test_what_was_trained_and_is_not_read_is_said(polydec, model, tmp_path):
                                "--method", method, "--max-tokens", "4")
         assert code == 0
         assert f"polydec: {head} is a stop head, and {method} does not read it: specdec-plus-plus would\n" in err
+
+
+def test_a_constraint_may_come_through_a_pipe(polydec, model, tmp_path):
+    pipe, read = tmp_path / "schema.json", [0]
+    os.mkfifo(pipe)
+
+    def write():
+        with pipe.open("w") as file:              # waits for a reader
+            file.write('{"enum": ["fox"]}')
+        read[0] += 1
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    code, out, err = polydec("generate", "The fox", "--model", model, "--dtype", "float32", "--json-schema", str(pipe),
+                             "--max-tokens", "12")
+    writer.join(10)
+    assert code == 0 and out.strip() == '"fox"' and read == [1], err
 
 
 def test_what_does_nothing_is_said(polydec, model):

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,7 +106,7 @@ class Flags:
             whole("max_tokens", self.max_tokens, 1, MOST_TOKENS)
         for text in self.stop or ():
             whole_text(text, "stop")
-        self.constraint()
+        _ = self.constraint
 
     def only(self, command: str, taken: Collection[str]) -> None:
         """Raise ValueError where a flag is given that the command, which takes these, would do nothing with."""
@@ -133,8 +134,10 @@ class Flags:
             raise ValueError(f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}")
         return lm.sampling(**given, **more)
 
+    @cached_property
     def constraint(self) -> Constraint | None:
-        """What the answer may be; None: anything. Raises ValueError where a file cannot be read, or several are given."""
+        """What the answer may be; None: anything. Files are read once, as a pipe holds its text once. Raises ValueError where
+        one cannot be read, or several are given."""
         files = {"json_schema": self.json_schema, "grammar": self.grammar, "span_of": self.span_of}
         texts = {name: None if path is None else prompts.read_text(path) for name, path in files.items()}
         return one({"regex": self.regex, "choice": self.choice or None, **texts})
@@ -144,7 +147,7 @@ class Flags:
         return {"method": self.method, "options": self.options(), "sampling": self.sampling(lm),
                 "max_tokens": self.max_tokens, "stop": tuple(self.stop or ()),
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
-                "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint(),
+                "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint,
                 "finish": self.finish, "infill": self.infill}
 
 
