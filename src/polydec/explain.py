@@ -95,8 +95,7 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
     yield Part("model", model.name, f"{model.checkpoint.kernel}; its law is what everything below starts from", {})
     if model.draft is not None:
         draft = model.draft
-        needs = (*made.card.needs, *(() if made.steering is None else made.steering.card.needs))
-        says = "read by what needs it below" if {DRAFT, ANY_DRAFT, MASKED_DRAFT} & {*needs} else (
+        says = "read by what needs it below" if _needs_draft(made) else (
             "nothing below needs it; a method that chooses for itself, such as auto, may draft with it")
         yield Part("draft", draft.name, says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one", {})
     for name, one in zip(model.given, model.artefacts):
@@ -105,15 +104,23 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
 
 
 def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
-    """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, and
-    rules of sampling."""
+    """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
+    draft model, and rules of sampling."""
     method, own, sampling = made.card.name, model.sampling(), _sampling(model, ask)
     unread = [f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
               for name, one in zip(model.given, model.artefacts) if name in made.idle]
     still = [f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
              for rule, why in _acting(model, ask)[1].items() for o in rules()[rule].fields
              if getattr(sampling, o.name) != getattr(own, o.name)]
+    if model.draft is not None and model.draft_given and not _needs_draft(made) and method not in DEFAULTS.values():
+        unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
     return unread + still
+
+
+def _needs_draft(made: Plan) -> bool:
+    """Whether the method or the steering does nothing without a draft model."""
+    needs = {*made.card.needs, *(() if made.steering is None else made.steering.card.needs)}
+    return bool({DRAFT, ANY_DRAFT, MASKED_DRAFT} & needs)
 
 
 def _readers(one: Artefact) -> str:

@@ -29,11 +29,12 @@ A = TypeVar("A", bound=Artefact)
 @dataclass(frozen=True)
 class LM:
     """A loaded model; the draft that goes with it (None: methods that need one say so); its artefacts, such as an n-gram
-    table or a stop head; and what the user called the first of these."""
+    table or a stop head; what the user called the first of these; and whether the user named the draft, too."""
     checkpoint: Checkpoint
     draft: Checkpoint | None = None
     artefacts: tuple[Artefact, ...] = ()
     given: tuple[str, ...] = ()
+    draft_given: bool = False
 
     @property
     def name(self) -> str:
@@ -157,7 +158,8 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     edge.check_threads(threads)
     model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize, compute=compute,
                             cache_dtype=cache_dtype)
-    if draft == "default":
+    named = draft != "default"
+    if not named:
         draft = zoo.default_draft(name)
     draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it
     small = None if draft is None else checkpoint.load_draft(draft, dtype=dtype, device=device, threads=threads)
@@ -169,4 +171,4 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way
         native = not model.why and (small is None or not small.why)
         torch.set_num_threads(1 if native else threads or TORCH_THREADS)
-    return LM(model, small, found, tuple(trained))
+    return LM(model, small, found, tuple(trained), named and small is not None)

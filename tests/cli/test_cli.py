@@ -158,11 +158,12 @@ def test_what_was_trained_is_given_by_its_directory(polydec, model, tmp_path):
 def test_what_was_trained_and_is_not_read_is_said(polydec, model, tmp_path):
     head = str(tmp_path / "head")
     stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
-    for method in ("plain", "draft-model"):
+    for method, drafts in (("plain", False), ("draft-model", True), ("auto", True)):
         code, _, err = polydec("generate", "The fox", "--model", model, "--draft", model, "--dtype", "float32", "--with", head,
                                "--method", method, "--max-tokens", "4")
         assert code == 0
         assert f"polydec: {head} is a stop head, and {method} does not read it: specdec-plus-plus would\n" in err
+        assert (f"polydec: {model} is the draft model, and {method} does not read it\n" in err) == (not drafts)
 
 
 def test_a_constraint_may_come_through_a_pipe(polydec, model, tmp_path):
