@@ -211,7 +211,10 @@ def test_ranks_are_counted_over_the_target_s_answers_alone(model):
 def test_wrong_options_are_told_in_one_sentence():
     for bad, said in (({"kind": "medussa"}, "kind is 'medussa': it must be one of medusa"), ({"steps": 0}, "steps is 0"),
                       ({"levels": 17}, "levels is 17"), ({"rate": 0.0}, "rate is 0.0"), ({"every": 0}, "every is 0"),
-                      ({"start": "x"}, "start is 'x': it is for kind eagle-3-narrow")):
+                      ({"start": "x"}, r"start is 'x': kind eagle does nothing with it, leave it out \(eagle-3-narrow would"),
+                      ({"tokens": 9}, "tokens is 9: kind eagle does nothing with it, leave it out .eagle-3, eagle-3-n"),
+                      ({"every": 2, "kind": "falcon"}, "every is 2: kind falcon does nothing with it"),
+                      ({"start": "x", "tokens": 9, "kind": "eagle-3-narrow"}, "start is 'x' and tokens 9: start brings")):
         with pytest.raises(ValueError, match=said):
             StatesSpec("x", **{"kind": "eagle", **bad})
     from typer.testing import CliRunner

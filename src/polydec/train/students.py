@@ -264,7 +264,8 @@ class Kind:
     """start: a student of this kind; drafter: of its artefact and a tree; save: its module's; levels: how many tokens ahead it
     is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
     target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
-    the target's number of layers those that it reads; torch: it is measured on the torch path, as nothing else runs it."""
+    the target's number of layers those that it reads; torch: it is measured on the torch path, as nothing else runs it; takes:
+    of the fields of a spec that mean nothing to some kinds (SOME), those that it reads."""
     start: Callable[[Shown], Student]
     drafter: Callable[[Any, Any], Any]
     save: Callable[..., None]
@@ -274,3 +275,4 @@ class Kind:
     rows: Callable[[int], int] = int
     depths: Callable[[int], tuple[int, ...]] = lambda layers: ()
     torch: bool = False
+    takes: frozenset[str] = frozenset()
