@@ -165,10 +165,11 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     small = None if draft is None else checkpoint.load_draft(draft, dtype=dtype, device=device, threads=threads)
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
+    given = tuple(trained if ngrams == "default" else paths)
     found = tuple(artefacts.bound(artefacts.read(p), model.lm) for p in paths)
     for one in found:
         one.fit(model.lm, None if small is None else small.lm)
     if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way
         native = not model.why and (small is None or not small.why)
         torch.set_num_threads(1 if native else threads or TORCH_THREADS)
-    return LM(model, small, found, tuple(trained), named and small is not None)
+    return LM(model, small, found, given, named and small is not None)
