@@ -204,14 +204,31 @@ def test_what_does_nothing_is_said(polydec, model):
     ("bench", ("--regex", "a+"), "--regex is given, and bench does nothing with it"),
     ("bench", ("--infill", "[[3]]"), "--infill is given, and bench"),
     ("bench", ("--stop-token-id", "1"), "--stop-token-id is given, and bench"),
-    ("verify", ("--ignore-eos",), "--ignore-eos is given, and verify does nothing with it"),
-    ("verify", ("--choice", "a"), "--choice is given, and verify"),
+    ("verify", ("--n", "2"), "--n is given, and verify does nothing with it"),
+    ("verify", ("--infill", "a"), "--infill is given, and verify"),
     ("verify", ("--logprobs", "1"), "--logprobs is given, and verify"),
     ("chat", ("--trace", "t.jsonl"), "chat does not take --json, --n, --raw, --trace or --logprobs"),
 ])
 def test_flags_that_a_command_would_do_nothing_with_are_refused(polydec, model, command, flags, said):
     code, _, err = polydec(command, "--model", model, *flags)
     assert code == 2 and said in err and err.count("\n") == 1
+
+
+def test_verify_holds_to_constraints_and_stops(polydec, model, tmp_path):
+    data = tmp_path / "q.txt"
+    data.write_text("The tall baker\nThe young teacher watched the\n")
+    common = ("verify", "--model", model, "--method", "prompt-lookup", "--data", str(data), "--json", "--dtype", "float32",
+              "--max-tokens", "24")
+    tokens = []
+    for more in ((), ("--regex", "(the|fox| ){3}"), ("--ignore-eos",), ("--stop", "e"), ("--order", "llamacpp")):
+        code, out, _ = polydec(*common, *more)
+        said = json.loads(out)
+        assert code == 0 and said["counts"]["equal"] == 2
+        tokens.append(sum(p["tokens"] for p in said["prompts"]))
+    plain, regex, on, stopped, _ = tokens
+    assert regex < plain and stopped < plain and on == 48
+    code, _, err = polydec(*common, "--regex", "(")
+    assert code == 2 and "regex" in err
 
 
 def test_verify_and_bench(polydec, model, tmp_path):

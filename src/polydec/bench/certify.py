@@ -32,23 +32,25 @@ class Comparison:
 
 
 def compare(lm: LM, prompt: Prompt, method: str, options: Mapping[str, Any], *, sampling: Sampling, max_tokens: int,
-            raw: bool = False) -> Comparison:
-    """Both sides greedy, in one process."""
-    common: dict[str, Any] = {"sampling": sampling, "max_tokens": max_tokens, "raw": raw}
+            raw: bool = False, order: str = "vllm", **more: Any) -> Comparison:
+    """Both sides greedy, in one process. more: what else both requests hold, such as a constraint or stop strings."""
+    common: dict[str, Any] = {"sampling": sampling, "max_tokens": max_tokens, "raw": raw, "order": order, **more}
     plain = generate(lm, prompt, method="plain", **common).token_ids
     ours = generate(lm, prompt, method=method, options=options, **common).token_ids
     if plain == ours:
         return Comparison(True, len(plain))
     at = next((i for i, (a, b) in enumerate(zip(plain, ours)) if a != b), min(len(plain), len(ours)))
     a, b = (ids[at] if at < len(ids) else None for ids in (plain, ours))
-    gap = None if a is None or b is None else _gap(lm, (*lm.ids(prompt, raw=raw), *plain[:at]), len(plain[:at]), sampling, a, b)
+    text = (*lm.ids(prompt, raw=raw), *plain[:at])
+    gap = None if a is None or b is None else _gap(lm, text, len(plain[:at]), sampling, order, a, b)
     return Comparison(False, len(plain), at, a, b, gap)
 
 
-def _gap(lm: LM, text: tuple[int, ...], generated: int, sampling: Sampling, a: int, b: int) -> float:
-    """Difference of two tokens' log-probabilities under the shaped law before its last step, the argmax."""
+def _gap(lm: LM, text: tuple[int, ...], generated: int, sampling: Sampling, order: str, a: int, b: int) -> float:
+    """Difference of two tokens' log-probabilities under the shaped law before its last step, the argmax. (A constraint that
+    allows both leaves it as it is.)"""
     model = lm.checkpoint.lm
-    shapers = build_shapers(sampling, eos=model.vocab.eos, words=model.vocab.words, geometry=model.geometry)[:-1]
+    shapers = build_shapers(sampling, order=order, eos=model.vocab.eos, words=model.vocab.words, geometry=model.geometry)[:-1]
     prompt = text[:len(text) - generated]
 
     async def score() -> tuple[float, ...]:

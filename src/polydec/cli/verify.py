@@ -21,6 +21,12 @@ from polydec.cli.shown import cell, emit
 from polydec.edge import printable
 from polydec.kit import family_of
 
+TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
+ENDED = {"order", "stop", "stop_token_id", "ignore_eos", "regex", "json_schema", "grammar", "choice", "span_of", "finish"}
+"""Flags that say which texts there may be and where they end."""
+ENDS = ("order", "stop", "stop_token_ids", "ignore_eos", "constraint", "finish")
+"""The same, as fields of a request."""
+
 
 @shared
 def verify(flags: Flags,
@@ -31,14 +37,17 @@ def verify(flags: Flags,
     cache with those of passes over the whole canvas. Exit code 1 where a fault is found."""
     method = flags.method
     registry.get(method)
-    flags.only("verify", {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"})
+    flags.only("verify", {*TAKEN, *ENDED})
     if flags.temperature:
         raise ValueError(f"temperature is {flags.temperature}: verify compares greedy texts, so it must be 0")
     lm = flags.load()
     rows = prompts.first(prompts.read(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit)
     request = {"sampling": replace(flags.sampling(lm), temperature=0.0), "max_tokens": flags.max_tokens or 128}
     if family_of(lm.checkpoint.lm) == "diffusion":
+        flags.only("verify, of a masked-diffusion model,", TAKEN)
         return drifts(lm, method, rows, request, flags)
+    asked = flags.request(lm)
+    request |= {name: asked[name] for name in ENDS}
     asking.check(lm, ((r.prompt, flags.raw or r.raw) for r in rows), (("plain", {}), (method, flags.options())), **request)
     found = list[Comparison]()
     if not flags.json_:
