@@ -55,9 +55,9 @@ def part(texts: Iterable[Any], n: int, tune: bool, key: Callable[[Any], str] = s
     return mine[:n]
 
 
-def model(args: argparse.Namespace, draft: str | None = None) -> LM:
+def model(args: argparse.Namespace, draft: str | None = None, trained: Sequence[str] = ()) -> LM:
     torch.set_num_threads(args.threads)
-    return load(args.model, dtype=args.dtype, threads=args.threads, draft=draft)
+    return load(args.model, dtype=args.dtype, threads=args.threads, draft=draft, trained=trained)
 
 
 def shaped(lm: LM, temperature: float, seed: int = 0, choice: int = 0, *, of_draft: bool = False,

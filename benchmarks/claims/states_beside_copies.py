@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from seen import DATA, Pair, arguments, decode, interval, per_pass, report, shaped
+from seen import DATA, Pair, arguments, decode, interval, model, per_pass, report, shaped
 
-from polydec import load
 from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
 from polydec.drafters.eagle import FromEagle
 from polydec.drafters.merged_tree import MergedTree
@@ -28,8 +26,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=48, help="of a tree")
     parser.add_argument("--width", type=int, default=4, help="of the tree of the drafter on states")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    lm = load(args.model, dtype=args.dtype, threads=args.threads, draft=None, trained=(args.trained,))
+    lm = model(args, trained=(args.trained,))
     kit, rows = lm.kit(), list[dict[str, Any]]()
     copies = CopyNGramMixture(Suffix(floor=0.05), kit.need(NGrams))
     states = FromEagle(kit.need(Eagle3), BestFirst(args.width))

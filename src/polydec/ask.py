@@ -89,15 +89,14 @@ def limits() -> tuple[Option, ...]:
 @dataclass(frozen=True)
 class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
-    what brings its answers to an end in time, None: nothing does; idle: what was trained for the model, is named by the user
-    and read by nothing here."""
+    what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for."""
     request: Request
     decoder: Decoder
     card: Card
     options: Mapping[str, Any]
     steering: Steering | None = None
     ending: InTime | None = None
-    idle: tuple[str, ...] = ()
+    read: tuple[Artefact, ...] = ()
 
     @property
     def method(self) -> dict[str, Any]:
@@ -189,8 +188,7 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
             raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
                              "token, so leave it out")
         decoder = Noted(decoder, point.lm, request.prompt_logprobs)
-    idle = tuple(name for name, one in zip(model.given, model.artefacts) if all(one is not x for x in read))
-    return Plan(request, decoder, card, options, steered, ending, idle)
+    return Plan(request, decoder, card, options, steered, ending, tuple(read))
 
 
 def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:

@@ -12,7 +12,7 @@ from polydec.core.types import Exactness
 from polydec.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, Artefact, Trained, family_of
 from polydec.loaded import LM
 from polydec.models.costs import Costs
-from polydec.options import as_text
+from polydec.options import as_text, together
 from polydec.registry import DEFAULTS
 from polydec.shapers._rule import Setting
 from polydec.shapers.sampling import Sampling, acting, fields, rules
@@ -99,7 +99,7 @@ def _models(model: LM, made: Plan) -> Iterator[Part]:
             "nothing below needs it; a method that chooses for itself, such as auto, may draft with it")
         yield Part("draft", draft.name, says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one", {})
     for name, one in zip(model.given, model.artefacts):
-        says = f"nothing below reads it{_readers(one)}" if name in made.idle else "read by what needs it below"
+        says = "read by what needs it below" if _reads(made, one) else f"nothing below reads it{_readers(one)}"
         yield Part("trained", name, f"{one.called}; {says}", {})
 
 
@@ -108,13 +108,17 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     draft model, and rules of sampling."""
     method, own, sampling = made.card.name, model.sampling(), _sampling(model, ask)
     unread = [f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
-              for name, one in zip(model.given, model.artefacts) if name in made.idle]
+              for name, one in zip(model.given, model.artefacts) if not _reads(made, one)]
     still = [f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
              for rule, why in _acting(model, ask)[1].items() for o in rules()[rule].fields
              if getattr(sampling, o.name) != getattr(own, o.name)]
     if model.draft is not None and model.draft_given and not _needs_draft(made) and method not in DEFAULTS.values():
         unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
     return unread + still
+
+
+def _reads(made: Plan, one: Artefact) -> bool:
+    return any(one is other for other in made.read)
 
 
 def _needs_draft(made: Plan) -> bool:
@@ -129,8 +133,7 @@ def _readers(one: Artefact) -> str:
         return any(isinstance(n, Trained) and isinstance(one, n.kind) and n.which(one) for n in card.needs)
 
     methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
-    together = " and ".join([", ".join(methods[:-1]), methods[-1]] if methods[1:] else methods)
-    return f": {together} would" if methods else ""
+    return f": {together(methods)} would" if methods else ""
 
 
 def _steering(made: Plan) -> Iterator[Part]:

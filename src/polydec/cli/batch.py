@@ -17,7 +17,7 @@ import typer
 from polydec import api, files
 from polydec.ask import plan
 from polydec.cli import prompts
-from polydec.cli.flags import Flags, called, shared
+from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import note
 from polydec.edge import whole
 from polydec.models.costs import Costs
@@ -123,9 +123,5 @@ def _settings(flags: Flags) -> str:
 
 def _check_flags(flags: Flags, request: int | None) -> None:
     """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is `request`."""
-    if request is None:
-        return
-    for field in dataclasses.fields(flags):
-        if field.name not in ELSEWHERE and getattr(flags, field.name) not in (field.default, []):
-            raise ValueError(f"--{called(field.name)} is given, and line {request} is a request of its own: write it into the "
-                             "body")
+    if request is not None and (flag := flags.beside(ELSEWHERE)) is not None:
+        raise ValueError(f"--{flag} is given, and line {request} is a request of its own: write it into the body")

@@ -23,7 +23,7 @@ from polydec.kit import family_of
 NAN = float("nan")
 BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
 """By a model's family, what the other methods are held against: a token a pass."""
-USUAL = {"ar": "prompt-lookup,token-recycling", "diffusion": "fast-dllm", "insertion": "insertion-language-models"}
+USUAL = {**registry.DEFAULTS, "ar": "prompt-lookup,token-recycling"}
 """By a model's family, what is held against it where nobody names methods."""
 
 

@@ -39,7 +39,8 @@ def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system m
         messages.append({"role": "user", "content": said})
         try:
             whole_text(said, "message")
-            ticket = engine.submit(messages, **request)
+            ask = api.Ask(messages, **request)
+            ticket = engine.submit(ask)
         except ValueError as error:
             if all(m["role"] != "assistant" for m in messages):
                 raise
@@ -48,7 +49,7 @@ def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system m
             messages.pop()
             continue
         if len(messages) == 1 + bool(system):
-            note(lm, api.Ask(messages, **request), ticket.plan)
+            note(lm, ask, ticket.plan)
         run(engine, ticket, quiet=False)
         answer = ticket.completion()
         report(answer)

@@ -110,9 +110,14 @@ class Flags:
 
     def only(self, command: str, taken: Collection[str]) -> None:
         """Raise ValueError where a flag is given that the command, which takes these, would do nothing with."""
-        for field in dataclasses.fields(self):
-            if field.name not in taken and getattr(self, field.name) not in (field.default, []):
-                raise ValueError(f"--{called(field.name)} is given, and {command} does nothing with it: leave it out")
+        if (flag := self.beside(taken)) is not None:
+            raise ValueError(f"--{flag} is given, and {command} does nothing with it: leave it out")
+
+    def beside(self, taken: Collection[str]) -> str | None:
+        """The first flag that is given and is not one of these fields; None: there is none."""
+        given = (field.name for field in dataclasses.fields(self)
+                 if field.name not in taken and getattr(self, field.name) not in (field.default, []))
+        return next((name.rstrip("_").replace("_", "-") for name in given), None)
 
     def load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
@@ -149,11 +154,6 @@ class Flags:
                 "stop_token_ids": tuple(self.stop_token_id or ()), "ignore_eos": self.ignore_eos, "seed": self.seed,
                 "n": self.n, "logprobs": self.logprobs, "raw": self.raw, "order": self.order, "constraint": self.constraint,
                 "finish": self.finish, "infill": self.infill}
-
-
-def called(field: str) -> str:
-    """The flag of a field."""
-    return field.rstrip("_").replace("_", "-")
 
 
 def steering(steer: str | None, steer_set: list[str] | None, negative_prompt: str | None) -> dict[str, Any]:

@@ -50,9 +50,9 @@ def generate(flags: Flags,
     def on(event: Event) -> None:                 # the request's method and guarantee stand beside its opening
         sink.write(json.dumps(to_json(event) | ({"method": ticket.method} if isinstance(event, Opened) else {})) + "\n")
 
-    request = flags.request(lm) | steered
-    ticket = engine.submit(text, **request, on=ignore if flags.trace is None else on)
-    note(lm, api.Ask(text, **request), ticket.plan)
+    ask = api.Ask(text, **flags.request(lm), **steered)
+    ticket = engine.submit(ask, on=ignore if flags.trace is None else on)
+    note(lm, ask, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
         print(f"polydec: logprobs is {flags.logprobs}: they stand in the JSON object (--json)", file=sys.stderr)
     with ExitStack() as files:                    # opened now, so that a request that is refused empties no file

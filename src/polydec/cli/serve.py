@@ -151,8 +151,7 @@ def _load(source: str, *, trained: list[str], draft: str, ngrams: str, dtype: st
           cache_dtype: str | None, device: str, threads: int | None, keep: int, method: str) -> api.LM:
     lm = api.load(source, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, compute=compute, cache_dtype=cache_dtype,
                   device=device, threads=threads, trained=trained)
-    lm.check(method)
-    usual = api.Ask("x", method=method)           # a request that names no method
+    usual = api.Ask("x", method=method)           # a request that names no method, which is checked with that
     note(lm, usual, plan(lm, usual, measure=Costs))
     lm.checkpoint.lm.keep = keep
     if lm.draft is not None:

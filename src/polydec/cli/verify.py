@@ -24,8 +24,6 @@ from polydec.kit import family_of
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 ENDED = {"order", "stop", "stop_token_id", "ignore_eos", "regex", "json_schema", "grammar", "choice", "span_of", "finish"}
 """Flags that say which texts there may be and where they end."""
-ENDS = ("order", "stop", "stop_token_ids", "ignore_eos", "constraint", "finish")
-"""The same, as fields of a request."""
 
 
 @shared
@@ -46,8 +44,7 @@ def verify(flags: Flags,
     if family_of(lm.checkpoint.lm) == "diffusion":
         flags.only("verify, of a masked-diffusion model,", TAKEN)
         return drifts(lm, method, rows, request, flags)
-    asked = flags.request(lm)
-    request |= {name: asked[name] for name in ENDS}
+    request = {k: v for k, v in flags.request(lm).items() if k not in ("method", "options", "raw")} | request
     asking.check(lm, ((r.prompt, flags.raw or r.raw) for r in rows), (("plain", {}), (method, flags.options())), **request)
     found = list[Comparison]()
     if not flags.json_:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from polydec.core.protocols import Shaper
+from polydec.options import together
 
 
 class Mask(Shaper[Any], Protocol):
@@ -37,8 +38,7 @@ class Guard:
         """The state after one more token of the answer. Raises ValueError, naming the rules, where they forbid it."""
         if any(shaper.forbids(state, token) for (_, shaper), state in zip(self.rules, states, strict=True)):
             names = [name for name, _ in self.rules]
-            who = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-            raise ValueError(f"no token is left that {who} {'allows' if len(names) == 1 else 'allow together'}: "
+            raise ValueError(f"no token is left that {together(names)} {'allows' if len(names) == 1 else 'allow together'}: "
                              "the answer cannot go on, so loosen one of them or ask for fewer tokens")
         return tuple(shaper.step(state, token) for (_, shaper), state in zip(self.rules, states, strict=True))
 

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,8 +51,8 @@ LOOKED = 256
 """Pieces of text that they are counted on, at most."""
 LEVELS = 4
 """Levels of these trees, where a drafter has no end of its own."""
-SOME: Mapping[str, Any] = {"tokens": 0, "every": 1, "start": None}
-"""Fields that mean nothing to some kinds, and what stands there then."""
+SOME = ("tokens", "every", "start")
+"""Fields that mean nothing to some kinds."""
 MEASURED = 32
 """Held-out prompts that they are measured on, at most."""
 
@@ -109,8 +109,8 @@ class StatesSpec:
         for name in ("temperature", "tokens", "texts", "muon"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
-        for name, neutral in SOME.items():
-            if getattr(self, name) != neutral and name not in KINDS[self.kind].takes:
+        for name in SOME:
+            if getattr(self, name) != getattr(StatesSpec, name) and name not in KINDS[self.kind].takes:
                 takers = ", ".join(other for other, kind in KINDS.items() if name in kind.takes)
                 raise ValueError(f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
                                  f"({takers} would take it)")
