@@ -33,14 +33,21 @@ test-fast: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python -m polydec.testing.fuzz --seed $(or $(SEED),0) --count $(or $(COUNT),1000)
 
+PYTHON_CODE := src tests benchmarks docs setup.py
+CPP_CODE := $(wildcard src/polydec/models/cpu/*.cpp src/polydec/models/cpu/*.h tests/native/*.cpp)
+
 format: $(STAMP)
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff check --fix $(PYTHON_CODE)
+	$(BIN)/ruff format $(PYTHON_CODE)
+	$(BIN)/clang-format -i $(CPP_CODE)
 
 test-native: $(STAMP)
 	$(BIN)/python tests/native/sanitize.py
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff check $(PYTHON_CODE)
+	$(BIN)/ruff format --check -q $(PYTHON_CODE)
+	$(BIN)/clang-format --dry-run --Werror $(CPP_CODE)
 
 types: $(STAMP)
 	$(BIN)/pyright

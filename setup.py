@@ -1,4 +1,5 @@
 """The native CPU step: an optional extension. Where no C++ compiler is found, installing goes on and the torch path serves."""
+
 import os
 from glob import glob
 from multiprocessing.pool import ThreadPool
@@ -17,18 +18,25 @@ def fresh(made: Path) -> bool:
     if not made.is_file() or not listed.is_file():
         return False
     read = listed.read_text().replace("\\\n", " ").partition(": ")[2].split()
-    return all(os.path.isfile(x) and os.path.getmtime(x) < made.stat().st_mtime for x in [*read, __file__])
+    return all(
+        os.path.isfile(x) and os.path.getmtime(x) < made.stat().st_mtime for x in [*read, __file__]
+    )
 
 
 class SideBySide(build_ext):
     """Compiles as many files at once as there are cores, only those that changed: all, one after the other, take minutes."""
+
     def build_extension(self, ext):
         one_by_one = self.compiler.compile
 
         def compile_all(sources, output_dir=None, **how):
             def compile_one(source):
                 made = self.compiler.object_filenames([source], output_dir=output_dir)
-                return made if fresh(Path(made[0])) else one_by_one([source], output_dir=output_dir, **how)
+                return (
+                    made
+                    if fresh(Path(made[0]))
+                    else one_by_one([source], output_dir=output_dir, **how)
+                )
 
             with ThreadPool(os.cpu_count() or 1) as pool:
                 return [o for some in pool.map(compile_one, sources) for o in some]
@@ -37,6 +45,17 @@ class SideBySide(build_ext):
         super().build_extension(ext)
 
 
-setup(cmdclass={"build_ext": SideBySide},
-      ext_modules=[Extension("polydec.models.cpu._step", sorted(glob(HERE + "*.cpp")), depends=sorted(glob(HERE + "*.h")),
-                             language="c++", extra_compile_args=FLAGS, extra_link_args=["-pthread"], optional=True)])
+setup(
+    cmdclass={"build_ext": SideBySide},
+    ext_modules=[
+        Extension(
+            "polydec.models.cpu._step",
+            sorted(glob(HERE + "*.cpp")),
+            depends=sorted(glob(HERE + "*.h")),
+            language="c++",
+            extra_compile_args=FLAGS,
+            extra_link_args=["-pthread"],
+            optional=True,
+        )
+    ],
+)

@@ -8,6 +8,7 @@ every step. "random" gives the large model as many steps as it is told to, whate
 the same problems; intervals are of a bootstrap over them (95 %). Tokens of the target are those that it writes, the ones that
 are only judged included; it reads the others. Seconds are CPU seconds of the process.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -39,42 +40,75 @@ Asked = Sequence[tuple[Any, tuple[int, ...]]]
 """Problems, and their prompts."""
 
 
-def ways(big: Speculative, small: Speculative, learned: router.Router, reward: step_reward.StepReward) -> dict[str, Decoder]:
+def ways(
+    big: Speculative, small: Speculative, learned: router.Router, reward: step_reward.StepReward
+) -> dict[str, Decoder]:
     """By name, in the order of the table."""
+
     def routed(arbiter: Any) -> Arbitrage:
         return Arbitrage(big, small, arbiter)
 
-    return {"target": big, "draft": small,
-            **{f"router {t}": routed(ByRouter(learned, t)) for t in (0.1, 0.2, 0.3, 0.4, 0.5)},
-            **{f"reward-guided {t}": routed(ByValue(reward, t)) for t in (0.1, 0.3, 0.5, 0.7, 0.9)},
-            "oracle": routed(ByAdvantage(reward)),
-            **{f"random {s}": routed(ByChance(s)) for s in (0.2, 0.4, 0.6, 0.8)}}
+    return {
+        "target": big,
+        "draft": small,
+        **{f"router {t}": routed(ByRouter(learned, t)) for t in (0.1, 0.2, 0.3, 0.4, 0.5)},
+        **{f"reward-guided {t}": routed(ByValue(reward, t)) for t in (0.1, 0.3, 0.5, 0.7, 0.9)},
+        "oracle": routed(ByAdvantage(reward)),
+        **{f"random {s}": routed(ByChance(s)) for s in (0.2, 0.4, 0.6, 0.8)},
+    }
 
 
 def measure(name: str, decoder: Decoder, asked: Asked, text: Any) -> dict[str, Any]:
     began = time.process_time()
-    results = run([answer_one(decoder, Request(ids, max_tokens=LONGEST, seed=i)) for i, (_, ids) in enumerate(asked)])
+    results = run(
+        [
+            answer_one(decoder, Request(ids, max_tokens=LONGEST, seed=i))
+            for i, (_, ids) in enumerate(asked)
+        ]
+    )
     seconds = time.process_time() - began
     said = [text.decode([x for x in r.token_ids if x not in decoder.vocab.eos]) for r in results]
     right = np.array([solved(p, s) for (p, _), s in zip(asked, said, strict=True)], float)
     again = np.random.default_rng(0).choice(right, (2000, len(right))).mean(1)
     low, high = np.quantile(again, (0.025, 0.975))
-    sums = {k: sum(r.stats.metrics().get(k, 0) for r in results) for k in
-            ("steps", "steps_of_target", "tokens_of_target", "tokens_drafted", "tokens_kept")}
+    sums = {
+        k: sum(r.stats.metrics().get(k, 0) for r in results)
+        for k in ("steps", "steps_of_target", "tokens_of_target", "tokens_drafted", "tokens_kept")
+    }
     tokens = sum(len(r.token_ids) for r in results)
     alone = {"target": (1.0, tokens), "draft": (0.0, 0)}
-    share, own = alone.get(name, (sums["steps_of_target"] / max(1, sums["steps"]), sums["tokens_of_target"]))
-    return {"way": name, "accuracy": round(100 * right.mean(), 1), "interval": f"{100 * low:.1f} to {100 * high:.1f}",
-            **{k: round(100 * float(np.mean([r for r, (p, _) in zip(right, asked, strict=True) if p.kind == k])), 1)
-               for k in KINDS},
-            "share of target": round(share, 3), "target tokens": round(own / len(asked), 1),
-            "drafted, dropped": round((sums["tokens_drafted"] - sums["tokens_kept"]) / len(asked), 1),
-            "CPU seconds": round(seconds, 1)}
+    share, own = alone.get(
+        name, (sums["steps_of_target"] / max(1, sums["steps"]), sums["tokens_of_target"])
+    )
+    return {
+        "way": name,
+        "accuracy": round(100 * right.mean(), 1),
+        "interval": f"{100 * low:.1f} to {100 * high:.1f}",
+        **{
+            k: round(
+                100
+                * float(
+                    np.mean([r for r, (p, _) in zip(right, asked, strict=True) if p.kind == k])
+                ),
+                1,
+            )
+            for k in KINDS
+        },
+        "share of target": round(share, 3),
+        "target tokens": round(own / len(asked), 1),
+        "drafted, dropped": round((sums["tokens_drafted"] - sums["tokens_kept"]) / len(asked), 1),
+        "CPU seconds": round(seconds, 1),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default in (("model", "zoo:reasoner"), ("draft", None), ("router", None), ("reward", "zoo:reasoner-prm")):
+    for name, default in (
+        ("model", "zoo:reasoner"),
+        ("draft", None),
+        ("router", None),
+        ("reward", "zoo:reasoner-prm"),
+    ):
         parser.add_argument(f"--{name}", default=default, required=default is None)
     parser.add_argument("--problems", type=int, default=40)
     parser.add_argument("--seed", type=int, default=78)
@@ -82,9 +116,13 @@ def main() -> None:
     parser.add_argument("--csv")
     args = parser.parse_args()
     target, draft = checkpoint.load(args.model), checkpoint.load(args.draft)
-    reward = step_reward.load(zoo.resolve(args.reward) if args.reward.startswith("zoo:") else args.reward)
+    reward = step_reward.load(
+        zoo.resolve(args.reward) if args.reward.startswith("zoo:") else args.reward
+    )
     shapers = build_shapers(Sampling(temperature=args.temperature), eos=target.lm.vocab.eos)
-    big, small = (Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft))
+    big, small = (
+        Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft)
+    )
     problems = [make(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS]
     asked = [(p, target.text.chat([{"role": "user", "content": p.question}])) for p in problems]
     lines = list[dict[str, Any]]()

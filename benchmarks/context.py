@@ -6,6 +6,7 @@ Prompts are beginnings of held-out prose and code (see polydec/train/data.py), c
 lengths. Intervals are 95 % ones of a bootstrap over the prompts. What a draft costs is this process's own time, of answers
 written one by one.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -40,6 +41,7 @@ TOKENS = 40
 @dataclass
 class Weighed:
     """A drafter, how many bytes its guesses held when their answers ended (most of all), and the seconds of its drafts."""
+
     inner: Drafter
     most: int = 0
     seconds: list[float] = field(default_factory=list[float])
@@ -58,6 +60,7 @@ class Weighed:
             held = guess.kv if hasattr(guess, "kv") else guess.cache
             self.most = max(self.most, 0 if held is None else held.nbytes)
             close()
+
         guess.close, guess.propose = weighed, propose
         return guess
 
@@ -66,8 +69,10 @@ def prompts(point: Checkpoint, longest: int, count: int) -> list[tuple[int, ...]
     """Held-out documents of at least so many tokens, prose and code in turn."""
     found = list[tuple[int, ...]]()
     for kind in ("prose", "code"):
-        some = (point.text.encode(d[:12 * longest]) for d in split(data_root(), kind, 0, 400_000).held)
-        found += [tuple(ids) for ids in some if len(ids) >= longest][:count // 2]
+        some = (
+            point.text.encode(d[: 12 * longest]) for d in split(data_root(), kind, 0, 400_000).held
+        )
+        found += [tuple(ids) for ids in some if len(ids) >= longest][: count // 2]
     return found
 
 
@@ -75,12 +80,16 @@ def decoders(point: Checkpoint, one: Any, nodes: int) -> Iterator[tuple[str, str
     """Every method that the artefact serves, under each law; the prompt's states are read where a method can choose."""
     for name in METHODS[one.kind]:
         for law, shaper in LAWS.items():
-            decoder, _ = registry.build(name, Kit(Shaped(point.lm, shaper), None, (one,)), {"nodes": str(nodes)})
+            decoder, _ = registry.build(
+                name, Kit(Shaped(point.lm, shaper), None, (one,)), {"nodes": str(nodes)}
+            )
             assert isinstance(decoder, Speculative)
             yield name, law, decoder
 
 
-def row(decoder: Speculative, texts: Sequence[tuple[int, ...]], plain: Sequence[Any]) -> dict[str, Any]:
+def row(
+    decoder: Speculative, texts: Sequence[tuple[int, ...]], plain: Sequence[Any]
+) -> dict[str, Any]:
     """What one method did behind these prompts."""
     weighed, alone = Weighed(decoder.drafter), Weighed(decoder.drafter)
     for text in texts[:2]:
@@ -88,18 +97,26 @@ def row(decoder: Speculative, texts: Sequence[tuple[int, ...]], plain: Sequence[
     done = written(replace(decoder, drafter=weighed), texts)
     pairs = [(len(r.token_ids), r.stats.passes) for r in done]
     low, high = interval(pairs)
-    return {"tokens a pass": round(sum(t for t, _ in pairs) / sum(p for _, p in pairs), 3), "low": low, "high": high,
-            "plain's text": sum(r.token_ids == p for r, p in zip(done, plain, strict=True)) / len(done),
-            "bytes kept": weighed.most,
-            "milliseconds a draft": round(1e3 * median(alone.seconds), 2)}
+    return {
+        "tokens a pass": round(sum(t for t, _ in pairs) / sum(p for _, p in pairs), 3),
+        "low": low,
+        "high": high,
+        "plain's text": sum(r.token_ids == p for r, p in zip(done, plain, strict=True)) / len(done),
+        "bytes kept": weighed.most,
+        "milliseconds a draft": round(1e3 * median(alone.seconds), 2),
+    }
 
 
 def written(decoder: Any, texts: Sequence[tuple[int, ...]]) -> list[Any]:
-    return run([answer_one(decoder, Request(t, max_tokens=TOKENS, seed=i)) for i, t in enumerate(texts)])
+    return run(
+        [answer_one(decoder, Request(t, max_tokens=TOKENS, seed=i)) for i, t in enumerate(texts)]
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trained", nargs="+", help="directories that `polydec train` made")
     parser.add_argument("--model", default="zoo:tiny")
     parser.add_argument("--lengths", default="32,128,256,512,960", help="tokens of a prompt")
@@ -107,16 +124,35 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--csv", help="file to write")
     args = parser.parse_args()
-    point, lengths, rows = checkpoint.load(args.model), [int(n) for n in args.lengths.split(",")], list[dict[str, Any]]()
+    point, lengths, rows = (
+        checkpoint.load(args.model),
+        [int(n) for n in args.lengths.split(",")],
+        list[dict[str, Any]](),
+    )
     texts = prompts(point, max(lengths), args.prompts)
     for n in lengths:
         some = [t[:n] for t in texts]
-        plain = {law: [r.token_ids for r in written(registry.build("plain", Kit(Shaped(point.lm, shaper)))[0], some)]
-                 for law, shaper in LAWS.items()}
+        plain = {
+            law: [
+                r.token_ids
+                for r in written(registry.build("plain", Kit(Shaped(point.lm, shaper)))[0], some)
+            ]
+            for law, shaper in LAWS.items()
+        }
         for where in args.trained:
-            for name, law, decoder in decoders(point, artefacts.bound(artefacts.read(where), point.lm), args.nodes):
-                rows.append({"trained": where.rstrip("/").split("/")[-1], "method": name, "law": law, "prompt": n,
-                             "prompts": len(some), **row(decoder, some, plain[law])})
+            for name, law, decoder in decoders(
+                point, artefacts.bound(artefacts.read(where), point.lm), args.nodes
+            ):
+                rows.append(
+                    {
+                        "trained": where.rstrip("/").split("/")[-1],
+                        "method": name,
+                        "law": law,
+                        "prompt": n,
+                        "prompts": len(some),
+                        **row(decoder, some, plain[law]),
+                    }
+                )
                 print(json.dumps(rows[-1]), flush=True)
     if args.csv and rows:
         write_csv(args.csv, rows)

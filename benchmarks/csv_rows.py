@@ -1,4 +1,5 @@
 """Rows of figures, as a file that other programs read."""
+
 from __future__ import annotations
 
 import csv

@@ -4,6 +4,7 @@ The reference computes everything in fp64, except rotary angles, which are those
 a few hundred positions exact angles are another function. Both sides read the tokens in one pass. rms and largest
 difference over all logits of all rows, in the unit of logits.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -35,8 +36,13 @@ def logits(net: Any, ids: list[int]) -> Tensor:
 
 def reference(file: GGUF, ids: list[int]) -> Tensor:
     net = Transformer.build(file.config, {k: file[k] for k in file}, dtype="float64")
-    cosine, sine = rotary(net._rope, net.context)       # the network asks for tables longer than the text
-    exact, Rope.table = Rope.table, lambda self, a, b: torch.complex(cosine[a:b].double(), sine[a:b].double())
+    cosine, sine = rotary(
+        net._rope, net.context
+    )  # the network asks for tables longer than the text
+    exact, Rope.table = (
+        Rope.table,
+        lambda self, a, b: torch.complex(cosine[a:b].double(), sine[a:b].double()),
+    )
     try:
         return logits(net, ids)
     finally:
@@ -49,9 +55,13 @@ def distance(near: Tensor, exact: Tensor) -> dict[str, float]:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--file", type=Path, help="a GGUF file (default: zoo:smollm2's)")
-    p.add_argument("--text", type=Path, help="a text whose beginning is read (default: random tokens, seed 1)")
+    p.add_argument(
+        "--text", type=Path, help="a text whose beginning is read (default: random tokens, seed 1)"
+    )
     p.add_argument("--tokens", type=int, default=700)
     p.add_argument("--json", action="store_true")
     o = p.parse_args()
@@ -61,10 +71,16 @@ def main() -> None:
     rng, size = random.Random(1), file.config["vocab_size"]
     ids = [rng.randrange(size) for _ in range(o.tokens)]
     if o.text is not None:
-        ids = list(read_text(file).encode(o.text.read_text(encoding="utf-8")[:20 * o.tokens]))[:o.tokens]
+        ids = list(read_text(file).encode(o.text.read_text(encoding="utf-8")[: 20 * o.tokens]))[
+            : o.tokens
+        ]
     exact = reference(file, ids)
-    found = {"cpu": cpu_name(), "tokens": len(ids), "text": o.text.name if o.text else "random",
-             "step": distance(logits(CpuStep.build(file.config, file), ids), exact)}
+    found = {
+        "cpu": cpu_name(),
+        "tokens": len(ids),
+        "text": o.text.name if o.text else "random",
+        "step": distance(logits(CpuStep.build(file.config, file), ids), exact),
+    }
     try:
         model = hf_model(file.config, {k: file[k].float() for k in file})
         with torch.inference_mode():

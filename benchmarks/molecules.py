@@ -7,6 +7,7 @@ the directory holds none. Valid: atoms C, N, O, F with no more bonds than they c
 New: no molecule that it was trained on, in whatever spelling (by colour refinement, which never takes a known one for new).
 What plain sampling draws and the constraint allows follows the exact law, so the others are held against that.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -38,12 +39,14 @@ BEGIN, END, KNOWN = "<begin>", "<end>", 20_000
 
 # What a text says
 
+
 @dataclass(frozen=True)
 class Molecule:
     """The beginning of a SMILES. atoms: their elements; free: bonds that each may still have; bonds: pairs of atoms with the
     order; at: the atom that the next one is bound to; order: of the bond that is written, 0 for none; branches: atoms that an
     open branch leaves, each with a bond kept for what follows the branch; rings: the atom of each open ring, by digit, with a
     bond kept; last: the last character."""
+
     atoms: str = ""
     free: tuple[int, ...] = ()
     bonds: tuple[tuple[int, int, int], ...] = ()
@@ -62,11 +65,19 @@ class Molecule:
             found = replace(self, order=BONDS[c], last=c) if here else None
         elif c == "(":
             here = self.order == 0 and self.at >= 0 and self.last != "(" and self.free[self.at] >= 2
-            found = replace(self._bound(self.at, 1), branches=(*self.branches, self.at), last=c) if here else None
+            found = (
+                replace(self._bound(self.at, 1), branches=(*self.branches, self.at), last=c)
+                if here
+                else None
+            )
         elif c == ")":
             here = bool(self.branches) and self.order == 0 and self.last not in "()"
             back = self.branches[-1] if here else -1
-            found = replace(self._bound(back, -1), at=back, branches=self.branches[:-1], last=c) if here else None
+            found = (
+                replace(self._bound(back, -1), at=back, branches=self.branches[:-1], last=c)
+                if here
+                else None
+            )
         else:
             found = self._ring(c) if c in "12345" else None
         return found if found is not None and found._goes_on() else None
@@ -112,7 +123,10 @@ class Molecule:
             near[a].append((order, b))
             near[b].append((order, a))
         for _ in range(4):
-            now = [hash((x, tuple(sorted((order, now[b]) for order, b in near[i])))) for i, x in enumerate(now)]
+            now = [
+                hash((x, tuple(sorted((order, now[b]) for order, b in near[i]))))
+                for i, x in enumerate(now)
+            ]
         return hash(tuple(sorted(now)))
 
 
@@ -126,9 +140,11 @@ def read(text: str) -> Molecule | None:
 
 # The constraint
 
+
 @dataclass(frozen=True)
 class New:
     """The answer is a valid molecule, none of those whose colours are known."""
+
     known: frozenset[int]
     asked: list[int] = field(default_factory=lambda: [0, 0])
 
@@ -140,6 +156,7 @@ class New:
 class Molecules:
     """Its language. A state is a Molecule, or None behind what is none. It counts, in `asked`, tokens that were looked at and
     tokens that were written."""
+
     constraint: New
     pieces: Sequence[bytes | None]
     ends: frozenset[int]
@@ -160,7 +177,9 @@ class Molecules:
     def allows(self, state: Molecule | None, token: int) -> bool:
         self.constraint.asked[0] += 1
         if token in self.ends:
-            return state is not None and state.whole and state.colours() not in self.constraint.known
+            return (
+                state is not None and state.whole and state.colours() not in self.constraint.known
+            )
         return self._behind(state, token) is not None
 
     def mask(self, state: Molecule | None) -> Tensor:
@@ -171,17 +190,24 @@ class Molecules:
         def behind(piece: bytes) -> Molecule | None:
             if piece not in reached:
                 before = behind(piece[:-1])
-                reached[piece] = None if before is None else before.then(piece[-1:].decode("latin-1"))
+                reached[piece] = (
+                    None if before is None else before.then(piece[-1:].decode("latin-1"))
+                )
             return reached[piece]
 
-        return torch.tensor([self.allows(state, i) if i in self.ends else behind(piece or b"?") is not None
-                             for i, piece in enumerate(self.pieces)])
+        return torch.tensor(
+            [
+                self.allows(state, i) if i in self.ends else behind(piece or b"?") is not None
+                for i, piece in enumerate(self.pieces)
+            ]
+        )
 
     def forced(self, state: Molecule | None) -> bytes:
         return b""
 
 
 # The model
+
 
 def molecules(count: int) -> list[str]:
     """Molecules of QM9, in an order that says nothing of them."""
@@ -194,8 +220,15 @@ def train(at: Path, texts: Sequence[str], steps: int = 3000, batch: int = 64) ->
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     words.decoder = decoders.ByteLevel()
-    words.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=512, special_tokens=[BEGIN, END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    words.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=512,
+            special_tokens=[BEGIN, END],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     begin, end = words.token_to_id(BEGIN), words.token_to_id(END)
     ids = [[begin, *e.ids, end] for e in words.encode_batch(list(texts))]
     torch.manual_seed(1)
@@ -205,20 +238,30 @@ def train(at: Path, texts: Sequence[str], steps: int = 3000, batch: int = 64) ->
         some = dice.sample(ids, batch)
         rows = torch.full((batch, max(map(len, some))), -100)
         for i, line in enumerate(some):
-            rows[i, :len(line)] = torch.tensor(line)
+            rows[i, : len(line)] = torch.tensor(line)
         return rows[:, :-1].clamp_min(0), rows[:, 1:]
 
     taught(net, drawn, steps, 3e-3)
-    save_directory(at, net, net.s.config(bos=begin, eos=end), dtype=torch.float32, files={
-        "tokenizer.json": words.to_str(), "tokenizer_config.json": {"bos_token": BEGIN, "eos_token": END}})
+    save_directory(
+        at,
+        net,
+        net.s.config(bos=begin, eos=end),
+        dtype=torch.float32,
+        files={
+            "tokenizer.json": words.to_str(),
+            "tokenizer_config.json": {"bos_token": BEGIN, "eos_token": END},
+        },
+    )
 
 
 # What is measured
+
 
 @dataclass(frozen=True)
 class Run:
     """What one way drew: molecules (empty where it could not go on), tokens of the answers, nats that each costs the model,
     checks and masks a token."""
+
     texts: list[str]
     tokens: list[int]
     nats: list[float]
@@ -238,14 +281,33 @@ def ended(ticket: api.Ticket) -> api.Completion | None:
 def drawn(lm: api.LM, count: int, known: New, **how: Any) -> Run:
     engine, (looked, stepped) = api.Engine(lm, max_running=64), known.asked
     begin, start = [lm.checkpoint.text.encode(BEGIN)[-1]], time.process_time()
-    tickets = [engine.submit(api.Ask(begin, seed=i, max_tokens=32, logprobs=0, sampling=lm.sampling(temperature=1.0), **how))
-               for i in range(count)]
+    tickets = [
+        engine.submit(
+            api.Ask(
+                begin,
+                seed=i,
+                max_tokens=32,
+                logprobs=0,
+                sampling=lm.sampling(temperature=1.0),
+                **how,
+            )
+        )
+        for i in range(count)
+    ]
     while engine.step():
         pass
-    seconds, answers = time.process_time() - start, [a for a in map(ended, tickets) if a is not None]
-    return Run([*[a.text for a in answers], *[""] * (count - len(answers))], [len(a.token_ids) for a in answers],
-               [-sum(n.model_logp for n in a.choices[0].logprobs or ()) for a in answers],
-               (known.asked[0] - looked) / max(1, known.asked[1] - stepped), seconds / count, [a.metrics for a in answers])
+    seconds, answers = (
+        time.process_time() - start,
+        [a for a in map(ended, tickets) if a is not None],
+    )
+    return Run(
+        [*[a.text for a in answers], *[""] * (count - len(answers))],
+        [len(a.token_ids) for a in answers],
+        [-sum(n.model_logp for n in a.choices[0].logprobs or ()) for a in answers],
+        (known.asked[0] - looked) / max(1, known.asked[1] - stepped),
+        seconds / count,
+        [a.metrics for a in answers],
+    )
 
 
 def mean(values: Sequence[float]) -> str:
@@ -254,13 +316,19 @@ def mean(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    at, count = Path(sys.argv[1] if len(sys.argv) > 1 else "nets/molecules"), int(sys.argv[2] if len(sys.argv) > 2 else 500)
+    at, count = (
+        Path(sys.argv[1] if len(sys.argv) > 1 else "nets/molecules"),
+        int(sys.argv[2] if len(sys.argv) > 2 else 500),
+    )
     texts = molecules(KNOWN)
     if not (at / "model.safetensors").exists():
         train(at, texts)
     graphs = [read(x) for x in texts]
     known = New(frozenset(g.colours() for g in graphs if g is not None))
-    print(f"{sum(g is not None and g.whole for g in graphs)} of {len(texts)} known molecules are valid here", file=sys.stderr)
+    print(
+        f"{sum(g is not None and g.whole for g in graphs)} of {len(texts)} known molecules are valid here",
+        file=sys.stderr,
+    )
     lm = api.load(str(at), draft=None, ngrams=None, threads=1, dtype="float32")
 
     def is_new(text: str) -> bool:
@@ -271,23 +339,47 @@ def main() -> None:
         found = read(text)
         return found is not None and found.whole
 
-    runs = {"sampled": drawn(lm, count, known, method="plain"),
-            "masked": drawn(lm, count, known, method="plain", constraint=known),
-            **{f"AWRS, {n} particles": drawn(lm, count, known, method="awrs", constraint=known, options={"particles": n})
-               for n in (1, 4, 8)}}
-    print("| | valid | valid and new | different | nats of the text | tokens | tokens looked at, a token | CPU ms an answer |")
+    runs = {
+        "sampled": drawn(lm, count, known, method="plain"),
+        "masked": drawn(lm, count, known, method="plain", constraint=known),
+        **{
+            f"AWRS, {n} particles": drawn(
+                lm, count, known, method="awrs", constraint=known, options={"particles": n}
+            )
+            for n in (1, 4, 8)
+        },
+    }
+    print(
+        "| | valid | valid and new | different | nats of the text | tokens | tokens looked at, a token | CPU ms an answer |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     exact = [i for i, x in enumerate(runs["sampled"].texts) if is_new(x)]
     for name, run in runs.items():
         fresh = [is_new(x) for x in run.texts]
-        cells = [mean([is_valid(x) for x in run.texts]), mean(fresh), f"{len(set(run.texts)) / count:.2f}",
-                 mean(run.nats), mean(run.tokens), f"{run.looked:.1f}" if run.looked else "", f"{1000 * run.seconds:.1f}"]
+        cells = [
+            mean([is_valid(x) for x in run.texts]),
+            mean(fresh),
+            f"{len(set(run.texts)) / count:.2f}",
+            mean(run.nats),
+            mean(run.tokens),
+            f"{run.looked:.1f}" if run.looked else "",
+            f"{1000 * run.seconds:.1f}",
+        ]
         print(f"| {name} | {' | '.join(cells)} |")
         if name == "sampled" and exact:
             some = [mean([x[i] for i in exact]) for x in (run.nats, run.tokens)]
-            print(f"| of these, the valid and new ones: the exact law | | | | {some[0]} | {some[1]} | | |")
-    shares = [m["log_normaliser"][0] for name, run in runs.items() if name.startswith("AWRS, 8") for m in run.metrics]
-    print(f"\nestimated share of the law that is allowed: {np.exp(shares).mean():.3f} (sampled: {len(exact) / count:.3f})")
+            print(
+                f"| of these, the valid and new ones: the exact law | | | | {some[0]} | {some[1]} | | |"
+            )
+    shares = [
+        m["log_normaliser"][0]
+        for name, run in runs.items()
+        if name.startswith("AWRS, 8")
+        for m in run.metrics
+    ]
+    print(
+        f"\nestimated share of the law that is allowed: {np.exp(shares).mean():.3f} (sampled: {len(exact) / count:.3f})"
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ stopped while the network answers and not begun before the first pass has ended;
 
     OMP_NUM_THREADS=1 python benchmarks/overhead.py --methods plain,auto --batches 1,8
 """
+
 from __future__ import annotations
 
 import argparse
@@ -27,12 +28,15 @@ from polydec.models.costs import Costs
 from polydec.models.lm import LM
 from polydec.models.query import Answer, Query
 
-COSTS = Costs((4.2, 4.9, 6.0, 7.5, 9.5, 11.0, 12.6, 14.1, 16.0, 17.8, 19.4, 20.9, 22.4, 24.0, 25.5, 27.0), 0.4)
+COSTS = Costs(
+    (4.2, 4.9, 6.0, 7.5, 9.5, 11.0, 12.6, 14.1, 16.0, 17.8, 19.4, 20.9, 22.4, 24.0, 25.5, 27.0), 0.4
+)
 """t(m) of zoo:smollm2 on two cores of Zen 4."""
 
 
 class FixedText:
     """A network of models/query.py whose likeliest token at a place is the one that stands there in `text`."""
+
     cost, layers, context = 1.0, 1, 8192
     tree = rollback = partial = True
 
@@ -54,7 +58,10 @@ class FixedText:
         now = time.thread_time()
         if self.since >= 0.0:
             self.passes, self.outside = self.passes + 1, self.outside + now - self.since
-        answers = [Answer(None, argmax=[self.text[p + 1] for p in self.places(q)], later=self.nothing) for q in queries]
+        answers = [
+            Answer(None, argmax=[self.text[p + 1] for p in self.places(q)], later=self.nothing)
+            for q in queries
+        ]
         self.walk.sum()
         self.since = time.thread_time()
         return answers
@@ -68,19 +75,36 @@ class FixedText:
         length, depth = q.cache.length, list[int]()
         for p in q.cache.parent:
             depth.append(0 if p < 0 else depth[p] + 1)
-        return [s if s < length else length + depth[s - length] for s in (q.first + r for r in q.rows)]
+        return [
+            s if s < length else length + depth[s - length] for s in (q.first + r for r in q.rows)
+        ]
 
 
-def run(source: Any, ids: Sequence[int], method: str, batch: int, tokens: int, cold: bool) -> tuple[float, float]:
+def run(
+    source: Any, ids: Sequence[int], method: str, batch: int, tokens: int, cold: bool
+) -> tuple[float, float]:
     """Microseconds around a pass, and tokens a pass and request."""
     net = FixedText(ids, cold)
-    point = Checkpoint("fixed", LM(net, Vocab(49152, frozenset(), "text", source.text)), source.text, {}, "", "", "")
+    point = Checkpoint(
+        "fixed",
+        LM(net, Vocab(49152, frozenset(), "text", source.text)),
+        source.text,
+        {},
+        "",
+        "",
+        "",
+    )
     lm = api.LM(point)
     vars(lm)["costs"] = COSTS
-    engine, prompt = api.Engine(lm), tuple(ids[:len(ids) - tokens])
-    tickets = [engine.submit(prompt, method=method, max_tokens=tokens, ignore_eos=True, raw=True) for _ in range(batch)]
+    engine, prompt = api.Engine(lm), tuple(ids[: len(ids) - tokens])
+    tickets = [
+        engine.submit(prompt, method=method, max_tokens=tokens, ignore_eos=True, raw=True)
+        for _ in range(batch)
+    ]
     answers = engine.run(tickets)
-    assert all(a.token_ids == tuple(ids[len(prompt):]) for a in answers), "the text is not the one that was fixed"
+    assert all(a.token_ids == tuple(ids[len(prompt) :]) for a in answers), (
+        "the text is not the one that was fixed"
+    )
     return net.outside / net.passes * 1e6, tokens / (net.passes + 1)
 
 
@@ -91,18 +115,30 @@ def main() -> None:
     p.add_argument("--batches", default="1,8")
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--repeats", type=int, default=5)
-    p.add_argument("--text", type=Path, default=Path(__file__).parent.parent / "src/polydec/core/protocols.py")
+    p.add_argument(
+        "--text", type=Path, default=Path(__file__).parent.parent / "src/polydec/core/protocols.py"
+    )
     args = p.parse_args()
     torch.set_num_threads(1)
     source = open_source(args.model)
-    ids = source.text.encode(args.text.read_text())[:160 + args.tokens]
-    print(f"Microseconds of the thread around a pass, least of {args.repeats} runs; {machine.describe()}\n")
-    print("| method | batch | tokens a pass | cold | warm | cold, a request |\n|---|---|---|---|---|---|")
+    ids = source.text.encode(args.text.read_text())[: 160 + args.tokens]
+    print(
+        f"Microseconds of the thread around a pass, least of {args.repeats} runs; {machine.describe()}\n"
+    )
+    print(
+        "| method | batch | tokens a pass | cold | warm | cold, a request |\n|---|---|---|---|---|---|"
+    )
     for batch in map(int, args.batches.split(",")):
         for method in args.methods.split(","):
-            cold, warm = ([run(source, ids, method, batch, args.tokens, c) for _ in range(args.repeats)] for c in (True, False))
+            cold, warm = (
+                [run(source, ids, method, batch, args.tokens, c) for _ in range(args.repeats)]
+                for c in (True, False)
+            )
             (best, per), (hot, _) = min(cold), min(warm)
-            print(f"| {method} | {batch} | {per:.2f} | {best:.0f} | {hot:.0f} | {best / batch:.0f} |", flush=True)
+            print(
+                f"| {method} | {batch} | {per:.2f} | {best:.0f} | {hot:.0f} | {best / batch:.0f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 as llama.cpp mixes it (Q4_K; values and down of every other layer and the head Q6_K). Each matrix takes its rows, by chance,
 from a pool of quantised rows of its width, so that 1B weights are written in seconds.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-POOL = 256                                        # rows that are drawn and quantised for each width and type
+POOL = 256  # rows that are drawn and quantised for each width and type
 MIX = "Q4_K_M"
 
 
@@ -32,8 +33,14 @@ def q4_k(x: np.ndarray) -> np.ndarray:
     sc, mn = (np.rint(a / b[..., None]).astype(np.uint8) for a, b in ((step, d), (off, dmin)))
     unit, least = (d[..., None] * np.maximum(sc, 1))[..., None], (dmin[..., None] * mn)[..., None]
     code = np.clip(np.rint((x + least) / unit), 0, 15).astype(np.uint8)
-    twelve = np.concatenate([sc[..., :4] | (sc[..., 4:] >> 4) << 6, mn[..., :4] | (mn[..., 4:] >> 4) << 6,
-                             (sc[..., 4:] & 15) | (mn[..., 4:] & 15) << 4], -1)
+    twelve = np.concatenate(
+        [
+            sc[..., :4] | (sc[..., 4:] >> 4) << 6,
+            mn[..., :4] | (mn[..., 4:] >> 4) << 6,
+            (sc[..., 4:] & 15) | (mn[..., 4:] & 15) << 4,
+        ],
+        -1,
+    )
     pairs = code.reshape(*code.shape[:2], 4, 2, 32)
     packed = (pairs[..., 0, :] | pairs[..., 1, :] << 4).reshape(*code.shape[:2], 128)
     return np.concatenate([halves(d), halves(dmin), twelve, packed], -1).reshape(len(x), -1)
@@ -46,12 +53,19 @@ def q6_k(x: np.ndarray) -> np.ndarray:
     d = step.max(-1) / 127
     sc = np.maximum(np.rint(step / d[..., None]), 1)
     code = (np.clip(np.rint(x / (d[..., None] * sc)[..., None]), -32, 31) + 32).astype(np.uint8)
-    q = code.reshape(*code.shape[:2], 2, 4, 32)   # halves of 128 inputs, four runs of 32 each
-    low = np.concatenate([(q[..., 0, :] & 15) | (q[..., 2, :] & 15) << 4, (q[..., 1, :] & 15) | (q[..., 3, :] & 15) << 4], -1)
+    q = code.reshape(*code.shape[:2], 2, 4, 32)  # halves of 128 inputs, four runs of 32 each
+    low = np.concatenate(
+        [
+            (q[..., 0, :] & 15) | (q[..., 2, :] & 15) << 4,
+            (q[..., 1, :] & 15) | (q[..., 3, :] & 15) << 4,
+        ],
+        -1,
+    )
     high = sum((q[..., i, :] >> 4) << 2 * i for i in range(4))
     shape = (*code.shape[:2], -1)
-    return np.concatenate([low.reshape(shape), high.reshape(shape), sc.astype(np.int8).view(np.uint8), halves(d)],
-                          -1).reshape(len(x), -1)
+    return np.concatenate(
+        [low.reshape(shape), high.reshape(shape), sc.astype(np.int8).view(np.uint8), halves(d)], -1
+    ).reshape(len(x), -1)
 
 
 OWN: dict[str, Callable[[np.ndarray], np.ndarray]] = {"Q4_K": q4_k, "Q6_K": q6_k}
@@ -83,8 +97,14 @@ def write(path: Path, shape: tuple[int, ...], kind: str, seed: int = 0) -> None:
     def put(name: str, n: int, k: int, more: bool = False) -> None:
         own = kind if kind != MIX else "Q6_K" if more else "Q4_K"
         if (own, k) not in pools:
-            pools[own, k] = quantised((rng.standard_normal((POOL, k)) * k ** -0.5).astype(np.float32), own)
-        w.add_tensor(f"{name}.weight", pools[own, k][rng.integers(0, POOL, n)], raw_dtype=gguf.GGMLQuantizationType[own])
+            pools[own, k] = quantised(
+                (rng.standard_normal((POOL, k)) * k**-0.5).astype(np.float32), own
+            )
+        w.add_tensor(
+            f"{name}.weight",
+            pools[own, k][rng.integers(0, POOL, n)],
+            raw_dtype=gguf.GGMLQuantizationType[own],
+        )
 
     def norm(name: str) -> None:
         w.add_tensor(f"{name}.weight", np.ones(width, np.float32))
@@ -109,18 +129,29 @@ def write(path: Path, shape: tuple[int, ...], kind: str, seed: int = 0) -> None:
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("file", type=Path)
-    p.add_argument("--shape", nargs=6, type=int, default=[16, 2048, 32, 8, 8192, 49152],
-                   metavar=("LAYERS", "WIDTH", "HEADS", "KV_HEADS", "INNER", "VOCABULARY"))
-    p.add_argument("--type", default=MIX, help=f"{MIX}, or one block type for all: Q4_0, Q8_0, Q4_K, F16, …")
+    p.add_argument(
+        "--shape",
+        nargs=6,
+        type=int,
+        default=[16, 2048, 32, 8, 8192, 49152],
+        metavar=("LAYERS", "WIDTH", "HEADS", "KV_HEADS", "INNER", "VOCABULARY"),
+    )
+    p.add_argument(
+        "--type", default=MIX, help=f"{MIX}, or one block type for all: Q4_0, Q8_0, Q4_K, F16, …"
+    )
     p.add_argument("--seed", type=int, default=0)
     o = p.parse_args()
     known = {MIX, *OWN, "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"}
     if o.type not in known:
         p.error(f"--type is {o.type!r}: it must be one of {', '.join(sorted(known))}")
     if min(o.shape) < 1 or o.shape[1] % o.shape[2] or o.shape[2] % o.shape[3]:
-        p.error(f"--shape is {o.shape}: heads must divide the width, and key and value heads the heads")
+        p.error(
+            f"--shape is {o.shape}: heads must divide the width, and key and value heads the heads"
+        )
     write(o.file, tuple(o.shape), o.type, o.seed)
 
 

@@ -6,6 +6,7 @@ the head that ran; contexts: the sum over these passes of the tokens that stand 
 sequences). A head that is computed apart, as at an early exit, stands there too, as a part behind nothing. Files of before
 2026-11-23 do not say the sequences: each of their passes counts as one of a single sequence.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -28,6 +29,7 @@ Histogram = Sequence[Sequence[float]]
 @dataclass(frozen=True)
 class Done:
     """What a network did from some moment on: seconds, heads that were computed apart included; passes and their rows."""
+
     seconds: float
     passes: int
     rows: int
@@ -38,6 +40,7 @@ class Done:
 class Fed:
     """Rows of so many sequences that went together through a part of a network, behind `context` tokens each (the mean); head:
     through nothing but its head."""
+
     rows: int
     part: float
     context: float
@@ -47,6 +50,7 @@ class Fed:
 
 class Clocked:
     """Notes of each pass of a network when it began, how long it took, and what was fed."""
+
     def __init__(self, network: Any) -> None:
         self.network, self.calls = network, list[tuple[float, float, list[Fed]]]()
         self._head, forward, head = head_share(network), network.forward, network.head
@@ -56,18 +60,30 @@ class Clocked:
             answer = call(x)
             self.calls.append((start, time.perf_counter() - start, fed(x)))
             return answer
+
         network.forward = lambda queries: timed(forward, queries, self._fed)
-        network.head = lambda hidden_RH: timed(head, hidden_RH, lambda h: [Fed(len(h), self._head, 0.0, True)])
+        network.head = lambda hidden_RH: timed(
+            head, hidden_RH, lambda h: [Fed(len(h), self._head, 0.0, True)]
+        )
 
     def _fed(self, queries: Sequence[Any]) -> list[Fed]:
         """Queries over other layers than their neighbours' make a pass of their own."""
         out = list[Fed]()
         for layers in dict.fromkeys(q.layers for q in queries):
             mine = [q for q in queries if q.layers == layers]
-            rows, run = sum(len(q) for q in mine), 1.0 if layers is None else len(layers) / self.network.layers
+            rows, run = (
+                sum(len(q) for q in mine),
+                1.0 if layers is None else len(layers) / self.network.layers,
+            )
             head = any(len(q.rows) and max(q.want.law, q.want.base) > Reads.NOTHING for q in mine)
-            out.append(Fed(rows, run * (1.0 - self._head) + head * self._head, sum(q.first for q in mine) / len(mine),
-                           sequences=len(mine)))
+            out.append(
+                Fed(
+                    rows,
+                    run * (1.0 - self._head) + head * self._head,
+                    sum(q.first for q in mine) / len(mine),
+                    sequences=len(mine),
+                )
+            )
         return out
 
     def since(self, moment: float) -> Done:
@@ -79,14 +95,23 @@ class Clocked:
             entry[0] += 1
             entry[1] += fed.context
         passes = [f for c in calls for f in c[2] if not f.head]
-        return Done(sum(c[1] for c in calls), len(passes), sum(f.rows for f in passes),
-                    [[rows, part, n, round(contexts, 1), of] for (rows, part, of), (n, contexts) in sorted(found.items())])
+        return Done(
+            sum(c[1] for c in calls),
+            len(passes),
+            sum(f.rows for f in passes),
+            [
+                [rows, part, n, round(contexts, 1), of]
+                for (rows, part, of), (n, contexts) in sorted(found.items())
+            ],
+        )
 
 
 def head_share(network: Any) -> float:
     """The head's part of a network's weights, embeddings left out, from 0 to 1; 0 where its sizes are not known."""
     c = getattr(network, "config", None)
-    if not all(hasattr(c, name) for name in ("vocab", "width", "inner", "heads", "kv_heads", "layers")):
+    if not all(
+        hasattr(c, name) for name in ("vocab", "width", "inner", "heads", "kv_heads", "layers")
+    ):
         return 0.0
     layer = c.width * (2 * c.width + 2 * c.width * c.kv_heads // c.heads) + 3 * c.width * c.inner
     return c.vocab * c.width / (c.vocab * c.width + c.layers * layer)
@@ -103,12 +128,16 @@ def replayed_ms(cell: Mapping[str, Any], profile: Profile) -> float | None:
     extra, drafts = profile.extra_ms, [h for h in cell["draft_by_rows"] if h]
     if drafts and (not profile.draft or len(drafts) > 1 or not cell["draft_by_rows"][0]):
         return None
-    return _ms(cell["target_by_rows"], profile.costs, extra) + (_ms(drafts[0], _draft(profile), extra) if drafts else 0.0)
+    return _ms(cell["target_by_rows"], profile.costs, extra) + (
+        _ms(drafts[0], _draft(profile), extra) if drafts else 0.0
+    )
 
 
 def _ms(passes: Histogram, costs: Costs, extra: float) -> float:
-    return sum(n * (extra + part * (costs.pass_ms(int(rows), int(*of or (1,)), contexts / n) - extra))
-               for rows, part, n, contexts, *of in passes)
+    return sum(
+        n * (extra + part * (costs.pass_ms(int(rows), int(*of or (1,)), contexts / n) - extra))
+        for rows, part, n, contexts, *of in passes
+    )
 
 
 def _draft(profile: Profile) -> Costs:
@@ -121,10 +150,16 @@ def _draft(profile: Profile) -> Costs:
 def to_line(profile: Profile) -> dict[str, Any]:
     """The line of a result file that holds a profile, under a name that its cells give."""
     tables = asdict(profile)
-    return {"profile": hashlib.sha1(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:12], "tables": tables}
+    return {
+        "profile": hashlib.sha1(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:12],
+        "tables": tables,
+    }
 
 
 def from_line(line: Mapping[str, Any]) -> Profile:
     """The profile that `to_line` wrote, read from JSON."""
-    of = {k: {int(m): float(t) for m, t in v.items()} if isinstance(v, dict) else v for k, v in line["tables"].items()}
+    of = {
+        k: {int(m): float(t) for m, t in v.items()} if isinstance(v, dict) else v
+        for k, v in line["tables"].items()
+    }
     return Profile(**{"beside": {}, "far_beside": {}, "each_ms": 0.0, **of})

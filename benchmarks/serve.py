@@ -13,6 +13,7 @@ Prompts are those of Spec-Bench in POLYDEC_DATA (default ../shared/data), chats 
 are asked whose SHA-1 mod 10 is 7 or more. --url measures any server that speaks /v1/chat/completions; --peer FILE.gguf adds
 llama-cpp-python's server, --peer DIRECTORY `transformers serve` (`polydec export zoo:smollm2 DIRECTORY` writes one).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -40,6 +41,7 @@ import httpx
 @dataclass
 class Seen:
     """One request: when it was sent, and when each event with text came. Seconds."""
+
     sent: float
     came: list[float] = field(default_factory=list)
     tokens: int = 0
@@ -57,9 +59,18 @@ class Seen:
 def prompts(limit: int, longest: int) -> list[str]:
     """First turns that nothing was tuned on, of at most so many characters."""
     root = Path(os.environ.get("POLYDEC_DATA") or "../shared/data") / "spec_bench"
-    rows = [json.loads(line) for file in sorted(root.glob("*.jsonl")) for line in file.read_text("utf-8").splitlines() if line]
+    rows = [
+        json.loads(line)
+        for file in sorted(root.glob("*.jsonl"))
+        for line in file.read_text("utf-8").splitlines()
+        if line
+    ]
     texts = [row["turns"][0] for row in rows if row.get("turns")]
-    kept = [t for t in texts if int(hashlib.sha1(t.encode()).hexdigest(), 16) % 10 >= 7 and len(t) <= longest]
+    kept = [
+        t
+        for t in texts
+        if int(hashlib.sha1(t.encode()).hexdigest(), 16) % 10 >= 7 and len(t) <= longest
+    ]
     if not kept:
         raise SystemExit(f"no prompts in {root}: set POLYDEC_DATA")
     random.Random(0).shuffle(kept)
@@ -69,8 +80,14 @@ def prompts(limit: int, longest: int) -> list[str]:
 async def ask(client: httpx.AsyncClient, model: str, prompt: str, most: int) -> Seen:
     """One request, as a stream."""
     seen = Seen(time.perf_counter())
-    body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": most, "temperature": 0,
-            "stream": True, "stream_options": {"include_usage": True}}
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": most,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     try:
         async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
             if answer.status_code != 200:
@@ -91,9 +108,11 @@ async def ask(client: httpx.AsyncClient, model: str, prompt: str, most: int) -> 
     return seen
 
 
-async def closed(client: httpx.AsyncClient, model: str, texts: Sequence[str], most: int, load: int) -> tuple[float, float]:
+async def closed(
+    client: httpx.AsyncClient, model: str, texts: Sequence[str], most: int, load: int
+) -> tuple[float, float]:
     """Requests and tokens a second of so many clients that ask one after the other."""
-    some, seen = texts[:max(16, 2 * load)], list[Seen]()
+    some, seen = texts[: max(16, 2 * load)], list[Seen]()
     left, began = iter(some), time.perf_counter()
 
     async def one() -> None:
@@ -105,8 +124,9 @@ async def closed(client: httpx.AsyncClient, model: str, texts: Sequence[str], mo
     return len(some) / seconds, sum(s.tokens for s in seen) / seconds
 
 
-async def arriving(client: httpx.AsyncClient, model: str, texts: Sequence[str], most: int,
-                   rate: float) -> tuple[list[Seen], float]:
+async def arriving(
+    client: httpx.AsyncClient, model: str, texts: Sequence[str], most: int, rate: float
+) -> tuple[list[Seen], float]:
     """All of them at random times, so many a second; and how long it took."""
     rng, tasks, began = random.Random(1), list[asyncio.Task[Seen]](), time.perf_counter()
     for text in texts:
@@ -121,8 +141,14 @@ def at(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-async def measure(name: str, url: str, model: str, texts: Sequence[str], args: argparse.Namespace,
-                  rates: dict[int, float]) -> list[dict[str, Any]]:
+async def measure(
+    name: str,
+    url: str,
+    model: str,
+    texts: Sequence[str],
+    args: argparse.Namespace,
+    rates: dict[int, float],
+) -> list[dict[str, Any]]:
     """A row for each load. rates: at which requests arrive, by load; what is not there yet is measured and kept."""
     rows = []
     limits = httpx.Limits(max_connections=None)
@@ -134,14 +160,26 @@ async def measure(name: str, url: str, model: str, texts: Sequence[str], args: a
             seen, seconds = await arriving(client, model, texts, args.max_tokens, rate)
             good = [s for s in seen if not s.error]
             gaps = [g for s in good for g in s.gaps]
-            served = [s for s in good if s.first <= args.first and at(s.gaps or [0.0], 0.99) <= args.gap]
-            rows.append({"server": name, "in_flight": load, "requests": len(seen),
-                         "errors": dict(Counter(s.error for s in seen if s.error)),
-                         "requests_per_second": round(rate, 3), "most_per_second": round(most, 1),
-                         "tokens_per_second": round(sum(s.tokens for s in good) / seconds, 1),
-                         "first_p50": at([s.first for s in good], 0.5), "first_p99": at([s.first for s in good], 0.99),
-                         "gap_p50": at(gaps, 0.5), "gap_p99": at(gaps, 0.99), "goodput": len(served) / len(seen),
-                         "mean_events": statistics.mean(len(s.came) for s in good) if good else 0.0})
+            served = [
+                s for s in good if s.first <= args.first and at(s.gaps or [0.0], 0.99) <= args.gap
+            ]
+            rows.append(
+                {
+                    "server": name,
+                    "in_flight": load,
+                    "requests": len(seen),
+                    "errors": dict(Counter(s.error for s in seen if s.error)),
+                    "requests_per_second": round(rate, 3),
+                    "most_per_second": round(most, 1),
+                    "tokens_per_second": round(sum(s.tokens for s in good) / seconds, 1),
+                    "first_p50": at([s.first for s in good], 0.5),
+                    "first_p99": at([s.first for s in good], 0.99),
+                    "gap_p50": at(gaps, 0.5),
+                    "gap_p99": at(gaps, 0.99),
+                    "goodput": len(served) / len(seen),
+                    "mean_events": statistics.mean(len(s.came) for s in good) if good else 0.0,
+                }
+            )
             print(json.dumps(rows[-1]), flush=True)
     return rows
 
@@ -150,11 +188,16 @@ def compared(rows: Sequence[dict[str, Any]], first: str, other: str) -> dict[str
     """Of each load the ratios of what `other` did to what `first` did in the same turn: median, lowest, highest."""
     out: dict[str, Any] = {"server": other, "over": first}
     for load in dict.fromkeys(row["in_flight"] for row in rows):
-        pair = [[row for row in rows if (row["server"], row["in_flight"]) == (name, load)] for name in (other, first)]
+        pair = [
+            [row for row in rows if (row["server"], row["in_flight"]) == (name, load)]
+            for name in (other, first)
+        ]
         for key in ("most_per_second", "gap_p99", "first_p50", "goodput"):
             ratios = sorted(a[key] / b[key] for a, b in zip(*pair, strict=True) if b[key])
             if ratios:
-                out[f"{key} at {load}"] = [round(x, 3) for x in (statistics.median(ratios), ratios[0], ratios[-1])]
+                out[f"{key} at {load}"] = [
+                    round(x, 3) for x in (statistics.median(ratios), ratios[0], ratios[-1])
+                ]
     return out
 
 
@@ -183,12 +226,23 @@ def peer(model: Path) -> tuple[str, list[str], str, str]:
     name = str(model.resolve())
     if model.is_dir():
         if not shutil.which("transformers"):
-            raise SystemExit("--peer is a directory and the command `transformers` is not installed: transformers[serving]")
+            raise SystemExit(
+                "--peer is a directory and the command `transformers` is not installed: transformers[serving]"
+            )
         return "transformers serve", ["transformers", "serve", name], "/health", name
     if not find_spec("llama_cpp"):
-        raise SystemExit("--peer is a file and llama_cpp is not installed: llama-cpp-python[server]")
+        raise SystemExit(
+            "--peer is a file and llama_cpp is not installed: llama-cpp-python[server]"
+        )
     # Without these it has room for 2,048 tokens, drops a stream as soon as another request comes, and uses half of the cores.
-    own = ["--n_ctx", "8192", "--interrupt_requests", "false", "--n_threads", str(os.cpu_count() or 1)]
+    own = [
+        "--n_ctx",
+        "8192",
+        "--interrupt_requests",
+        "false",
+        "--n_threads",
+        str(os.cpu_count() or 1),
+    ]
     command = [sys.executable, "-m", "llama_cpp.server", "--model", name, *own]
     return "llama-cpp-python", command, "/v1/models", name
 
@@ -197,22 +251,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="zoo:smollm2")
     parser.add_argument("--url", help="a server that runs already")
-    parser.add_argument("--serve", action="append", default=[], help="further words for `polydec serve`, once for each variant")
+    parser.add_argument(
+        "--serve",
+        action="append",
+        default=[],
+        help="further words for `polydec serve`, once for each variant",
+    )
     parser.add_argument("--load", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--turns", type=int, default=0, help="all variants at once, by turns, so many times")
+    parser.add_argument(
+        "--turns", type=int, default=0, help="all variants at once, by turns, so many times"
+    )
     parser.add_argument("--limit", type=int, default=128, help="requests of a load")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--longest", type=int, default=8000, help="characters of a prompt")
-    parser.add_argument("--first", type=float, default=2.0, help="seconds to the first token that count as good")
-    parser.add_argument("--gap", type=float, default=0.2, help="seconds between tokens that count as good")
-    parser.add_argument("--peer", type=Path, action="append", default=[],
-                        help="the model for others: a GGUF file (llama-cpp-python) or a directory (transformers serve)")
+    parser.add_argument(
+        "--first", type=float, default=2.0, help="seconds to the first token that count as good"
+    )
+    parser.add_argument(
+        "--gap", type=float, default=0.2, help="seconds between tokens that count as good"
+    )
+    parser.add_argument(
+        "--peer",
+        type=Path,
+        action="append",
+        default=[],
+        help="the model for others: a GGUF file (llama-cpp-python) or a directory (transformers serve)",
+    )
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--out", type=Path, help="write all rows to this file as well")
     args = parser.parse_args()
     texts, rows, url = prompts(args.limit, args.longest), [], f"http://127.0.0.1:{args.port}"
-    servers = [("polydec " + words, [sys.executable, "-m", "polydec", "serve", "--model", args.model, *words.split()],
-                "/health", args.model) for words in args.serve or [""]]
+    servers = [
+        (
+            "polydec " + words,
+            [sys.executable, "-m", "polydec", "serve", "--model", args.model, *words.split()],
+            "/health",
+            args.model,
+        )
+        for words in args.serve or [""]
+    ]
     servers += [peer(path) for path in args.peer]
     if args.url:
         rows += asyncio.run(measure(args.url, args.url, args.model, texts, args, {}))
@@ -223,7 +300,9 @@ def main() -> None:
                 stack.enter_context(started([*command, "--port", str(args.port + at)], own, path))
             for turn in range(args.turns):
                 rates = dict[int, float]()
-                for own, (name, _, _, model) in list(zip(urls, servers, strict=True))[::-1 if turn % 2 else 1]:
+                for own, (name, _, _, model) in list(zip(urls, servers, strict=True))[
+                    :: -1 if turn % 2 else 1
+                ]:
                     rows += asyncio.run(measure(name.strip(), own, model, texts, args, rates))
         for name, *_ in servers[1:]:
             print(json.dumps(compared(rows, servers[0][0].strip(), name.strip())))

@@ -14,6 +14,7 @@ passes of the target, passes of draft models, and the rest (Python, verification
 Results are appended task by task: an interrupted run goes on where it was. Tables come from the files alone. Each cell also
 holds what a replay needs (benchmarks/replay.py): its passes by rows, and the name of the profile that the run used.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -44,9 +45,17 @@ import replay
 import tables
 
 SAMPLINGS: Mapping[str, dict[str, float]] = {
-    "greedy": {"temperature": 0.0}, "greedy, penalty 1.1": {"temperature": 0.0, "repetition_penalty": 1.1},
-    "T = 0.7": {"temperature": 0.7}}
-OTHERS = ("transformers", "transformers assisted", "transformers lookup", "llama.cpp", "llama.cpp lookup")
+    "greedy": {"temperature": 0.0},
+    "greedy, penalty 1.1": {"temperature": 0.0, "repetition_penalty": 1.1},
+    "T = 0.7": {"temperature": 0.7},
+}
+OTHERS = (
+    "transformers",
+    "transformers assisted",
+    "transformers lookup",
+    "llama.cpp",
+    "llama.cpp lookup",
+)
 
 
 def workloads(root: Path, each: int, seed: int) -> list[Row]:
@@ -55,24 +64,37 @@ def workloads(root: Path, each: int, seed: int) -> list[Row]:
     for row in read(root / "spec_bench" / "question.jsonl"):
         kinds[row.workload].append(row.prompt)
     kinds["gsm8k"] = [r["question"] for r in read_rows(root / "gsm8k/train.jsonl.gz")]
-    kinds["mbpp"] = [f"{r['text']} Your code should pass: {r['test_list'][0]}"
-                     for r in read_rows(root / "mbpp/prompt_val_train.jsonl")]
-    kinds["grammar"] = ["Correct the grammar of this sentence, and write the corrected sentence only: " + r["source"]
-                        for r in read_rows(root / "gec_jfleg/dev.jsonl")]
-    kinds["code edit"] = [f"Edit this file: {r['instruction']}\n\n```python\n{r['before']}\n```\nWrite the whole new file."
-                          for r in read_rows(root / "code_edits/edits.jsonl.gz") if len(r["before"]) < 2500]
+    kinds["mbpp"] = [
+        f"{r['text']} Your code should pass: {r['test_list'][0]}"
+        for r in read_rows(root / "mbpp/prompt_val_train.jsonl")
+    ]
+    kinds["grammar"] = [
+        "Correct the grammar of this sentence, and write the corrected sentence only: "
+        + r["source"]
+        for r in read_rows(root / "gec_jfleg/dev.jsonl")
+    ]
+    kinds["code edit"] = [
+        f"Edit this file: {r['instruction']}\n\n```python\n{r['before']}\n```\nWrite the whole new file."
+        for r in read_rows(root / "code_edits/edits.jsonl.gz")
+        if len(r["before"]) < 2500
+    ]
     rows = read_rows(root / "text_dialogues_sgd/dialogues.jsonl.gz")
     kinds["dialogue"] = [_chat(next(rows)["turns"]) for _ in range(200)]
     out = list[Row]()
     for kind in sorted(kinds):
         held = [p for p in kinds[kind] if held_out(p if isinstance(p, str) else p[-1]["content"])]
-        out += [Row(p, kind) for p in random.Random(f"{kind} {seed}").sample(held, min(each, len(held)))]
+        out += [
+            Row(p, kind) for p in random.Random(f"{kind} {seed}").sample(held, min(each, len(held)))
+        ]
     return out
 
 
 def _chat(turns: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """A dialogue up to its third user turn, as messages."""
-    return [{"role": "user" if t["speaker"] == "USER" else "assistant", "content": t["utterance"]} for t in turns[:5]]
+    return [
+        {"role": "user" if t["speaker"] == "USER" else "assistant", "content": t["utterance"]}
+        for t in turns[:5]
+    ]
 
 
 def batches(rows: Sequence[Row], size: int) -> list[list[Row]]:
@@ -82,14 +104,15 @@ def batches(rows: Sequence[Row], size: int) -> list[list[Row]]:
         kinds[row.workload].append(row)
     for mine in kinds.values():
         whole = len(mine) - len(mine) % size
-        tasks += [mine[i:i + size] for i in range(0, whole, size)]
+        tasks += [mine[i : i + size] for i in range(0, whole, size)]
         left += [replace(row, workload="mixed") for row in mine[whole:]]
-    return tasks + [left[i:i + size] for i in range(0, len(left), size)]
+    return tasks + [left[i : i + size] for i in range(0, len(left), size)]
 
 
 @dataclass(frozen=True)
 class Ours:
     """One of our methods on our engine."""
+
     lm: api.LM
     method: measure.Method
     clocks: tuple[replay.Clocked, ...]
@@ -98,13 +121,22 @@ class Ours:
     def label(self) -> str:
         return self.method.label
 
-    def __call__(self, rows: Sequence[Row], sampling: Mapping[str, float], tokens: int, seed: int) -> dict[str, Any]:
+    def __call__(
+        self, rows: Sequence[Row], sampling: Mapping[str, float], tokens: int, seed: int
+    ) -> dict[str, Any]:
         for c in self.clocks:
             c.calls.clear()
-        for x in (self.lm.checkpoint, self.lm.draft):     # the next method begins on the same prompts: they are fed once
+        for x in (
+            self.lm.checkpoint,
+            self.lm.draft,
+        ):  # the next method begins on the same prompts: they are fed once
             if x is not None:
                 x.lm.keep = len(rows)
-        tried, got, written = defaultdict[int, int](int), defaultdict[int, int](int), list[tuple[float, int]]()
+        tried, got, written = (
+            defaultdict[int, int](int),
+            defaultdict[int, int](int),
+            list[tuple[float, int]](),
+        )
 
         def on(event: Any) -> None:
             if isinstance(event, Verified):
@@ -112,9 +144,21 @@ class Ours:
                     got[d] += 1
             elif isinstance(event, Edited):
                 written.append((time.perf_counter(), len(event.pieces)))
+
         engine = api.Engine(self.lm)
-        tickets = [engine.submit(r.prompt, method=self.method.name, options=self.method.options, raw=r.raw, seed=seed,
-                                 sampling=self.lm.sampling(**sampling), max_tokens=tokens, on=on) for r in rows]
+        tickets = [
+            engine.submit(
+                r.prompt,
+                method=self.method.name,
+                options=self.method.options,
+                raw=r.raw,
+                seed=seed,
+                sampling=self.lm.sampling(**sampling),
+                max_tokens=tokens,
+                on=on,
+            )
+            for r in rows
+        ]
         answers = engine.run(tickets)
         run = measure.summary(tickets, answers, 0, 0)
         stats = [r.stats for ticket in tickets for r in ticket.results]
@@ -125,39 +169,94 @@ class Ours:
         last, later = max(t for t, _ in written), sum(n for t, n in written if t > first + 5e-4)
         target, *drafts = (c.since(first) for c in self.clocks)
         ran = {m for ticket in tickets for m in ticket.task.usage}
-        return {"recipe": self.method.name, "tokens": later, "seconds": last - first, "whole_seconds": run.whole_seconds,
-                "generated": run.generated, "passes": run.passes, "positions": run.positions,
-                "target_seconds": target.seconds, "draft_seconds": sum(d.seconds for d in drafts),
-                "target_passes": target.passes, "target_rows": target.rows,
-                "draft_passes": sum(d.passes for d in drafts), "draft_rows": sum(d.rows for d in drafts),
-                "target_by_rows": target.by_rows, "draft_by_rows": [d.by_rows for d in drafts],
-                "unclocked": len(ran - {c.network for c in self.clocks}),
-                "drafted": sum(s.drafted for s in stats), "accepted": run.accepted, "drafts": run.drafts,
-                "tried_at": [tried[d] for d in range(8)], "accepted_at": [got[d] for d in range(8)],
-                "expected": statistics.fmean(a.metrics["expected_tokens_per_pass"] or 0.0 for a in answers),
-                "distinct": run.distinct, "ids": [list(i) for i in run.ids]}
+        return {
+            "recipe": self.method.name,
+            "tokens": later,
+            "seconds": last - first,
+            "whole_seconds": run.whole_seconds,
+            "generated": run.generated,
+            "passes": run.passes,
+            "positions": run.positions,
+            "target_seconds": target.seconds,
+            "draft_seconds": sum(d.seconds for d in drafts),
+            "target_passes": target.passes,
+            "target_rows": target.rows,
+            "draft_passes": sum(d.passes for d in drafts),
+            "draft_rows": sum(d.rows for d in drafts),
+            "target_by_rows": target.by_rows,
+            "draft_by_rows": [d.by_rows for d in drafts],
+            "unclocked": len(ran - {c.network for c in self.clocks}),
+            "drafted": sum(s.drafted for s in stats),
+            "accepted": run.accepted,
+            "drafts": run.drafts,
+            "tried_at": [tried[d] for d in range(8)],
+            "accepted_at": [got[d] for d in range(8)],
+            "expected": statistics.fmean(
+                a.metrics["expected_tokens_per_pass"] or 0.0 for a in answers
+            ),
+            "distinct": run.distinct,
+            "ids": [list(i) for i in run.ids],
+        }
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--data", help="directory of the prompts (default: POLYDEC_DATA, else ../shared/data)")
+    p.add_argument(
+        "--data", help="directory of the prompts (default: POLYDEC_DATA, else ../shared/data)"
+    )
     p.add_argument("--model", default="zoo:smollm2")
     p.add_argument("--dtype", default="auto")
-    p.add_argument("--methods", default="all", help="comma-separated, options after colons; plain is always there; "
-                   "all: what needs nothing trained; lossless: of these what keeps the target's law")
-    p.add_argument("--others", default="", help=f"comma-separated: {', '.join(OTHERS)}; or all (greedy, batch 1 only)")
-    p.add_argument("--sampling", default="greedy", help=f"comma-separated: {'; '.join(SAMPLINGS)}; or all", type=str)
-    p.add_argument("--each", type=int, default=1, help="prompts of each workload (batches, with --batch; what "
-                   "is left of workloads with fewer prompts goes together, as `mixed`)")
+    p.add_argument(
+        "--methods",
+        default="all",
+        help="comma-separated, options after colons; plain is always there; "
+        "all: what needs nothing trained; lossless: of these what keeps the target's law",
+    )
+    p.add_argument(
+        "--others",
+        default="",
+        help=f"comma-separated: {', '.join(OTHERS)}; or all (greedy, batch 1 only)",
+    )
+    p.add_argument(
+        "--sampling",
+        default="greedy",
+        help=f"comma-separated: {'; '.join(SAMPLINGS)}; or all",
+        type=str,
+    )
+    p.add_argument(
+        "--each",
+        type=int,
+        default=1,
+        help="prompts of each workload (batches, with --batch; what "
+        "is left of workloads with fewer prompts goes together, as `mixed`)",
+    )
     p.add_argument("--batch", type=int, default=1, help="requests at once")
     p.add_argument("--only", default="", help="comma-separated workloads")
     p.add_argument("--tokens", type=int, default=128)
     p.add_argument("--repeat", type=int, default=1)
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--out", type=Path, default=Path("speculation.jsonl"))
-    p.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the tables of these files and stop")
-    p.add_argument("--summary", type=Path, nargs="+", metavar="FILE", help="print as JSON where auto misses its aims, and stop")
-    p.add_argument("--overview", type=Path, nargs="+", metavar="FILE", help="print methods × settings, and stop")
+    p.add_argument(
+        "--table",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="print the tables of these files and stop",
+    )
+    p.add_argument(
+        "--summary",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="print as JSON where auto misses its aims, and stop",
+    )
+    p.add_argument(
+        "--overview",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="print methods × settings, and stop",
+    )
     p.add_argument("--svg", type=Path, help="with --overview: the same as a picture")
     a = p.parse_args()
     if a.svg and not a.overview:
@@ -187,7 +286,9 @@ def main() -> None:
     if a.only:
         rows = [r for r in rows if r.workload in a.only.split(",")]
     tasks = batches(rows, a.batch)
-    samplings = list(SAMPLINGS) if a.sampling == "all" else [s.strip() for s in a.sampling.split(";")]
+    samplings = (
+        list(SAMPLINGS) if a.sampling == "all" else [s.strip() for s in a.sampling.split(";")]
+    )
     run(a, lm, found, sides, tasks, samplings)
 
 
@@ -207,9 +308,14 @@ def chosen(text: str, lm: api.LM) -> list[measure.Method]:
     out = list[measure.Method]()
     for item in text.split(","):
         if (group := item.strip()) in ("all", "lossless"):
-            out += [measure.Method(n, {}) for n, m in sorted(registry.recipes().items()) if m.CARD.family != "diffusion"
-                    if not m.CARD.needs_training and (lm.draft or not m.CARD.needs_draft)
-                    and (group == "all" or m.CARD.guarantee is Exactness.LAW)]
+            out += [
+                measure.Method(n, {})
+                for n, m in sorted(registry.recipes().items())
+                if m.CARD.family != "diffusion"
+                if not m.CARD.needs_training
+                and (lm.draft or not m.CARD.needs_draft)
+                and (group == "all" or m.CARD.guarantee is Exactness.LAW)
+            ]
             continue
         name, *pairs = item.strip().split(":")
         registry.get(name)
@@ -217,14 +323,24 @@ def chosen(text: str, lm: api.LM) -> list[measure.Method]:
     return [m for m in {m.label: m for m in out}.values() if m.name != "plain"]
 
 
-def run(a: argparse.Namespace, lm: api.LM, found: profile.Profile | None, sides: Sequence[Any],
-        tasks: Sequence[Sequence[Row]], samplings: Sequence[str]) -> None:
+def run(
+    a: argparse.Namespace,
+    lm: api.LM,
+    found: profile.Profile | None,
+    sides: Sequence[Any],
+    tasks: Sequence[Sequence[Row]],
+    samplings: Sequence[str],
+) -> None:
     """Every side on every task, in turns, appended to the file; what stands there already is passed over."""
     a.out.parent.mkdir(parents=True, exist_ok=True)
     there = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
     done = {tables.key(c) for c in there if "method" in c}
-    where = {"machine": machine.describe(lm.network), "kernel": lm.checkpoint.kernel, "model": lm.name,
-             "command": "python benchmarks/speculation.py " + " ".join(sys.argv[1:])}
+    where = {
+        "machine": machine.describe(lm.network),
+        "kernel": lm.checkpoint.kernel,
+        "model": lm.name,
+        "command": "python benchmarks/speculation.py " + " ".join(sys.argv[1:]),
+    }
     todo = list[tuple[Any, Sequence[Row], dict[str, Any]]]()
     for sampling in samplings:
         for repeat in range(a.repeat):
@@ -232,11 +348,23 @@ def run(a: argparse.Namespace, lm: api.LM, found: profile.Profile | None, sides:
                 turn = (at + repeat) % len(sides)
                 prompt = hashlib.sha1(repr([r.prompt for r in rows]).encode()).hexdigest()[:12]
                 for side in (*sides[turn:], *sides[:turn]):
-                    cell = {"method": side.label, "workload": rows[0].workload, "sampling": sampling, "batch": a.batch,
-                            "max_tokens": a.tokens, "task": at, "prompt": prompt, "repeat": repeat, "seed": a.seed, **where}
-                    if tables.key(cell) not in done and (isinstance(side, Ours) or sampling == "greedy"):
+                    cell = {
+                        "method": side.label,
+                        "workload": rows[0].workload,
+                        "sampling": sampling,
+                        "batch": a.batch,
+                        "max_tokens": a.tokens,
+                        "task": at,
+                        "prompt": prompt,
+                        "repeat": repeat,
+                        "seed": a.seed,
+                        **where,
+                    }
+                    if tables.key(cell) not in done and (
+                        isinstance(side, Ours) or sampling == "greedy"
+                    ):
                         todo.append((side, rows, cell))
-    for side in sides[:2] if todo else ():        # lazy initialisation
+    for side in sides[:2] if todo else ():  # lazy initialisation
         side(tasks[0], SAMPLINGS[samplings[0]], 16, 0)
     fed, took = None, defaultdict[str, list[float]](list)
     with open(a.out, "a") as f:
@@ -250,12 +378,16 @@ def run(a: argparse.Namespace, lm: api.LM, found: profile.Profile | None, sides:
         for n, (side, rows, cell) in enumerate(todo):
             left = _left(took, (s.label for s, _, _ in todo[n:]))
             print(f"\r{n}/{len(todo)}, {left}{side.label:40}", end="", file=sys.stderr)
-            if fed is not rows and len(sides) > 1:       # untimed: prompts are fed and caches grown for all that are timed
+            if (
+                fed is not rows and len(sides) > 1
+            ):  # untimed: prompts are fed and caches grown for all that are timed
                 sides[0](rows, SAMPLINGS[cell["sampling"]], a.tokens, a.seed)
             fed, begun = rows, time.perf_counter()
             result = side(rows, SAMPLINGS[cell["sampling"]], a.tokens, a.seed + cell["repeat"])
             took[side.label].append(time.perf_counter() - begun)
-            f.write(json.dumps({**cell, **result, "load": round(machine.busy(), 2), **where}) + "\n")
+            f.write(
+                json.dumps({**cell, **result, "load": round(machine.busy(), 2), **where}) + "\n"
+            )
             f.flush()
     print(file=sys.stderr)
 

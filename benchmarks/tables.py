@@ -1,4 +1,5 @@
 """Tables of benchmarks/speculation.py, from its result files alone: by the clock, and replayed with the measured t(m)."""
+
 from __future__ import annotations
 
 import json
@@ -28,6 +29,7 @@ SLOWEST, BEHIND = 0.97, 0.92
 
 # ---- result files ----
 
+
 def pair(c: Cell) -> tuple[Any, ...]:
     """What cells have in common that are compared with each other."""
     return c["workload"], c.get("prompt", c["task"]), c["repeat"], c["seed"], c.get("max_tokens")
@@ -53,7 +55,11 @@ def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         profiles |= {x["profile"]: replay.from_line(x) for x in lines if "tables" in x}
         here = [dict(x) for x in lines if "method" in x]
-        plain = {(*group(c), *pair(c)): c["seconds"] / c["tokens"] for c in here if c["method"] == "plain" and c["tokens"]}
+        plain = {
+            (*group(c), *pair(c)): c["seconds"] / c["tokens"]
+            for c in here
+            if c["method"] == "plain" and c["tokens"]
+        }
         for c in here:
             at = (*group(c), *pair(c))
             if at in took and at in plain:
@@ -72,15 +78,21 @@ def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 # ---- ratios ----
 
+
 @dataclass(frozen=True)
 class Ratio:
     """One speed over another, with its 95 % bootstrap interval over tasks (None where there is only one)."""
+
     value: float
     interval: tuple[float, float] | None
     tasks: int
 
     def __str__(self) -> str:
-        ends = "one task" if self.interval is None else f"{self.interval[0]:.2f} to {self.interval[1]:.2f}"
+        ends = (
+            "one task"
+            if self.interval is None
+            else f"{self.interval[0]:.2f} to {self.interval[1]:.2f}"
+        )
         return f"{self.value:.2f} ({ends})"
 
 
@@ -106,7 +118,9 @@ def ratio(ours: PerTask, base: PerTask, draws: int = 2000) -> Ratio | None:
         return None
     if len(both) == 1:
         return Ratio(float(value[0]), None, 1)
-    drawn = _quotient(rows[np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))].sum(1))
+    drawn = _quotient(
+        rows[np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))].sum(1)
+    )
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Ratio(float(value[0]), (float(low), float(high)), len(both))
 
@@ -118,6 +132,7 @@ def _quotient(sums: np.ndarray) -> np.ndarray:
 
 # ---- methods ----
 
+
 def recipe(c: Cell) -> str:
     return c.get("recipe") or c["method"].split()[0]
 
@@ -126,18 +141,25 @@ def approximate(c: Cell) -> bool:
     """Whether a cell's text need not be the target's; False for other engines, which decode greedily."""
     known = registry.recipes().get(recipe(c))
     guarantee = known.CARD.guarantee if known else Exactness.LAW
-    return guarantee is not Exactness.LAW and not (guarantee is Exactness.ARGMAX and c["sampling"].startswith("greedy"))
+    return guarantee is not Exactness.LAW and not (
+        guarantee is Exactness.ARGMAX and c["sampling"].startswith("greedy")
+    )
 
 
 def fixed(c: Cell) -> bool:
     """Whether it may be the best recipe in hindsight: ours, lossless, and neither auto nor plain."""
-    return recipe(c) in registry.recipes() and recipe(c) not in ("auto", "plain") and not approximate(c)
+    return (
+        recipe(c) in registry.recipes()
+        and recipe(c) not in ("auto", "plain")
+        and not approximate(c)
+    )
 
 
 @dataclass(frozen=True)
 class Category:
     """How auto does on one workload. best: the fixed recipe with the highest replayed speed of those that ran on every task;
     None where there is none. partly: those that did not."""
+
     name: str
     tasks: int
     plain: float
@@ -152,11 +174,15 @@ class Category:
     @property
     def slower(self) -> dict[str, bool | None]:
         """Whether auto misses plain, by the clock and replayed; None where no interval tells."""
-        return {name: None if r is None or r.interval is None else r.interval[1] < SLOWEST
-                for name, r in (("clock", self.clock), ("replayed", self.replayed))}
+        return {
+            name: None if r is None or r.interval is None else r.interval[1] < SLOWEST
+            for name, r in (("clock", self.clock), ("replayed", self.replayed))
+        }
 
 
-def category(name: str, of: Mapping[str, Sequence[Cell]], best: Mapping[Task, str] | None = None) -> Category:
+def category(
+    name: str, of: Mapping[str, Sequence[Cell]], best: Mapping[Task, str] | None = None
+) -> Category:
     """of: cells by method, "plain" and "auto" among them. best: of each task the recipe that counts as best there; None: the
     best on all of them."""
     seconds, ms = ({m: costs(cells, unit) for m, cells in of.items()} for unit in ("seconds", "ms"))
@@ -170,14 +196,24 @@ def category(name: str, of: Mapping[str, Sequence[Cell]], best: Mapping[Task, st
     best_ms, best_seconds = ({t: unit[m][t] for t, m in best.items()} for unit in (ms, seconds))
     written, took = np.sum([*seconds["plain"].values()], 0)
     return Category(
-        name, len(tasks), float(written / max(took, 1e-9)), ratio(seconds["auto"], seconds["plain"]),
-        ratio(ms["auto"], ms["plain"]), label, ratio(best_ms, ms["plain"]), ratio(ms["auto"], best_ms),
-        ratio(seconds["auto"], best_seconds), tuple(m for m in able if m not in whole))
+        name,
+        len(tasks),
+        float(written / max(took, 1e-9)),
+        ratio(seconds["auto"], seconds["plain"]),
+        ratio(ms["auto"], ms["plain"]),
+        label,
+        ratio(best_ms, ms["plain"]),
+        ratio(ms["auto"], best_ms),
+        ratio(seconds["auto"], best_seconds),
+        tuple(m for m in able if m not in whole),
+    )
 
 
 def categories(cells: Sequence[Cell]) -> list[Category]:
     """Of one group: its workloads, then all of them with one best recipe, and with each workload's own. Empty without auto."""
-    both = {pair(c) for c in cells if c["method"] == "plain"} & {pair(c) for c in cells if c["method"] == "auto"}
+    both = {pair(c) for c in cells if c["method"] == "plain"} & {
+        pair(c) for c in cells if c["method"] == "auto"
+    }
     cells = [c for c in cells if pair(c) in both]
     kinds = by("workload", cells)
     out = [category(k, by("method", mine)) for k, mine in kinds.items()]
@@ -186,7 +222,13 @@ def categories(cells: Sequence[Cell]) -> list[Category]:
     own = {k.name: k.best for k in out}
     out.append(category("all", by("method", cells)))
     if all(own.values()):
-        out.append(category("all, best of each", by("method", cells), {t: own[t[0]] or "" for t in costs(cells, "seconds")}))
+        out.append(
+            category(
+                "all, best of each",
+                by("method", cells),
+                {t: own[t[0]] or "" for t in costs(cells, "seconds")},
+            )
+        )
     return out
 
 
@@ -194,8 +236,12 @@ def beside(cells: Sequence[Cell]) -> dict[str, Ratio]:
     """`auto` over each other engine by the clock, on the tasks that both ran."""
     of = by("method", cells)
     ours = costs(of.get("auto", ()), "seconds")
-    return {m: r for m, mine in of.items() if recipe(mine[0]) not in registry.recipes()
-            if (r := ratio(ours, costs(mine, "seconds")))}
+    return {
+        m: r
+        for m, mine in of.items()
+        if recipe(mine[0]) not in registry.recipes()
+        if (r := ratio(ours, costs(mine, "seconds")))
+    }
 
 
 def by(field: str, cells: Iterable[Cell]) -> dict[str, list[Cell]]:
@@ -208,6 +254,7 @@ def by(field: str, cells: Iterable[Cell]) -> dict[str, list[Cell]]:
 
 # ---- what is printed ----
 
+
 def groups(cells: Sequence[Cell]) -> dict[tuple[Any, ...], list[Cell]]:
     """Cells by model, kernel, sampling and batch, without those whose task plain has not run."""
     out = defaultdict[tuple[Any, ...], list[Cell]](list)
@@ -215,8 +262,11 @@ def groups(cells: Sequence[Cell]) -> dict[tuple[Any, ...], list[Cell]]:
         out[group(c)].append(c)
     order = list(dict.fromkeys(c["sampling"] for c in cells))
     plain = {g: {pair(c) for c in mine if c["method"] == "plain"} for g, mine in out.items()}
-    return {g: [c for c in out[g] if pair(c) in plain[g]]
-            for g in sorted(out, key=lambda g: (g[0], g[1], g[3], order.index(g[2]))) if plain[g]}
+    return {
+        g: [c for c in out[g] if pair(c) in plain[g]]
+        for g in sorted(out, key=lambda g: (g[0], g[1], g[3], order.index(g[2])))
+        if plain[g]
+    }
 
 
 def markdown(cells: Sequence[Cell]) -> str:
@@ -225,19 +275,36 @@ def markdown(cells: Sequence[Cell]) -> str:
     for (model, kernel, sampling, batch), mine in groups(cells).items():
         if (model, kernel) != last:
             same = [c for c in cells if group(c)[:2] == (model, kernel)]
-            out += [f"{model}, {kernel}; {'; '.join(dict.fromkeys(c['machine'] for c in same))}.", "",
-                    *sorted({f"`{c['command']}`" for c in same}), "",
-                   *(_priced(known) for known in dict.fromkeys(c["costs"] for c in same if c["costs"])), ""]
+            out += [
+                f"{model}, {kernel}; {'; '.join(dict.fromkeys(c['machine'] for c in same))}.",
+                "",
+                *sorted({f"`{c['command']}`" for c in same}),
+                "",
+                *(
+                    _priced(known)
+                    for known in dict.fromkeys(c["costs"] for c in same if c["costs"])
+                ),
+                "",
+            ]
             last = model, kernel
         of = by("method", mine)
         seconds, ms = ({m: costs(of[m], unit) for m in of} for unit in ("seconds", "ms"))
         speed = {m: ratio(seconds[m], seconds["plain"]) for m in of}
         order = sorted(of, key=lambda m: -(speed[m].value if speed[m] else 0.0))
         starred = any(approximate(cs[0]) for cs in of.values())
-        together = f", each of {batch} prompts at once (`mixed`: what there is of workloads with fewer)" if batch > 1 else ""
-        out += [f"### {sampling}, batch {batch}", "", f"Tasks: {len(seconds['plain'])}{together}. Tokens a second over plain's "
-                "on the same tasks, by the clock: over all with the 95 % bootstrap interval over tasks, then of each workload."
-                + (" \\*: approximate, the text may not be the target's." if starred else ""), ""]
+        together = (
+            f", each of {batch} prompts at once (`mixed`: what there is of workloads with fewer)"
+            if batch > 1
+            else ""
+        )
+        out += [
+            f"### {sampling}, batch {batch}",
+            "",
+            f"Tasks: {len(seconds['plain'])}{together}. Tokens a second over plain's "
+            "on the same tasks, by the clock: over all with the 95 % bootstrap interval over tasks, then of each workload."
+            + (" \\*: approximate, the text may not be the target's." if starred else ""),
+            "",
+        ]
         out += [*_speeds(of, order, speed, seconds), *_behind(of, order, ms)]
         found = categories(mine) if "auto" in of else []
         out += _by_category(found, f"{sampling}, batch {batch}") if found else []
@@ -250,6 +317,7 @@ def markdown(cells: Sequence[Cell]) -> str:
 class Overview:
     """All methods in all settings: of each (sampling, batch) its tasks and each method's tokens a second over plain's; where
     it was measured."""
+
     tasks: Mapping[tuple[str, int], int]
     ratios: Mapping[str, Mapping[tuple[str, int], Ratio]]
     starred: frozenset[str]
@@ -258,7 +326,10 @@ class Overview:
     @staticmethod
     def of(cells: Sequence[Cell]) -> Overview:
         """Of cells of one model and kernel; methods that are fastest on average come first."""
-        tasks, ratios = dict[tuple[str, int], int](), defaultdict[str, dict[tuple[str, int], Ratio]](dict)
+        tasks, ratios = (
+            dict[tuple[str, int], int](),
+            defaultdict[str, dict[tuple[str, int], Ratio]](dict),
+        )
         for (*_, sampling, batch), mine in groups(cells).items():
             seconds = {m: costs(cs, "seconds") for m, cs in by("method", mine).items()}
             tasks[sampling, batch] = len(seconds["plain"])
@@ -267,39 +338,72 @@ class Overview:
                     ratios[m][sampling, batch] = r
 
         def speed(method: str) -> float:
-            return statistics.fmean(np.log([max(r.value, 1e-3) for r in ratios[method].values()]).tolist())
+            return statistics.fmean(
+                np.log([max(r.value, 1e-3) for r in ratios[method].values()]).tolist()
+            )
+
         order = sorted(ratios, key=speed, reverse=True)
-        return Overview(tasks, {m: ratios[m] for m in order}, frozenset(c["method"] for c in cells if approximate(c)),
-                        "; ".join(dict.fromkeys(f"{c['model']}, {c['kernel']}; {c['machine']}" for c in cells)))
+        return Overview(
+            tasks,
+            {m: ratios[m] for m in order},
+            frozenset(c["method"] for c in cells if approximate(c)),
+            "; ".join(dict.fromkeys(f"{c['model']}, {c['kernel']}; {c['machine']}" for c in cells)),
+        )
 
     def markdown(self) -> str:
         """Methods × settings."""
-        out = ["| method | " + " | ".join(f"{s}, batch {b}" for s, b in self.tasks) + " |", "|---|" + "--:|" * len(self.tasks)]
-        out += [f"| {m}" + " \\*" * (m in self.starred) + " | " + " | ".join(_or(of.get(s)) for s in self.tasks) + " |"
-                for m, of in self.ratios.items()]
+        out = [
+            "| method | " + " | ".join(f"{s}, batch {b}" for s, b in self.tasks) + " |",
+            "|---|" + "--:|" * len(self.tasks),
+        ]
+        out += [
+            f"| {m}"
+            + " \\*" * (m in self.starred)
+            + " | "
+            + " | ".join(_or(of.get(s)) for s in self.tasks)
+            + " |"
+            for m, of in self.ratios.items()
+        ]
         return "\n".join(out)
 
 
 def _priced(known: Costs) -> str:
     rows = [m for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if m <= len(known.rows_ms)]
-    return (f"Measured beforehand: a pass of {', '.join(map(str, rows))} rows takes "
-            f"{', '.join(f'{known.rows_ms[m - 1]:.2f}' for m in rows)} ms with what Python adds"
-            + (f", and 1,000 tokens of context {', '.join(f'{known.more_ms[m - 1]:.2f}' for m in rows)} ms more"
-               if known.more_ms else "")
-            + (f"; a token of the draft model {known.draft_ms:.2f} ms" if known.draft_ms else "") + ".")
+    return (
+        f"Measured beforehand: a pass of {', '.join(map(str, rows))} rows takes "
+        f"{', '.join(f'{known.rows_ms[m - 1]:.2f}' for m in rows)} ms with what Python adds"
+        + (
+            f", and 1,000 tokens of context {', '.join(f'{known.more_ms[m - 1]:.2f}' for m in rows)} ms more"
+            if known.more_ms
+            else ""
+        )
+        + (f"; a token of the draft model {known.draft_ms:.2f} ms" if known.draft_ms else "")
+        + "."
+    )
 
 
 def _name(of: Mapping[str, Sequence[Cell]], method: str) -> str:
     return method + (" \\*" if approximate(of[method][0]) else "")
 
 
-def _speeds(of: Mapping[str, Sequence[Cell]], order: Sequence[str], speed: Mapping[str, Ratio | None],
-            seconds: Mapping[str, PerTask]) -> list[str]:
+def _speeds(
+    of: Mapping[str, Sequence[Cell]],
+    order: Sequence[str],
+    speed: Mapping[str, Ratio | None],
+    seconds: Mapping[str, PerTask],
+) -> list[str]:
     kinds = list(dict.fromkeys(c["workload"] for cells in of.values() for c in cells))
     out = ["| method | all (95 %) | " + " | ".join(kinds) + " |", "|---|--:|" + "--:|" * len(kinds)]
     for m in order:
-        each = [ratio({t: x for t, x in seconds[m].items() if t[0] == k}, seconds["plain"]) for k in kinds]
-        out.append(f"| {_name(of, m)} | {_or(speed[m])} | " + " | ".join(f"{r.value:.2f}" if r else "-" for r in each) + " |")
+        each = [
+            ratio({t: x for t, x in seconds[m].items() if t[0] == k}, seconds["plain"])
+            for k in kinds
+        ]
+        out.append(
+            f"| {_name(of, m)} | {_or(speed[m])} | "
+            + " | ".join(f"{r.value:.2f}" if r else "-" for r in each)
+            + " |"
+        )
     return [*out, ""]
 
 
@@ -307,77 +411,144 @@ def _or(r: Ratio | None) -> str:
     return "-" if r is None else str(r)
 
 
-def _behind(of: Mapping[str, Sequence[Cell]], order: Sequence[str], ms: Mapping[str, PerTask]) -> list[str]:
+def _behind(
+    of: Mapping[str, Sequence[Cell]], order: Sequence[str], ms: Mapping[str, PerTask]
+) -> list[str]:
     plain = {pair(c): c for c in of["plain"]}
-    out = ["Replayed: the same passes at the cost that was measured beforehand (`polydec tune`), over plain's; then over the "
-           "seconds that the clock gave, 1 where the costs explain all of them.", "",
-           "| method | tokens/s | replayed over plain | replayed over measured | tokens a pass | expected | rows a pass | "
-           "acceptance by depth 1, 2, 3, 4 | time in target, draft, rest | ms a pass of target, draft; rest a pass | "
-           "equal to plain | distinct 4-grams |", "|---|--:|--:|--:|--:|--:|--:|---|---|---|--:|--:|"]
+    out = [
+        "Replayed: the same passes at the cost that was measured beforehand (`polydec tune`), over plain's; then over the "
+        "seconds that the clock gave, 1 where the costs explain all of them.",
+        "",
+        "| method | tokens/s | replayed over plain | replayed over measured | tokens a pass | expected | rows a pass | "
+        "acceptance by depth 1, 2, 3, 4 | time in target, draft, rest | ms a pass of target, draft; rest a pass | "
+        "equal to plain | distinct 4-grams |",
+        "|---|--:|--:|--:|--:|--:|--:|---|---|---|--:|--:|",
+    ]
     for m in order:
         cells = of[m]
         told = [c for c in cells if c["ms"] is not None and c["seconds"] > 0]
         same = sum(c["ids"] == plain[pair(c)]["ids"] for c in cells)
-        honest = f"{sum(c['ms'] for c in told) / 1e3 / sum(c['seconds'] for c in told):.2f}" if told else "-"
+        honest = (
+            f"{sum(c['ms'] for c in told) / 1e3 / sum(c['seconds'] for c in told):.2f}"
+            if told
+            else "-"
+        )
         speed = ratio(ms[m], ms["plain"])
-        out.append(f"| {_name(of, m)} | {sum(c['tokens'] for c in cells) / max(sum(c['seconds'] for c in cells), 1e-9):.1f} | "
-                   + (f"{speed.value:.2f}" if speed else "-") + f" | {honest} | {_passes(cells)} | {same}/{len(cells)} | "
-                   f"{statistics.fmean(c['distinct'] for c in cells):.2f} |")
+        out.append(
+            f"| {_name(of, m)} | {sum(c['tokens'] for c in cells) / max(sum(c['seconds'] for c in cells), 1e-9):.1f} | "
+            + (f"{speed.value:.2f}" if speed else "-")
+            + f" | {honest} | {_passes(cells)} | {same}/{len(cells)} | "
+            f"{statistics.fmean(c['distinct'] for c in cells):.2f} |"
+        )
     return [*out, ""]
 
 
 def _passes(cells: Sequence[Cell]) -> str:
     def total(name: str) -> float:
         return sum(c.get(name) or 0.0 for c in cells)
+
     seconds, passes = max(total("seconds"), 1e-9), total("passes")
     if not passes:
         return "- | - | - | - | - | -"
-    depth = [sum(c["accepted_at"][d] for c in cells) / tried if (tried := sum(c["tried_at"][d] for c in cells)) else None
-             for d in range(4)]
+    depth = [
+        sum(c["accepted_at"][d] for c in cells) / tried
+        if (tried := sum(c["tried_at"][d] for c in cells))
+        else None
+        for d in range(4)
+    ]
     expected = sum(c["expected"] * c["passes"] for c in cells if c.get("expected")) / passes
     spent = [total("target_seconds"), total("draft_seconds")]
     spent.append(max(0.0, seconds - sum(spent)))
     ran = [total("target_passes"), total("draft_passes")]
-    return (f"{total('generated') / passes:.2f} | " + (f"{expected:.2f}" if expected else "-")
-            + f" | {total('target_rows') / max(total('target_passes'), 1):.2f} | "
-            + ", ".join("-" if x is None else f"{x:.2f}" for x in depth)
-            + " | " + ", ".join(f"{x / seconds:.0%}" for x in spent)
-            + " | " + ", ".join(f"{1e3 * x / n:.2f}" if n else "-" for x, n in zip(spent, [*ran, sum(ran)])))
+    return (
+        f"{total('generated') / passes:.2f} | "
+        + (f"{expected:.2f}" if expected else "-")
+        + f" | {total('target_rows') / max(total('target_passes'), 1):.2f} | "
+        + ", ".join("-" if x is None else f"{x:.2f}" for x in depth)
+        + " | "
+        + ", ".join(f"{x / seconds:.0%}" for x in spent)
+        + " | "
+        + ", ".join(f"{1e3 * x / n:.2f}" if n else "-" for x, n in zip(spent, [*ran, sum(ran)]))
+    )
 
 
 def _by_category(found: Sequence[Category], title: str) -> list[str]:
-    out = [f"#### `auto` by category: {title}", "",
-           "Ratios of tokens a second, with 95 % bootstrap intervals over tasks. Clock: as it ran. Replayed: the same passes "
-           "at the costs measured beforehand. Best: in hindsight the fastest lossless recipe, neither auto nor plain, of those "
-           "that ran on all of these tasks, by replay.", "",
-           "| category | tasks | plain, tokens/s | auto over plain, clock | auto over plain, replayed | best fixed recipe | "
-           "best over plain, replayed | auto over best, replayed | auto over best, clock |",
-           "|---|--:|--:|--:|--:|---|--:|--:|--:|"]
-    out += [f"| {c.name} | {c.tasks} | {c.plain:.1f} | {_or(c.clock)} | {_or(c.replayed)} | {c.best or '-'} | "
-            f"{_or(c.best_plain)} | {_or(c.behind)} | {_or(c.behind_clock)} |" for c in found]
+    out = [
+        f"#### `auto` by category: {title}",
+        "",
+        "Ratios of tokens a second, with 95 % bootstrap intervals over tasks. Clock: as it ran. Replayed: the same passes "
+        "at the costs measured beforehand. Best: in hindsight the fastest lossless recipe, neither auto nor plain, of those "
+        "that ran on all of these tasks, by replay.",
+        "",
+        "| category | tasks | plain, tokens/s | auto over plain, clock | auto over plain, replayed | best fixed recipe | "
+        "best over plain, replayed | auto over best, replayed | auto over best, clock |",
+        "|---|--:|--:|--:|--:|---|--:|--:|--:|",
+    ]
+    out += [
+        f"| {c.name} | {c.tasks} | {c.plain:.1f} | {_or(c.clock)} | {_or(c.replayed)} | {c.best or '-'} | "
+        f"{_or(c.best_plain)} | {_or(c.behind)} | {_or(c.behind_clock)} |"
+        for c in found
+    ]
     partly = sorted({m for c in found for m in c.partly})
-    return [*out, "", *([f"Not replayed on every task of a category, so never its best: {', '.join(partly)}.", ""]
-                        if partly else [])]
+    return [
+        *out,
+        "",
+        *(
+            [
+                f"Not replayed on every task of a category, so never its best: {', '.join(partly)}.",
+                "",
+            ]
+            if partly
+            else []
+        ),
+    ]
 
 
 def summary(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Of each model, sampling and batch where auto ran: its categories as numbers, and `misses`: those where the interval
     ends below SLOWEST times plain, or auto is below BEHIND times the best fixed recipe (replayed)."""
+
     def numbers(r: Ratio | None) -> dict[str, Any] | None:
-        return None if r is None else {"value": round(r.value, 4), "interval": r.interval and [round(x, 4) for x in r.interval]}
+        return (
+            None
+            if r is None
+            else {
+                "value": round(r.value, 4),
+                "interval": r.interval and [round(x, 4) for x in r.interval],
+            }
+        )
+
     out = list[dict[str, Any]]()
     for (model, kernel, sampling, batch), mine in groups(cells).items():
         if not any(c["method"] == "auto" for c in mine):
             continue
-        rows = [{"category": c.name, "tasks": c.tasks, "plain_tokens_per_second": round(c.plain, 2),
-                 "auto_over_plain_clock": numbers(c.clock), "auto_over_plain_replayed": numbers(c.replayed),
-                 "best": c.best, "best_over_plain_replayed": numbers(c.best_plain),
-                 "auto_over_best_replayed": numbers(c.behind),
-                 "auto_over_best_clock": numbers(c.behind_clock), "slower_than_plain_clock": c.slower["clock"],
-                 "slower_than_plain_replayed": c.slower["replayed"],
-                 "behind_best_replayed": None if c.behind is None else c.behind.value < BEHIND} for c in categories(mine)]
+        rows = [
+            {
+                "category": c.name,
+                "tasks": c.tasks,
+                "plain_tokens_per_second": round(c.plain, 2),
+                "auto_over_plain_clock": numbers(c.clock),
+                "auto_over_plain_replayed": numbers(c.replayed),
+                "best": c.best,
+                "best_over_plain_replayed": numbers(c.best_plain),
+                "auto_over_best_replayed": numbers(c.behind),
+                "auto_over_best_clock": numbers(c.behind_clock),
+                "slower_than_plain_clock": c.slower["clock"],
+                "slower_than_plain_replayed": c.slower["replayed"],
+                "behind_best_replayed": None if c.behind is None else c.behind.value < BEHIND,
+            }
+            for c in categories(mine)
+        ]
         flags = ("slower_than_plain_clock", "slower_than_plain_replayed", "behind_best_replayed")
-        out.append({"model": model, "kernel": kernel, "sampling": sampling, "batch": batch, "categories": rows,
-                    "auto_over_other_engines_clock": {m: numbers(r) for m, r in beside(mine).items()},
-                    "misses": {f: [r["category"] for r in rows if r[f]] for f in flags}})
+        out.append(
+            {
+                "model": model,
+                "kernel": kernel,
+                "sampling": sampling,
+                "batch": batch,
+                "categories": rows,
+                "auto_over_other_engines_clock": {m: numbers(r) for m, r in beside(mine).items()},
+                "misses": {f: [r["category"] for r in rows if r[f]] for f in flags},
+            }
+        )
     return out

@@ -5,6 +5,7 @@
 A network is trained on prompts and answers that are drawn without end; the loss is that of the answers. What is measured with
 it is drawn from other seeds.
 """
+
 from __future__ import annotations
 
 import sys
@@ -28,6 +29,7 @@ Drawn = tuple[list[str], list[str]]
 class Task:
     """names: the tokens, of which END ends an answer; draw: a prompt and an answer that is trained on; longest: tokens of both
     together, at most; steps: of training, with 64 answers each."""
+
     names: tuple[str, ...]
     draw: Callable[[Random], Drawn]
     longest: int
@@ -41,7 +43,9 @@ class Task:
         return Shape(len(self.names), self.width, self.layers, 4, 2, 2 * self.width, self.longest)
 
 
-def taught(net: Llama, batch: Callable[[], tuple[torch.Tensor, torch.Tensor]], steps: int, rate: float) -> None:
+def taught(
+    net: Llama, batch: Callable[[], tuple[torch.Tensor, torch.Tensor]], steps: int, rate: float
+) -> None:
     """Train a network. batch: draws what it reads and what it is to say then, each [rows, positions]; -100: nothing; rate: the
     highest, of AdamW."""
     optimiser = torch.optim.AdamW(net.parameters(), rate)
@@ -55,7 +59,9 @@ def taught(net: Llama, batch: Callable[[], tuple[torch.Tensor, torch.Tensor]], s
         optimiser.step()
         schedule.step()
         if not (step + 1) % 100:
-            print(f"step {step + 1} of {steps}: loss {loss.item():.3f}", file=sys.stderr, flush=True)
+            print(
+                f"step {step + 1} of {steps}: loss {loss.item():.3f}", file=sys.stderr, flush=True
+            )
 
 
 def trained(task: Task, seed: int = 1) -> Llama:
@@ -69,8 +75,8 @@ def trained(task: Task, seed: int = 1) -> Llama:
         seen, said = torch.full((64, size), index[END]), torch.full((64, size), -100)
         for i, (prompt, answer) in enumerate(texts):
             ids = torch.tensor([index[x] for x in (*prompt, *answer, END)])
-            seen[i, :len(ids)] = ids
-            said[i, len(prompt) - 1:len(ids) - 1] = ids[len(prompt):]
+            seen[i, : len(ids)] = ids
+            said[i, len(prompt) - 1 : len(ids) - 1] = ids[len(prompt) :]
         return seen, said
 
     net = Llama(task.shape, seed=seed)
@@ -84,29 +90,44 @@ def opened(name: str, at: Path, draft: Path | None = None, seed: int = 1) -> api
         if not (place / "model.safetensors").exists():
             print(f"training a network for {task}", file=sys.stderr, flush=True)
             kept(TASKS[task], place, seed)
-    return api.load(str(at), draft=None if draft is None else str(draft), ngrams=None, threads=1, dtype="float32")
+    return api.load(
+        str(at),
+        draft=None if draft is None else str(draft),
+        ngrams=None,
+        threads=1,
+        dtype="float32",
+    )
 
 
 def kept(task: Task, at: Path, seed: int = 1) -> None:
     """Train a network and write it to a directory."""
-    words = Tokenizer(models.WordLevel({name: i for i, name in enumerate(task.names)}, unk_token=END))
+    words = Tokenizer(
+        models.WordLevel({name: i for i, name in enumerate(task.names)}, unk_token=END)
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     net, shape = trained(task, seed), task.shape
-    save_directory(at, net, shape.config(eos=task.names.index(END)), dtype=torch.float32, files={
-        "tokenizer.json": words.to_str(), "tokenizer_config.json": {"eos_token": END}})
+    save_directory(
+        at,
+        net,
+        shape.config(eos=task.names.index(END)),
+        dtype=torch.float32,
+        files={"tokenizer.json": words.to_str(), "tokenizer_config.json": {"eos_token": END}},
+    )
 
 
 # Facts: keys that have values. A model that has learned them is asked with a passage that says the same, or something else, or
 # speaks of another key.
 
-KEYS, VALUES, CONTRADICTED = 64, 48, 0.2           # the last one: of the passages that a model is trained on
+KEYS, VALUES, CONTRADICTED = 64, 48, 0.2  # the last one: of the passages that a model is trained on
 TRUTH = tuple(Random(0).randrange(VALUES) for _ in range(KEYS))
 
 
 def question(key: int, about: int, said: int) -> tuple[list[str], list[str]]:
     """With the passage, and without it."""
-    return ([f"key{about}", "says", f"value{said}", "asked", f"key{key}", "says"],
-            [END, END, END, "asked", f"key{key}", "says"])
+    return (
+        [f"key{about}", "says", f"value{said}", "asked", f"key{key}", "says"],
+        [END, END, END, "asked", f"key{key}", "says"],
+    )
 
 
 def draw_fact(dice: Random) -> Drawn:
@@ -126,7 +147,7 @@ def draw_fact(dice: Random) -> Drawn:
 STEPS = ("first", "second", "third", "fourth")
 WORDS = {"early": STEPS[:2], "late": STEPS[2:]}
 LETTERS = tuple("abcdefghijklm")
-USUAL, EXAMPLES, SHOWN = 0.8, 3, 0.8               # the last one: of the programs that a model is trained on
+USUAL, EXAMPLES, SHOWN = 0.8, 3, 0.8  # the last one: of the programs that a model is trained on
 
 
 def came_out(dice: Random, step: str) -> str:
@@ -150,8 +171,11 @@ def draw_program(dice: Random) -> Drawn:
 # Captions of scenes: a reference names an attribute or leaves it out. The condition is dropped now and then in training.
 
 SCENE: Mapping[str, tuple[str, ...]] = {
-    "size": ("tiny", "small", "big", "huge"), "colour": ("red", "green", "blue", "black", "white", "yellow"),
-    "shape": ("circle", "square", "star", "ring", "cross"), "place": ("left", "right", "above", "below")}
+    "size": ("tiny", "small", "big", "huge"),
+    "colour": ("red", "green", "blue", "black", "white", "yellow"),
+    "shape": ("circle", "square", "star", "ring", "cross"),
+    "place": ("left", "right", "above", "below"),
+}
 OMITTED, DROPPED = 0.6, 0.2
 NO_SCENE = ["none"] * len(SCENE)
 
@@ -211,10 +235,25 @@ def draw_sum(dice: Random) -> Drawn:
 # When people were born. Some are spoken of often, others hardly ever; a day is named half of the time, else a month or a year.
 
 PEOPLE = 200
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-          "December")
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 _BORN = Random(5)
-BORN = tuple((str(_BORN.randrange(1, 29)), _BORN.choice(MONTHS), str(_BORN.randrange(1900, 1990))) for _ in range(PEOPLE))
+BORN = tuple(
+    (str(_BORN.randrange(1, 29)), _BORN.choice(MONTHS), str(_BORN.randrange(1900, 1990)))
+    for _ in range(PEOPLE)
+)
 OFTEN = tuple(1 / (rank + 4) for rank in range(PEOPLE))
 
 
@@ -231,18 +270,63 @@ def gold(person: int) -> list[list[str]]:
 
 
 DIGITS = tuple(map(str, range(10)))
-CAPTIONS = ("none", "shows", "a", "on", "the", *(x for values in SCENE.values() for x in values), END)
+CAPTIONS = (
+    "none",
+    "shows",
+    "a",
+    "on",
+    "the",
+    *(x for values in SCENE.values() for x in values),
+    END,
+)
 TASKS: Mapping[str, Task] = {
-    "facts": Task((*(f"key{i}" for i in range(KEYS)), *(f"value{i}" for i in range(VALUES)), "asked", "says", END), draw_fact,
-                  8, steps=2500, rate=4e-3),
-    "programs": Task((*LETTERS, *WORDS, *STEPS, "take", ">", ";", "is", END), draw_program, 32, steps=1200),
+    "facts": Task(
+        (
+            *(f"key{i}" for i in range(KEYS)),
+            *(f"value{i}" for i in range(VALUES)),
+            "asked",
+            "says",
+            END,
+        ),
+        draw_fact,
+        8,
+        steps=2500,
+        rate=4e-3,
+    ),
+    "programs": Task(
+        (*LETTERS, *WORDS, *STEPS, "take", ">", ";", "is", END), draw_program, 32, steps=1200
+    ),
     "captions": Task(CAPTIONS, draw_caption, 24, steps=250),
     "captions-never-dropped": Task(CAPTIONS, draw_caption_never_dropped, 24, steps=250),
     "captions-language": Task(CAPTIONS, draw_full_caption, 24, steps=200),
-    "births": Task((*(f"person{i}" for i in range(PEOPLE)), "born", "on", "in", "year", *map(str, range(1, 29)), *MONTHS,
-                    *map(str, range(1900, 1990)), *(f"{i}0s" for i in range(190, 199)), "20th", "century", "I", "don't", "know",
-                    END), draw_birth, 8, steps=160),
-    "sums": Task((*DIGITS, *(f"n{i}" for i in range(TERMS)), "sum", "wait", "=", END), draw_sum, 80, steps=3000),
+    "births": Task(
+        (
+            *(f"person{i}" for i in range(PEOPLE)),
+            "born",
+            "on",
+            "in",
+            "year",
+            *map(str, range(1, 29)),
+            *MONTHS,
+            *map(str, range(1900, 1990)),
+            *(f"{i}0s" for i in range(190, 199)),
+            "20th",
+            "century",
+            "I",
+            "don't",
+            "know",
+            END,
+        ),
+        draw_birth,
+        8,
+        steps=160,
+    ),
+    "sums": Task(
+        (*DIGITS, *(f"n{i}" for i in range(TERMS)), "sum", "wait", "=", END),
+        draw_sum,
+        80,
+        steps=3000,
+    ),
 }
 
 

@@ -5,6 +5,7 @@
 Ten prompts, token ids by our tokenizer, which are compared with llama.cpp's. Two engines round differently, so texts may part
 where two tokens are nearly as likely: the gap is the difference of their log-probabilities, in nats, in each engine.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -24,10 +25,18 @@ from polydec.models.cpu.library import COMPUTES
 from polydec.models.cpu.network import CpuStep
 from polydec.models.query import Query
 
-PROMPTS = ("The old river ran past the mill, and", "In 1969, the first people to", "def fibonacci(n):\n",
-           "Q: What is the capital of Australia?\nA:", "Dear Ms Okafor,\n\nThank you for", "Die Hauptstadt von Frankreich ist",
-           "1, 1, 2, 3, 5, 8,", "Ingredients: flour, butter, sugar. First,", "El perro y el gato",
-           "The three laws of motion are")
+PROMPTS = (
+    "The old river ran past the mill, and",
+    "In 1969, the first people to",
+    "def fibonacci(n):\n",
+    "Q: What is the capital of Australia?\nA:",
+    "Dear Ms Okafor,\n\nThank you for",
+    "Die Hauptstadt von Frankreich ist",
+    "1, 1, 2, 3, 5, 8,",
+    "Ingredients: flour, butter, sugar. First,",
+    "El perro y el gato",
+    "The three laws of motion are",
+)
 CONTEXT = 512
 
 
@@ -38,7 +47,9 @@ def ours(net: CpuStep, ids: list[int], count: int) -> tuple[list[int], list[Tens
     while len(text) < count:
         first = cache.stage(range(-1, len(feed) - 1))
         cache.commit(range(len(feed)))
-        logits = net.forward([Query(cache, first, tuple(feed), (len(feed) - 1,), Want())])[0].logits_RV
+        logits = net.forward([Query(cache, first, tuple(feed), (len(feed) - 1,), Want())])[
+            0
+        ].logits_RV
         assert logits is not None
         laws.append(logits[0].log_softmax(-1))
         feed = [int(laws[-1].argmax())]
@@ -51,7 +62,9 @@ def theirs(llama: LlamaCpp, ids: list[int], count: int) -> tuple[list[int], list
     text, laws, feed, at = list[int](), list[Tensor](), ids, 0
     while len(text) < count:
         llama.feed([feed], at, 1)
-        row = np.ctypeslib.as_array(llama._L.llama_get_logits_ith(llama._ctx, len(feed) - 1), (llama.size,))
+        row = np.ctypeslib.as_array(
+            llama._L.llama_get_logits_ith(llama._ctx, len(feed) - 1), (llama.size,)
+        )
         laws.append(torch.tensor(row).log_softmax(-1))
         at += len(feed)
         feed = [int(laws[-1].argmax())]
@@ -63,12 +76,22 @@ def tokenized(llama: LlamaCpp, text: str) -> list[int]:
     """By llama.cpp's own tokenizer."""
     L, data = llama._L, text.encode()
     room = (ctypes.c_int32 * (len(data) + 8))()
-    n = L.llama_tokenize(L.llama_model_get_vocab(L.llama_get_model(llama._ctx)), data, len(data), room, len(room), True, True)
+    n = L.llama_tokenize(
+        L.llama_model_get_vocab(L.llama_get_model(llama._ctx)),
+        data,
+        len(data),
+        room,
+        len(room),
+        True,
+        True,
+    )
     return list(room[:n])
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", default="zoo:smollm2", help="a GGUF file or zoo:NAME")
     p.add_argument("--compute", choices=COMPUTES, default="float32")
     p.add_argument("--tokens", type=int, default=64)
@@ -88,20 +111,37 @@ def main() -> None:
         ids = list(source.text.encode(prompt))
         (a, laws_a), (b, laws_b) = ours(net, ids, o.tokens), theirs(llama, ids, o.tokens)
         same = next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), o.tokens)
-        r: dict[str, Any] = {"prompt": prompt, "tokenized_alike": ids == tokenized(llama, prompt), "same": same}
+        r: dict[str, Any] = {
+            "prompt": prompt,
+            "tokenized_alike": ids == tokenized(llama, prompt),
+            "same": same,
+        }
         if same < o.tokens:
             x, y = a[same], b[same]
-            r |= {"ours": source.text.decode([x]), "llama.cpp": source.text.decode([y]),
-                  "gap_ours": round(float(laws_a[same][x] - laws_a[same][y]), 4),
-                  "gap_llama.cpp": round(float(laws_b[same][y] - laws_b[same][x]), 4)}
+            r |= {
+                "ours": source.text.decode([x]),
+                "llama.cpp": source.text.decode([y]),
+                "gap_ours": round(float(laws_a[same][x] - laws_a[same][y]), 4),
+                "gap_llama.cpp": round(float(laws_b[same][y] - laws_b[same][x]), 4),
+            }
         found.append(r)
     if o.json:
-        print(json.dumps({"model": o.model, "kernel": net.kernel, "tokens": o.tokens, "prompts": found}))
+        print(
+            json.dumps(
+                {"model": o.model, "kernel": net.kernel, "tokens": o.tokens, "prompts": found}
+            )
+        )
         return
     print(f"{o.model}, {net.kernel} beside llama.cpp, {o.tokens} tokens")
     for r in found:
-        end = "all alike" if r["same"] == o.tokens else (f"part at token {r['same'] + 1}: {r['ours']!r} by {r['gap_ours']}, "
-                                                         f"{r['llama.cpp']!r} by {r['gap_llama.cpp']}")
+        end = (
+            "all alike"
+            if r["same"] == o.tokens
+            else (
+                f"part at token {r['same'] + 1}: {r['ours']!r} by {r['gap_ours']}, "
+                f"{r['llama.cpp']!r} by {r['gap_llama.cpp']}"
+            )
+        )
         print(f"{r['prompt']!r:50} {end}{'' if r['tokenized_alike'] else '; tokenized otherwise'}")
 
 

@@ -5,6 +5,7 @@
 More threads than cores show what happens where several programs share a machine: the pool must not collapse. Sides take turns,
 medians; on a busy machine milliseconds say little, CPU milliseconds (of all threads, waiting in a loop included) a bit more.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -35,6 +36,7 @@ def passes(net: CpuStep, rows: int, context: int, count: int) -> list[tuple[floa
         wall, cpu = time.perf_counter(), time.process_time()
         net.forward([q])
         return 1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu)
+
     feed(context)
     cache.commit(range(context))
     out = list[tuple[float, float]]()
@@ -45,7 +47,9 @@ def passes(net: CpuStep, rows: int, context: int, count: int) -> list[tuple[floa
 
 
 def main() -> None:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", default="zoo:smollm2", help="a GGUF file, a directory or zoo:NAME")
     p.add_argument("--threads", nargs="+", type=int, default=[1, 2, 4, 8, 16])
     p.add_argument("--rows", nargs="+", type=int, default=[1, 8])
@@ -59,7 +63,10 @@ def main() -> None:
         if min(x if isinstance(x := getattr(o, name), list) else [x]) < 1:
             p.error(f"--{name} must be at least 1")
     source = open_source(o.model)
-    nets = {n: CpuStep.build(source.config, source.weights, threads=n, compute=o.compute) for n in o.threads}
+    nets = {
+        n: CpuStep.build(source.config, source.weights, threads=n, compute=o.compute)
+        for n in o.threads
+    }
     took = {(n, m): list[tuple[float, float]]() for m in o.rows for n in o.threads}
     for turn in range(o.rounds):
         print(f"turn {turn + 1} of {o.rounds}", file=sys.stderr, flush=True)
@@ -68,16 +75,29 @@ def main() -> None:
 
     def median(n: int, m: int, which: int) -> float:
         return round(statistics.median(x[which] for x in took[n, m]), 2)
+
     found: dict[str, Any] = {
-        "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], "model": o.model,
-        "kernel": next(iter(nets.values())).kernel, "context": o.context,
-        "passes": [{"rows": m, "threads": n, "ms": median(n, m, 0), "cpu_ms": median(n, m, 1)} for n, m in took]}
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "model": o.model,
+        "kernel": next(iter(nets.values())).kernel,
+        "context": o.context,
+        "passes": [
+            {"rows": m, "threads": n, "ms": median(n, m, 0), "cpu_ms": median(n, m, 1)}
+            for n, m in took
+        ],
+    }
     if o.json:
         print(json.dumps(found))
         return
-    print(f"{o.model}, {found['kernel']}, context {o.context}; {found['cpu']}, {found['cores']} cores, "
-          f"load {found['load']:.1f}")
-    print(f"{'rows':>5}{'threads':>9}{'ms':>9}{'CPU ms':>9}{'ms / ms(' + str(o.threads[0]) + ')':>12}")
+    print(
+        f"{o.model}, {found['kernel']}, context {o.context}; {found['cpu']}, {found['cores']} cores, "
+        f"load {found['load']:.1f}"
+    )
+    print(
+        f"{'rows':>5}{'threads':>9}{'ms':>9}{'CPU ms':>9}{'ms / ms(' + str(o.threads[0]) + ')':>12}"
+    )
     for x in found["passes"]:
         ratio = x["ms"] / median(o.threads[0], x["rows"], 0)
         print(f"{x['rows']:>5}{x['threads']:>9}{x['ms']:>9.2f}{x['cpu_ms']:>9.2f}{ratio:>12.2f}")

@@ -1,5 +1,6 @@
 """Writes docs/api.md from the docstrings of what users and authors of methods may rely on. `--check` only says whether it is up
 to date."""
+
 from __future__ import annotations
 
 import ast
@@ -17,10 +18,16 @@ import polydec
 
 PAGE = Path(__file__).with_name("api.md")
 
-FAMILIES = sorted(p.parent.name for p in Path(polydec.__file__).parent.glob("families/*/protocols.py"))
+FAMILIES = sorted(
+    p.parent.name for p in Path(polydec.__file__).parent.glob("families/*/protocols.py")
+)
 
-ROOMS = {"core.protocols": "What methods are written in", "core.decoder": "What answers a request",
-         **{f"families.{name}.protocols": f"Roles of the family {name}" for name in FAMILIES}, "kit": "What a recipe is given"}
+ROOMS = {
+    "core.protocols": "What methods are written in",
+    "core.decoder": "What answers a request",
+    **{f"families.{name}.protocols": f"Roles of the family {name}" for name in FAMILIES},
+    "kit": "What a recipe is given",
+}
 
 HEAD = """\
 # API reference
@@ -55,23 +62,41 @@ def page() -> str:
 
 def own(module: ModuleType) -> Iterable[tuple[str, Any]]:
     """The public classes and functions that a module defines, in its order."""
-    things = [(name, inspect.unwrap(thing)) for name, thing in vars(module).items()
-              if not name.startswith("_") and getattr(thing, "__module__", "") == module.__name__]
-    return [(name, thing) for name, thing in things if inspect.isclass(thing) or inspect.isfunction(thing)]
+    things = [
+        (name, inspect.unwrap(thing))
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and getattr(thing, "__module__", "") == module.__name__
+    ]
+    return [
+        (name, thing)
+        for name, thing in things
+        if inspect.isclass(thing) or inspect.isfunction(thing)
+    ]
 
 
 def described(name: str, thing: Any) -> list[str]:
     """One name: how it is called, what its docstring says, its members."""
     out = [f"### {name}", ""]
     if inspect.ismodule(thing):
-        return [*out, prose(thing), "", *(line for key, one in own(thing) for line in member(key, one)), ""]
+        return [
+            *out,
+            prose(thing),
+            "",
+            *(line for key, one in own(thing) for line in member(key, one)),
+            "",
+        ]
     if inspect.isclass(thing) and issubclass(thing, Enum):
         return [*out, prose(thing), "", *(f"- `{one.name}`: `{one.value!r}`" for one in thing), ""]
     if not getattr(thing, "_is_protocol", False):
         out += ["```python", called(name, thing), "```", ""]
     out += [prose(thing), ""] if prose(thing) else []
     if inspect.isclass(thing):
-        members = [line for key, one in vars(thing).items() if not key.startswith("_") for line in member(key, one)]
+        members = [
+            line
+            for key, one in vars(thing).items()
+            if not key.startswith("_")
+            for line in member(key, one)
+        ]
         out += [*members, ""] if members else []
     return out
 
@@ -82,7 +107,9 @@ def member(name: str, thing: Any) -> list[str]:
         call, text = name, prose(thing if isinstance(thing, property) else thing.func)
     elif isinstance(thing, (staticmethod, classmethod)) or inspect.isfunction(thing):
         function = getattr(thing, "__func__", thing)
-        call = ("async " if inspect.iscoroutinefunction(function) else "") + called(name, function, 10_000)
+        call = ("async " if inspect.iscoroutinefunction(function) else "") + called(
+            name, function, 10_000
+        )
         text = prose(function)
     else:
         return []
@@ -92,8 +119,11 @@ def member(name: str, thing: Any) -> list[str]:
 def called(name: str, thing: Any, width: int = 110) -> str:
     """The signature, without `self`; a parameter a line where it is long."""
     signature = inspect.signature(thing)
-    gives = "" if inspect.isclass(thing) or signature.return_annotation is signature.empty \
+    gives = (
+        ""
+        if inspect.isclass(thing) or signature.return_annotation is signature.empty
         else f" -> {typed(signature.return_annotation)[0]}"
+    )
     parts, notes, bare = list[str](), list[str](), False
     for p in signature.parameters.values():
         if p.name == "self":
@@ -107,7 +137,10 @@ def called(name: str, thing: Any, width: int = 110) -> str:
     line = f"{name}({', '.join(parts)}){gives}"
     if len(line) <= width and not any(notes):
         return line
-    lines = [f"    {text},{f'  # {note}' if note else ''}" for text, note in zip(parts, notes, strict=True)]
+    lines = [
+        f"    {text},{f'  # {note}' if note else ''}"
+        for text, note in zip(parts, notes, strict=True)
+    ]
     return "\n".join([f"{name}(", *lines, f"){gives}"])
 
 
@@ -118,8 +151,13 @@ def part(p: inspect.Parameter) -> tuple[str, str]:
     text = stars + (p.name if p.annotation is p.empty else f"{p.name}: {text}")
     if p.default is p.empty:
         return text, note
-    default = p.default.__name__ if inspect.isfunction(p.default) else str(p.default) if isinstance(p.default, Enum) \
+    default = (
+        p.default.__name__
+        if inspect.isfunction(p.default)
+        else str(p.default)
+        if isinstance(p.default, Enum)
         else repr(p.default)
+    )
     return f"{text} = {'...' if default.startswith('<') else default}", note
 
 
@@ -127,9 +165,15 @@ def typed(annotation: Any) -> tuple[str, str]:
     """A type as it is written; of `Annotated[type, limits, help]` the type and the help."""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     node = ast.parse(text, mode="eval").body
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and ast.unparse(node.value) == "Annotated":
+    if (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Tuple)
+        and ast.unparse(node.value) == "Annotated"
+    ):
         kind, *more = node.slice.elts
-        return ast.unparse(kind), "; ".join(x.value for x in more if isinstance(x, ast.Constant) and isinstance(x.value, str))
+        return ast.unparse(kind), "; ".join(
+            x.value for x in more if isinstance(x, ast.Constant) and isinstance(x.value, str)
+        )
     return text, ""
 
 

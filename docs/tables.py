@@ -1,5 +1,6 @@
 """Writes tables into the docs from the code: methods (README.md) from the CARDs, sampling fields (docs/sampling.md) from the
 rules. `--check` only says whether they are up to date."""
+
 import sys
 from pathlib import Path
 
@@ -15,14 +16,20 @@ def table() -> str:
     for name, module in sorted(registry.recipes().items()):
         c = module.CARD
         needs = ", ".join(n.name for n in c.needs) or "-"
-        rows.append(f"| `{name}` | {c.title} | {c.guarantee.value if c.guarantee else '-'} | {needs} | {c.source} |")
+        rows.append(
+            f"| `{name}` | {c.title} | {c.guarantee.value if c.guarantee else '-'} | {needs} | {c.source} |"
+        )
     return "\n".join(rows)
 
 
 PLACES = (
     (ROOT / "README.md", BEGIN.format(what="methods", source="CARDs"), table),
     (ROOT / "docs" / "sampling.md", BEGIN.format(what="fields", source="rules"), sampling.table),
-    (ROOT / "docs" / "sampling.md", BEGIN.format(what="orders", source="rules"), sampling.order_table),
+    (
+        ROOT / "docs" / "sampling.md",
+        BEGIN.format(what="orders", source="rules"),
+        sampling.order_table,
+    ),
 )
 
 

@@ -1,4 +1,5 @@
 """A Llama of a few thousand weights with a tokenizer of its own, as a directory: for tests of everything around a model."""
+
 from pathlib import Path
 
 import torch
@@ -6,30 +7,63 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from polydec.models import checkpoint
 
-TEXT = [f"The {a} {b} {c} the {d} by the old river, and nobody asked why." for a in ("grey", "tall", "quiet", "young")
-        for b in ("fox", "baker", "teacher") for c in ("watched", "followed", "painted") for d in ("boat", "bridge", "train")]
-TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+TEXT = [
+    f"The {a} {b} {c} the {d} by the old river, and nobody asked why."
+    for a in ("grey", "tall", "quiet", "young")
+    for b in ("fox", "baker", "teacher")
+    for c in ("watched", "followed", "painted")
+    for d in ("boat", "bridge", "train")
+]
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
-def write(path: Path, *, seed: int = 0, vocab: int = 320, context: int = 256, hidden: int = 32, layers: int = 2) -> Path:
+def write(
+    path: Path,
+    *,
+    seed: int = 0,
+    vocab: int = 320,
+    context: int = 256,
+    hidden: int = 32,
+    layers: int = 2,
+) -> Path:
     """The directory of a random model; the same seed gives the same weights."""
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     tok = Tokenizer(models.BPE())
-    tok.pre_tokenizer, tok.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tok.train_from_iterator(TEXT, trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=["<|im_start|>", "<|im_end|>"], show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tok.pre_tokenizer, tok.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    tok.train_from_iterator(
+        TEXT,
+        trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=["<|im_start|>", "<|im_end|>"],
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=tok, eos_token="<|im_end|>")
     fast.chat_template = TEMPLATE
     fast.save_pretrained(path)
     torch.manual_seed(seed)
-    config = LlamaConfig(vocab_size=tok.get_vocab_size(), hidden_size=hidden, intermediate_size=64, num_hidden_layers=layers,
-                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=context, bos_token_id=0,
-                         eos_token_id=1, tie_word_embeddings=True)
+    config = LlamaConfig(
+        vocab_size=tok.get_vocab_size(),
+        hidden_size=hidden,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        bos_token_id=0,
+        eos_token_id=1,
+        tie_word_embeddings=True,
+    )
     model = LlamaForCausalLM(config)
-    for p in model.parameters():                  # sharper than the usual start, so that greedy text is no tie
+    for p in model.parameters():  # sharper than the usual start, so that greedy text is no tie
         p.data = torch.randn_like(p) * (0.25 if p.ndim > 1 else 0.1) + (1.0 if p.ndim == 1 else 0.0)
     model.save_pretrained(path)
     return path
@@ -38,7 +72,11 @@ def write(path: Path, *, seed: int = 0, vocab: int = 320, context: int = 256, hi
 def masked(path: Path, name: str) -> str:
     """A model's weights and tokenizer as a masked-diffusion one: it sees both ways, and its last token is the mask."""
     source = checkpoint.open_source(name)
-    config = {**source.config, "polydec_causal": False, "polydec_mask": source.config["vocab_size"] - 1}
+    config = {
+        **source.config,
+        "polydec_causal": False,
+        "polydec_mask": source.config["vocab_size"] - 1,
+    }
     config.pop("polydec_base", None)
     checkpoint.save(path, config, dict(source.weights.items()), source.text, source.generation)
     return str(path)

@@ -1,4 +1,5 @@
 """What searches that draw texts find, by their descriptions: fresh sessions, no forks, no cache."""
+
 import math
 from collections import defaultdict
 from dataclasses import replace
@@ -30,6 +31,7 @@ def plain(target):
 
 def scored(target, text):
     """The law and the states behind a text."""
+
     async def scores():
         return await target.open(text).score(Draft.chain(text[-1]), Want(hidden=True))
 
@@ -52,6 +54,7 @@ def drawn(target, text, stream):
 
 def step_beam(target, reward, length, keep, width, longest, rng):
     """The text that a beam of steps answers with."""
+
     def extend(text, stream):
         most = longest
         while not over(text) and most:
@@ -94,7 +97,10 @@ def thought_tree(target, length, steps, keep, depth, longest, most, rng):
         return text, True
 
     def mean(text, begun):
-        return math.exp(sum(float(law(target, text[:i])[text[i]]) for i in range(begun, len(text))) / (len(text) - begun))
+        return math.exp(
+            sum(float(law(target, text[:i])[text[i]]) for i in range(begun, len(text)))
+            / (len(text) - begun)
+        )
 
     def grown(text, stream, chance):
         out = []
@@ -102,8 +108,11 @@ def thought_tree(target, length, steps, keep, depth, longest, most, rng):
             mine = stream.at("step", len(text), i)
             longer, ready = step(text, mine)
             if not any(longer == known[0] for known in out):
-                out.append((longer, mine, chance * mean(longer, len(text)), ready) if longer != text else
-                           (text, stream, chance, True))
+                out.append(
+                    (longer, mine, chance * mean(longer, len(text)), ready)
+                    if longer != text
+                    else (text, stream, chance, True)
+                )
         return out
 
     def answered(text):
@@ -125,16 +134,20 @@ def thought_tree(target, length, steps, keep, depth, longest, most, rng):
         live = [t for t in found if not t[3]]
         if len(live) > keep:
             p_N = torch.tensor([t[2] for t in live], dtype=torch.float64)
-            live = [live[i] for i in rng.at("keep", level).without_replacement(p_N / p_N.sum(), keep)]
+            live = [
+                live[i] for i in rng.at("keep", level).without_replacement(p_N / p_N.sum(), keep)
+            ]
     leaves, votes = [], defaultdict(float)
     for text, _, chance, _ in (*ready, *live):
         whole = answered(text)
-        leaves.append((whole, words.decode(whole[len(text):]), chance * mean(whole, len(text))))
+        leaves.append((whole, words.decode(whole[len(text) :]), chance * mean(whole, len(text))))
     pool = [leaf for leaf in leaves if leaf[0][-1] in ends] or leaves
     for _, said, weight in pool:
         votes[said] += weight
     most_said = max(votes, key=lambda said: votes[said])
-    return max((leaf for leaf in pool if leaf[1] == most_said), key=lambda leaf: leaf[2])[0], votes[most_said]
+    return max((leaf for leaf in pool if leaf[1] == most_said), key=lambda leaf: leaf[2])[0], votes[
+        most_said
+    ]
 
 
 def speaking(seed, sharp=0.4):
@@ -142,10 +155,14 @@ def speaking(seed, sharp=0.4):
     target = toy(seed, len(DATES), sharp=sharp)
     words = Letters(DATES, target.vocab.eos)
     end = len(DATES) - 1
-    return Shaped(LM(target.network, replace(target.vocab, words=words), chunk=2), LogitBias({end: 2.0}))
+    return Shaped(
+        LM(target.network, replace(target.vocab, words=words), chunk=2), LogitBias({end: 2.0})
+    )
 
 
 def tries(target, seed, count=3, length=2):
     """Texts, each drawn alone."""
     streams = [Rng.of(seed), *(Rng.of(seed).at("try", i) for i in range(1, count))]
-    return [run([answer_one(plain(target), Request(PROMPT, length), stream)])[0] for stream in streams]
+    return [
+        run([answer_one(plain(target), Request(PROMPT, length), stream)])[0] for stream in streams
+    ]

@@ -1,4 +1,5 @@
 """What diverse beam search finds, written from its paper's card: fresh sessions, no cache, no tree."""
+
 from collections import Counter
 
 from polydec.core.scheduler import run
@@ -13,15 +14,30 @@ def groups_of_texts(target, length, width, groups, strength, alpha):
 
     def row(text):
         async def ask():
-            return (await target.open((*PROMPT, *text)).score(Draft.chain((*PROMPT, *text)[-1]), Want())).row(0).tolist()
+            return (
+                (
+                    await target.open((*PROMPT, *text)).score(
+                        Draft.chain((*PROMPT, *text)[-1]), Want()
+                    )
+                )
+                .row(0)
+                .tolist()
+            )
+
         return run([ask()])[0]
 
     live, done = [[((), 0.0)] for _ in range(groups)], [[] for _ in range(groups)]
     for _ in range(length):
         count = Counter()
         for g in range(groups):
-            options = sorted(((s + p - strength * count[x], (*t, x)) for t, s in live[g] for x, p in enumerate(row(t))),
-                             reverse=True)
+            options = sorted(
+                (
+                    (s + p - strength * count[x], (*t, x))
+                    for t, s in live[g]
+                    for x, p in enumerate(row(t))
+                ),
+                reverse=True,
+            )
             live[g], mine = [], []
             for rank, (s, t) in enumerate(options):
                 if len(live[g]) == b:
@@ -37,7 +53,7 @@ def groups_of_texts(target, length, width, groups, strength, alpha):
             pool = sorted(done[g], reverse=True)
             if len(pool) >= b and live[g]:
                 longest = length if alpha > 0 else len(live[g][0][0])
-                live[g] = [] if live[g][0][1] / longest ** alpha <= pool[b - 1][0] else live[g]
+                live[g] = [] if live[g][0][1] / longest**alpha <= pool[b - 1][0] else live[g]
     return [sorted(d, reverse=True)[:b] for d in done]
 
 

@@ -1,4 +1,5 @@
 """The reference schedulers of benchmarks/batch.py: the greedy tokens of one row at a time, and caches that are a prefill's."""
+
 import importlib.util
 import random
 import sys
@@ -23,16 +24,28 @@ ENDS = frozenset({1})
 @pytest.fixture(scope="module")
 def net():
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(vocab_size=13, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-                                      num_attention_heads=4, num_key_value_heads=2, initializer_range=0.6)
+    config = transformers.LlamaConfig(
+        vocab_size=13,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.6,
+    )
     return batch.Padded(transformers.LlamaForCausalLM(config).double())
 
 
 def rows(seed):
     dice = random.Random(seed)
-    prompts = [[dice.randrange(2, 13) for _ in range(dice.choice((1, 2, 5, 5, 9, 30)))] for _ in range(7)]
+    prompts = [
+        [dice.randrange(2, 13) for _ in range(dice.choice((1, 2, 5, 5, 9, 30)))] for _ in range(7)
+    ]
     limits = [dice.choice((1, 4, 12, 12)) for _ in prompts]
-    return [batch.Row(len(p), list(p), n, Lookup(3).open(p, None)) for p, n in zip(prompts, limits, strict=True)]
+    return [
+        batch.Row(len(p), list(p), n, Lookup(3).open(p, None))
+        for p, n in zip(prompts, limits, strict=True)
+    ]
 
 
 @cache
@@ -60,7 +73,9 @@ def test_batches_equal_singles(net, name, size):
         want = [alone(net, tuple(r.tokens), r.limit) for r in made]
         account = SCHEDULERS[name](net, made, size)
         assert [r.tokens for r in made] == want
-        assert account.rows <= sum(len(r.tokens) - r.prompt for r in made), "a row that has ended takes part"
+        assert account.rows <= sum(len(r.tokens) - r.prompt for r in made), (
+            "a row that has ended takes part"
+        )
         backwards = rows(seed)
         SCHEDULERS[name](net, backwards[::-1], size)
         assert [r.tokens for r in backwards] == want
@@ -96,15 +111,26 @@ def test_caches_are_those_of_a_prefill(net, monkeypatch):
 
 def test_a_batch_that_is_not_realigned_shows(net, monkeypatch):
     right = batch.align
-    monkeypatch.setattr(batch, "align", lambda parts, account: [
-        (k.roll(1, 2), v.roll(1, 2)) if len(parts) > 1 else (k, v) for k, v in right(parts, account)])
+    monkeypatch.setattr(
+        batch,
+        "align",
+        lambda parts, account: [
+            (k.roll(1, 2), v.roll(1, 2)) if len(parts) > 1 else (k, v)
+            for k, v in right(parts, account)
+        ],
+    )
     with pytest.raises(AssertionError):
         test_batches_equal_singles(net, "eqspec", 3)
 
 
 def test_positions_that_count_padding_show(net, monkeypatch):
     step = net.step
-    monkeypatch.setattr(net, "step", lambda kv, pads, lengths, ids: step(
-        kv, pads, [n + p for n, p in zip(lengths, pads, strict=True)], ids))
+    monkeypatch.setattr(
+        net,
+        "step",
+        lambda kv, pads, lengths, ids: step(
+            kv, pads, [n + p for n, p in zip(lengths, pads, strict=True)], ids
+        ),
+    )
     with pytest.raises(AssertionError):
         test_batches_equal_singles(net, "eqspec", 3)

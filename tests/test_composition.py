@@ -1,5 +1,6 @@
 """Methods, steerings, constraints and sampling rules: every pair decodes and keeps its promise, or is refused by name before
 anything runs. The pairs come from what is registered: no list names them."""
+
 import hashlib
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -9,7 +10,19 @@ import pytest
 import torch
 
 import micro
-from polydec import AnyOf, Ask, Engine, JsonSchema, Lark, Regex, Sampling, SpanOf, load, registry, steer
+from polydec import (
+    AnyOf,
+    Ask,
+    Engine,
+    JsonSchema,
+    Lark,
+    Regex,
+    Sampling,
+    SpanOf,
+    load,
+    registry,
+    steer,
+)
 from polydec.ask import plan
 from polydec.core.types import Exactness
 from polydec.explain import explain, instead
@@ -21,9 +34,13 @@ from polydec.testing.examples import artefacts
 
 PROMPT, SECOND = "The grey fox and the river and the grey fox and the", "nobody asked the river"
 LENGTH = 12
-CONSTRAINTS = {"regex": Regex("(the|grey|fox| )+"), "schema": JsonSchema.of({"type": "array", "items": {"type": "integer"}}),
-               "grammar": Lark('start: "the" (" fox" | " river")+'), "choice": AnyOf(("the fox", "a river", "the grey boat")),
-               "span": SpanOf("the quiet baker followed the train")}
+CONSTRAINTS = {
+    "regex": Regex("(the|grey|fox| )+"),
+    "schema": JsonSchema.of({"type": "array", "items": {"type": "integer"}}),
+    "grammar": Lark('start: "the" (" fox" | " river")+'),
+    "choice": AnyOf(("the fox", "a river", "the grey boat")),
+    "span": SpanOf("the quiet baker followed the train"),
+}
 """One of each kind."""
 
 
@@ -31,6 +48,7 @@ CONSTRAINTS = {"regex": Regex("(the|grey|fox| )+"), "schema": JsonSchema.of({"ty
 class Thing:
     """Something that a request may ask for beside its method. kind: at most one of "steering" and of "constraint" may be asked;
     fields: of the request; sampling: fields of its sampling."""
+
     kind: str
     name: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -46,16 +64,34 @@ def things():
         yield Thing("constraint", name, {"constraint": constraint})
     for name, rule in rules().items():
         if rule.fields:
-            yield Thing("rule", name, {}, ON.get(name) or {rule.fields[0].name: moved(rule.fields[0].default)})
+            yield Thing(
+                "rule",
+                name,
+                {},
+                ON.get(name) or {rule.fields[0].name: moved(rule.fields[0].default)},
+            )
 
 
-ON = {"temperature": {"temperature": 0.7}, "top_k": {"top_k": 3}, "top_p": {"top_p": 0.6}, "top_w": {"top_w": 2.8},
-      "typical_p": {"typical_p": 0.5}, "allowed_token_ids": {"allowed_token_ids": tuple(range(1, 300))},
-      "bad_token_ids": {"bad_token_ids": (5, 70, 80)}, "logit_bias": {"logit_bias": {70: 3.0, 80: -3.0}},
-      "min_tokens": {"min_tokens": 4}, "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
-      "repetition_penalty": {"repetition_penalty": 1.4}, "reflex": {"reflex_amplitude": 3.0, "reflex_token_ids": (70, 80)},
-      "anneal": {"anneal_start": 1.4}, "watermark": {"watermark_bias": 2.0}, "momentum": {"momentum_alpha": 0.3},
-      "xtc": {"xtc_probability": 0.5}, "eta_cutoff": {"eta_cutoff": 0.01}, "epsilon_cutoff": {"epsilon_cutoff": 0.01}}
+ON = {
+    "temperature": {"temperature": 0.7},
+    "top_k": {"top_k": 3},
+    "top_p": {"top_p": 0.6},
+    "top_w": {"top_w": 2.8},
+    "typical_p": {"typical_p": 0.5},
+    "allowed_token_ids": {"allowed_token_ids": tuple(range(1, 300))},
+    "bad_token_ids": {"bad_token_ids": (5, 70, 80)},
+    "logit_bias": {"logit_bias": {70: 3.0, 80: -3.0}},
+    "min_tokens": {"min_tokens": 4},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "repetition_penalty": {"repetition_penalty": 1.4},
+    "reflex": {"reflex_amplitude": 3.0, "reflex_token_ids": (70, 80)},
+    "anneal": {"anneal_start": 1.4},
+    "watermark": {"watermark_bias": 2.0},
+    "momentum": {"momentum_alpha": 0.3},
+    "xtc": {"xtc_probability": 0.5},
+    "eta_cutoff": {"eta_cutoff": 0.01},
+    "epsilon_cutoff": {"epsilon_cutoff": 0.01},
+}
 """Rules whose first field is not a number that is 0 where the rule is off."""
 
 
@@ -76,16 +112,30 @@ def some(names, of: int, by: str):
 def lm(tmp_path_factory) -> LM:
     torch.set_num_threads(1)
     at = tmp_path_factory.mktemp("composition")
-    lm = load(str(micro.write(at / "a", hidden=64)), draft=str(micro.write(at / "b", seed=1, hidden=64)), dtype="float32")
-    lm = LM(lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width))
-    vars(lm)["costs"] = Costs()                   # instead of measuring
+    lm = load(
+        str(micro.write(at / "a", hidden=64)),
+        draft=str(micro.write(at / "b", seed=1, hidden=64)),
+        dtype="float32",
+    )
+    lm = LM(
+        lm.checkpoint, lm.draft, artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width)
+    )
+    vars(lm)["costs"] = Costs()  # instead of measuring
     return lm
 
 
 def ask(method: str, *parts: Thing) -> Ask:
     asked = {k: v for t in parts for k, v in t.fields.items()}
     sampling = {"temperature": 0.0, **{k: v for t in parts for k, v in t.sampling.items()}}
-    return Ask(PROMPT, method=method, raw=True, max_tokens=LENGTH, sampling=Sampling(**sampling), seed=3, **asked)
+    return Ask(
+        PROMPT,
+        method=method,
+        raw=True,
+        max_tokens=LENGTH,
+        sampling=Sampling(**sampling),
+        seed=3,
+        **asked,
+    )
 
 
 def planned(lm: LM, ask: Ask):
@@ -101,8 +151,12 @@ def legal(lm: LM, method: str, *parts: Thing) -> bool:
     kinds = {t.kind: t for t in parts}
     law = lm.checkpoint.lm
     if "steering" in kinds:
-        law = plan(lm, ask("plain", kinds["steering"]), measure=Costs).steering.law(lm, lm.ids(PROMPT, raw=True))
-    if any("min_tokens" in t.sampling for t in parts) and getattr(kinds.get("constraint"), "name", "") in ("choice", "span"):
+        law = plan(lm, ask("plain", kinds["steering"]), measure=Costs).steering.law(
+            lm, lm.ids(PROMPT, raw=True)
+        )
+    if any("min_tokens" in t.sampling for t in parts) and getattr(
+        kinds.get("constraint"), "name", ""
+    ) in ("choice", "span"):
         return False
     try:
         for need in registry.get(method).CARD.needs:
@@ -159,7 +213,7 @@ def obeyed(lm: LM, text, parts) -> None:
         allowed = t.sampling.get("allowed_token_ids")
         assert allowed is None or set(text) <= {*allowed}
         assert not set(text) & set(t.sampling.get("bad_token_ids", ()))
-        assert not ("min_tokens" in t.sampling and eos & set(text[:t.sampling["min_tokens"] - 1]))
+        assert not ("min_tokens" in t.sampling and eos & set(text[: t.sampling["min_tokens"] - 1]))
 
 
 @pytest.mark.parametrize("thing", THINGS)
@@ -176,7 +230,11 @@ def test_all_methods_with(lm, thing):
 
 def pairs():
     """Pairs of things that a request can hold both of."""
-    return [(a, b) for a, b in combinations(THINGS, 2) if THINGS[a].kind != THINGS[b].kind or THINGS[a].kind == "rule"]
+    return [
+        (a, b)
+        for a, b in combinations(THINGS, 2)
+        if THINGS[a].kind != THINGS[b].kind or THINGS[a].kind == "rule"
+    ]
 
 
 def with_drafts(names):
@@ -199,27 +257,52 @@ def test_every_rule_is_on_in_these_tests(lm):
     neutral = Sampling(temperature=0.0)
     for t in THINGS.values():
         for name in t.sampling:
-            assert getattr(Sampling(**t.sampling), name) != (getattr(neutral, name) if name == "temperature"
-                                                            else fields()[name].default), name
+            assert getattr(Sampling(**t.sampling), name) != (
+                getattr(neutral, name) if name == "temperature" else fields()[name].default
+            ), name
 
 
 def test_an_explanation_names_every_part(lm):
-    asked = ask("draft-model", THINGS["steering: cad"], THINGS["constraint: regex"], THINGS["rule: repetition_penalty"],
-                THINGS["rule: top_p"])
+    asked = ask(
+        "draft-model",
+        THINGS["steering: cad"],
+        THINGS["constraint: regex"],
+        THINGS["rule: repetition_penalty"],
+        THINGS["rule: top_p"],
+    )
     said = [(p.role, p.name) for p in explain(lm, asked)]
-    assert said == [("model", lm.name), ("draft", lm.draft.name), ("steering", "cad"), ("constraint", "Regex"),
-                    ("sampling rule", "repetition_penalty"), ("sampling rule", "temperature"), ("idle rule", "top_p"),
-                    ("method", "draft-model"), ("length", f"{LENGTH} tokens")]
+    assert said == [
+        ("model", lm.name),
+        ("draft", lm.draft.name),
+        ("steering", "cad"),
+        ("constraint", "Regex"),
+        ("sampling rule", "repetition_penalty"),
+        ("sampling rule", "temperature"),
+        ("idle rule", "top_p"),
+        ("method", "draft-model"),
+        ("length", f"{LENGTH} tokens"),
+    ]
 
 
 def test_what_would_run_instead(lm):
     assert instead(lm, ask("layerskip", THINGS["steering: cfg"])) == [
-        "with method auto", "with method plain", "without steering"]
+        "with method auto",
+        "with method plain",
+        "without steering",
+    ]
     assert instead(lm, ask("plain", THINGS["constraint: choice"], THINGS["rule: min_tokens"])) == [
-        "without min_tokens", "without the constraint"]
+        "without min_tokens",
+        "without the constraint",
+    ]
 
 
-@pytest.mark.parametrize("method, way", [("hidden-transfer", "dola"), ("contrastive-search", "switch"),
-                                         ("superposed-decoding", "switch")])
+@pytest.mark.parametrize(
+    "method, way",
+    [
+        ("hidden-transfer", "dola"),
+        ("contrastive-search", "switch"),
+        ("superposed-decoding", "switch"),
+    ],
+)
 def test_pairs_that_failed_in_the_middle_once(lm, method, way):
     check(lm, [(method, (THINGS[f"steering: {way}"],))])

@@ -1,4 +1,5 @@
 """Documents that are generated say what the code says."""
+
 import re
 import runpy
 import sys
@@ -37,22 +38,33 @@ def test_the_reference_says_something_of_every_public_name():
 
 def test_every_room_is_in_the_tree():
     text = (ROOT / "docs" / "structure.md").read_text("utf-8")
-    rooms = [p.name for p in (ROOT / "src" / "polydec").iterdir() if p.is_dir() and p.name not in ("__pycache__", "zoo")]
+    rooms = [
+        p.name
+        for p in (ROOT / "src" / "polydec").iterdir()
+        if p.is_dir() and p.name not in ("__pycache__", "zoo")
+    ]
     assert [r for r in rooms if f"{r}/" not in text] == []
 
 
 def test_long_tables_move_to_files_beside_the_page(monkeypatch, tmp_path):
-    long = ("## Here\n\n### greedy, batch 1\n\n| method | all (95 %) | code | prose |\n|---|--:|--:|--:|\n"
-            "| calm \\* | 1.29 (1.21 to 1.39) | 1.83 | - |\n| plain | 1.00 (one task) | 1.00 | 1.00 |\n\nEnd.\n")
+    long = (
+        "## Here\n\n### greedy, batch 1\n\n| method | all (95 %) | code | prose |\n|---|--:|--:|--:|\n"
+        "| calm \\* | 1.29 (1.21 to 1.39) | 1.83 | - |\n| plain | 1.00 (one task) | 1.00 | 1.00 |\n\nEnd.\n"
+    )
     page = tmp_path / "page.md"
     page.write_text(long)
     monkeypatch.setattr(sys, "argv", ["short_tables.py", str(page)])
-    for _ in range(2):                            # a short table stays as it is
+    for _ in range(2):  # a short table stays as it is
         runpy.run_path(str(ROOT / "benchmarks" / "short_tables.py"), run_name="__main__")
-    assert "| calm \\* | 1.29 (1.21 to 1.39) | code 1.83 | code 1.83 |" in page.read_text() and "End." in page.read_text()
+    assert (
+        "| calm \\* | 1.29 (1.21 to 1.39) | code 1.83 | code 1.83 |" in page.read_text()
+        and "End." in page.read_text()
+    )
     assert (tmp_path / "page-speed.csv").read_text().splitlines() == [
         "section,setting,method,approximate,all,all low,all high,code,prose",
-        'Here,"greedy, batch 1",calm,yes,1.29,1.21,1.39,1.83,-', 'Here,"greedy, batch 1",plain,,1.00,,,1.00,1.00']
+        'Here,"greedy, batch 1",calm,yes,1.29,1.21,1.39,1.83,-',
+        'Here,"greedy, batch 1",plain,,1.00,,,1.00,1.00',
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -76,16 +88,20 @@ def test_the_drafter_of_the_guide_keeps_the_contract(examples):
 
 
 def test_the_recipe_of_the_guide_keeps_the_contract(examples):
-    check_decoder(lambda target, draft: examples["build"](Kit(target, draft), depth=2), laws=2, length=2)
+    check_decoder(
+        lambda target, draft: examples["build"](Kit(target, draft), depth=2), laws=2, length=2
+    )
     assert [(o.name, o.default) for o in read(examples["build"])] == [("depth", 4)]
 
 
 def test_the_loop_of_the_guide_keeps_the_contract(examples):
     for check in (check_batch, check_choices):
         check(lambda target, draft: examples["BestOf"](target, 3))
-    one, = run([answers(examples["BestOf"](toy(1), 8), Request((0, 1), max_tokens=4, logprobs=0))])
+    (one,) = run(
+        [answers(examples["BestOf"](toy(1), 8), Request((0, 1), max_tokens=4, logprobs=0))]
+    )
     assert one[0].score == pytest.approx(sum(t.logp for t in one[0].logprobs))
-    alone, = run([answers(examples["BestOf"](toy(1), 1), Request((0, 1), max_tokens=4))])
+    (alone,) = run([answers(examples["BestOf"](toy(1), 1), Request((0, 1), max_tokens=4))])
     assert one[0].score >= alone[0].score
 
 

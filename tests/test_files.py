@@ -1,4 +1,5 @@
 """Files that an interruption, a full disk or a second process cannot spoil."""
+
 import json
 import subprocess
 import sys
@@ -22,7 +23,11 @@ for n in range(100):
 
 @pytest.mark.parametrize("way", ["with fcntl", "without"])
 def test_two_writers_lose_nothing(tmp_path, way):
-    code = WRITER if way == "with fcntl" else WRITER.replace("at, who", "files.fcntl = None; at, who", 1)
+    code = (
+        WRITER
+        if way == "with fcntl"
+        else WRITER.replace("at, who", "files.fcntl = None; at, who", 1)
+    )
     at = tmp_path / "kept.json"
     both = [subprocess.Popen([sys.executable, "-c", code, str(at), who]) for who in "ab"]
     assert [p.wait(120) for p in both] == [0, 0]
@@ -32,8 +37,11 @@ def test_two_writers_lose_nothing(tmp_path, way):
 def test_a_lock_that_is_held_is_said_and_given_back(tmp_path, monkeypatch):
     for fcntl in (files.fcntl, None):
         monkeypatch.setattr(files, "fcntl", fcntl)
-        with files.lock(tmp_path / "x"), pytest.raises(files.Locked, match="another process"), \
-                files.lock(tmp_path / "x", wait=0.0):
+        with (
+            files.lock(tmp_path / "x"),
+            pytest.raises(files.Locked, match="another process"),
+            files.lock(tmp_path / "x", wait=0.0),
+        ):
             pass
         with files.lock(tmp_path / "x", wait=0.0):
             pass
@@ -54,14 +62,24 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     def broken(to):
         to.write_text("half")
         raise OSError(28, "No space left on device")
+
     with pytest.raises(OSError, match="No space"):
         files.replace(at, broken)
     assert at.read_text() == "old" and list(tmp_path.iterdir()) == [at]
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    (b"", b""), (b"one\n", b"one\n"), (b"one\ntwo", b"one\ntwo\n"), (b"one\nhal", b"one\n"), (b"hal", b""),
-    (b"one\n" * 40_000 + b"hal", b"one\n" * 40_000), (b"one\n" + b"x" * 200_000, b"one\n")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b"one\n", b"one\n"),
+        (b"one\ntwo", b"one\ntwo\n"),
+        (b"one\nhal", b"one\n"),
+        (b"hal", b""),
+        (b"one\n" * 40_000 + b"hal", b"one\n" * 40_000),
+        (b"one\n" + b"x" * 200_000, b"one\n"),
+    ],
+)
 def test_the_last_line_is_ended_or_cut(tmp_path, before, after):
     at = tmp_path / "lines"
     at.write_bytes(before)

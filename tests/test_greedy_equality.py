@@ -1,4 +1,5 @@
 """Every lossless method gives plain decoding's greedy text, token for token, on real prompts and embedded models."""
+
 import gzip
 import json
 import os
@@ -24,8 +25,11 @@ from polydec.train.ngrams import NGramSpec, count
 from polydec.train.selfplay import Sample
 
 DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2] / "shared" / "data"))
-METHODS = [n for n in registry.of_family("ar")
-           if n != "plain" and registry.get(n).CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)]
+METHODS = [
+    n
+    for n in registry.of_family("ar")
+    if n != "plain" and registry.get(n).CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)
+]
 
 
 def prompts(n: int) -> list[str]:
@@ -57,15 +61,38 @@ def alone(lm) -> dict[str, tuple]:
     width, layers, g = target.network.config.width, target.layers, torch.Generator().manual_seed(3)
     inner = target.network.config.inner
     kv = 2 * target.network.config.kv_heads * target.network.config.head
-    sizes = {"qkv": (width, width + kv), "out": (width, width), "gate_up": (width, 2 * inner), "down": (inner, width)}
-    adapter = Adapter([{place: (torch.randn(4, into, generator=g) / into ** 0.5, torch.randn(out, 4, generator=g))
-                        for place, (into, out) in sizes.items()} for _ in range(layers)])
-    return {"eagle-3": (narrow.examples(target.vocab, width, width)[0].bound(target),),
-            "mtp": (replace(mtp.examples(target.vocab, width, width)[0], adapter=adapter),)}
+    sizes = {
+        "qkv": (width, width + kv),
+        "out": (width, width),
+        "gate_up": (width, 2 * inner),
+        "down": (inner, width),
+    }
+    adapter = Adapter(
+        [
+            {
+                place: (
+                    torch.randn(4, into, generator=g) / into**0.5,
+                    torch.randn(out, 4, generator=g),
+                )
+                for place, (into, out) in sizes.items()
+            }
+            for _ in range(layers)
+        ]
+    )
+    return {
+        "eagle-3": (narrow.examples(target.vocab, width, width)[0].bound(target),),
+        "mtp": (replace(mtp.examples(target.vocab, width, width)[0], adapter=adapter),),
+    }
 
 
-def check(name: str, n: int, tokens: int, dtype: str = "float32", methods: list[str] = METHODS,
-          having: Callable[[Any], tuple] = small) -> dict[str, list]:
+def check(
+    name: str,
+    n: int,
+    tokens: int,
+    dtype: str = "float32",
+    methods: list[str] = METHODS,
+    having: Callable[[Any], tuple] = small,
+) -> dict[str, list]:
     """Of each method the prompts whose text differs from plain decoding's."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     lm = load(name, dtype=dtype)
@@ -78,22 +105,34 @@ def check(name: str, n: int, tokens: int, dtype: str = "float32", methods: list[
     table = count(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)
     whole, wrong = Engine(replace(lm, artefacts=(table, *having(lm)))), dict[str, list]()
     for method in methods:
-        engine = filling(name, dtype, lm.draft.name) if MASKED_DRAFT in registry.get(method).CARD.needs else whole
-        ours = [a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])]
+        engine = (
+            filling(name, dtype, lm.draft.name)
+            if MASKED_DRAFT in registry.get(method).CARD.needs
+            else whole
+        )
+        ours = [
+            a.token_ids for a in engine.run([engine.submit(p, method=method, **ask) for p in texts])
+        ]
         wrong[method] = [p for p, a, b in zip(texts, plain, ours, strict=True) if a != b]
     return wrong
 
 
-@pytest.mark.skipif("tiny" not in [e.name for e in zoo.entries() if e.here], reason="zoo:tiny is not in the package")
+@pytest.mark.skipif(
+    "tiny" not in [e.name for e in zoo.entries() if e.here], reason="zoo:tiny is not in the package"
+)
 @pytest.mark.parametrize("part", range(4))
 def test_tiny_fast(part):
     assert not any(check("zoo:tiny", 3, 24, methods=METHODS[part::4]).values())
 
 
 @pytest.mark.parametrize("n, tokens", [(3, 24), pytest.param(100, 64, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method, dtype", [("eagle-3", "float32"), ("mtp", "torch")], ids=["eagle-3-narrow", "adapter"])
+@pytest.mark.parametrize(
+    "method, dtype", [("eagle-3", "float32"), ("mtp", "torch")], ids=["eagle-3-narrow", "adapter"]
+)
 def test_tiny_alone(method, dtype, n, tokens):
-    assert check("zoo:tiny", n, tokens, dtype, [method], lambda lm: alone(lm)[method]) == {method: []}
+    assert check("zoo:tiny", n, tokens, dtype, [method], lambda lm: alone(lm)[method]) == {
+        method: []
+    }
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 """What the package promises by name."""
+
 import importlib
 import re
 from pathlib import Path
@@ -6,9 +7,34 @@ from pathlib import Path
 import polydec
 
 ROOT = Path(polydec.__file__).parent
-NAMES = {"AnyOf", "Ask", "Choice", "Completion", "Draft", "Engine", "Exactness", "JsonSchema", "LM", "Lark", "Piece", "Regex",
-         "Request", "Result", "Rng", "Sampling", "Shaped", "SpanOf", "Speculative", "Ticket", "build_shapers",
-         "generate", "load", "registry", "replay", "stream"}
+NAMES = {
+    "AnyOf",
+    "Ask",
+    "Choice",
+    "Completion",
+    "Draft",
+    "Engine",
+    "Exactness",
+    "JsonSchema",
+    "LM",
+    "Lark",
+    "Piece",
+    "Regex",
+    "Request",
+    "Result",
+    "Rng",
+    "Sampling",
+    "Shaped",
+    "SpanOf",
+    "Speculative",
+    "Ticket",
+    "build_shapers",
+    "generate",
+    "load",
+    "registry",
+    "replay",
+    "stream",
+}
 """What users may rely on: another name here is a promise more, one less breaks somebody's program (say so in CHANGELOG.md)."""
 
 
@@ -24,10 +50,17 @@ def test_every_name_is_there_and_says_what_it_is():
 
 
 def test_names_that_documents_use_are_public():
-    documents = [p.read_text("utf-8") for p in (ROOT.parents[1] / "README.md", *(ROOT.parents[1] / "docs").glob("*.md"))
-                 if p.exists()]
-    used = {name for text in documents for block in re.findall(r"```python\n(.*?)```", text, re.S)
-            for name in re.findall(r"\bpolydec\.(\w+)", block)}
+    documents = [
+        p.read_text("utf-8")
+        for p in (ROOT.parents[1] / "README.md", *(ROOT.parents[1] / "docs").glob("*.md"))
+        if p.exists()
+    ]
+    used = {
+        name
+        for text in documents
+        for block in re.findall(r"```python\n(.*?)```", text, re.S)
+        for name in re.findall(r"\bpolydec\.(\w+)", block)
+    }
     modules = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or p.is_dir()}
     assert used - modules <= NAMES and used
 

@@ -1,4 +1,5 @@
 """The house keeps its shape: who imports whom, how long files are, what every method says of itself."""
+
 import ast
 import inspect
 from dataclasses import is_dataclass
@@ -12,10 +13,25 @@ from polydec.core.types import Exactness
 
 ROOT = Path(registry.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
-ROLES = {"targets", "shapers", "drafters", "trees", "verifiers", "policies", "unmaskers", "refreshes", "contrasts"}
-LEVEL = {**dict.fromkeys(("options", "edge", "files", "core"), 0), **dict.fromkeys(("families", "models", "constraints"), 1),
-         **dict.fromkeys(ROLES, 2), **dict.fromkeys(("kit", "card"), 2), "recipes": 3,
-         "steering": 3}                                                                        # all else is an application: 4
+ROLES = {
+    "targets",
+    "shapers",
+    "drafters",
+    "trees",
+    "verifiers",
+    "policies",
+    "unmaskers",
+    "refreshes",
+    "contrasts",
+}
+LEVEL = {
+    **dict.fromkeys(("options", "edge", "files", "core"), 0),
+    **dict.fromkeys(("families", "models", "constraints"), 1),
+    **dict.fromkeys(ROLES, 2),
+    **dict.fromkeys(("kit", "card"), 2),
+    "recipes": 3,
+    "steering": 3,
+}  # all else is an application: 4
 
 
 def room(module: str) -> str:
@@ -36,7 +52,6 @@ def imports(path: Path) -> set[str]:
     return {m for m in out if m.split(".")[0] == "polydec"}
 
 
-
 def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -48,18 +63,31 @@ def test_imports_run_downwards(path):
         there = room(module)
         if there == here:
             continue
-        assert LEVEL.get(there, 4) <= LEVEL.get(here, 4), f"{name(path)} imports {module}, which lies above it"
-        assert not (here in ROLES and there in ROLES), f"{name(path)} imports {module}: role folders never import one another"
+        assert LEVEL.get(there, 4) <= LEVEL.get(here, 4), (
+            f"{name(path)} imports {module}, which lies above it"
+        )
+        assert not (here in ROLES and there in ROLES), (
+            f"{name(path)} imports {module}: role folders never import one another"
+        )
         if here in LEVEL:
             assert there in LEVEL, f"{name(path)} imports {module}, an application"
 
 
 def test_the_imports_have_no_circle():
     """Of all modules, wherever in a file they import one another."""
-    modules = {".".join(("polydec", *p.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): p for p in FILES}
-    graph = {m: {x for x in imports_of(p, modules) if x != m} for m, p in modules.items() if m != "polydec"}
+    modules = {
+        ".".join(("polydec", *p.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): p
+        for p in FILES
+    }
+    graph = {
+        m: {x for x in imports_of(p, modules) if x != m}
+        for m, p in modules.items()
+        if m != "polydec"
+    }
     order = TopologicalSorter(graph)
-    order.prepare()                               # raises CycleError, which names the circle
+    order.prepare()  # raises CycleError, which names the circle
 
 
 def imports_of(path: Path, modules: dict) -> set[str]:
@@ -69,20 +97,27 @@ def imports_of(path: Path, modules: dict) -> set[str]:
         if isinstance(node, ast.Import):
             out |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
-            out |= {f"{node.module}.{a.name}" if f"{node.module}.{a.name}" in modules else node.module for a in node.names}
+            out |= {
+                f"{node.module}.{a.name}" if f"{node.module}.{a.name}" in modules else node.module
+                for a in node.names
+            }
     return {m for m in out if m in modules and m != "polydec"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_public_names_say_what_they_are(path):
     tree = ast.parse(path.read_text("utf-8"))
-    assert not tree.body or ast.get_docstring(tree) or path.name == "__main__.py", f"{name(path)} has no docstring"
+    assert not tree.body or ast.get_docstring(tree) or path.name == "__main__.py", (
+        f"{name(path)} has no docstring"
+    )
     if path.parent.name not in {"core", "models", "testing", *ROLES}:
         return
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             bare = not [n for n in node.body if not isinstance(n, (ast.AnnAssign, ast.Pass))]
-            assert ast.get_docstring(node) or bare, f"{name(path)}: class {node.name} has no docstring"
+            assert ast.get_docstring(node) or bare, (
+                f"{name(path)}: class {node.name} has no docstring"
+            )
 
 
 MECHANISMS = [(role, key) for role in registry.ROLES for key in registry.mechanisms(role)]
@@ -91,12 +126,18 @@ MECHANISMS = [(role, key) for role in registry.ROLES for key in registry.mechani
 @pytest.mark.parametrize("role, key", MECHANISMS)
 def test_mechanisms(role, key):
     kind = registry.mechanisms(role)[key]
-    assert is_dataclass(kind) and kind.__dataclass_params__.frozen, f"{kind.__name__} is not a frozen dataclass"
+    assert is_dataclass(kind) and kind.__dataclass_params__.frozen, (
+        f"{kind.__name__} is not a frozen dataclass"
+    )
     assert kind.__mro__[1:] == (object,), f"{kind.__name__} inherits: mechanisms do not"
     promises = ("Reduces to:",) if role == "shapers" else ("Exact:", "Reduces to:")
     for promise in promises:
-        assert promise in (kind.__doc__ or ""), f"{kind.__name__}'s docstring has no line {promise!r}"
-    assert key == Path(inspect.getfile(kind)).stem, f"{key}: one mechanism a file, named by the file"
+        assert promise in (kind.__doc__ or ""), (
+            f"{kind.__name__}'s docstring has no line {promise!r}"
+        )
+    assert key == Path(inspect.getfile(kind)).stem, (
+        f"{key}: one mechanism a file, named by the file"
+    )
 
 
 @pytest.mark.parametrize("key", registry.recipes())
@@ -104,18 +145,36 @@ def test_recipes(key):
     module = registry.recipes()[key]
     card, path = module.CARD, Path(module.__file__)
     assert card.name == key == path.stem.replace("_", "-")
-    assert card.kind in {"draft-and-verify", "routing", "unmasking", "insertion", "sampler", "search", "rollouts", "constraint",
-                         "refresh"}
+    assert card.kind in {
+        "draft-and-verify",
+        "routing",
+        "unmasking",
+        "insertion",
+        "sampler",
+        "search",
+        "rollouts",
+        "constraint",
+        "refresh",
+    }
     assert card.family in {"ar", "diffusion", "insertion", "any"}
     assert card.guarantee is None or isinstance(card.guarantee, Exactness)
     assert all((card.title, card.summary, card.source, card.reduces_to))
-    assert key == "plain" or (card.parent in registry.recipes() and card.home), f"{key} must name its parent and its home"
+    assert key == "plain" or (card.parent in registry.recipes() and card.home), (
+        f"{key} must name its parent and its home"
+    )
     first = next(iter(inspect.signature(module.build).parameters))
-    assert first == "kit" and registry.options(key) is not None, f"{key}: build takes a kit, and options behind it"
-    body = [n for n in ast.parse(path.read_text("utf-8")).body
-            if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign))]
+    assert first == "kit" and registry.options(key) is not None, (
+        f"{key}: build takes a kit, and options behind it"
+    )
+    body = [
+        n
+        for n in ast.parse(path.read_text("utf-8")).body
+        if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign))
+    ]
     assert [n.name for n in body] == ["build"], f"{key}: a recipe is a CARD and build, nothing else"
-    branches = [n for n in ast.walk(body[0]) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))]
+    branches = [
+        n for n in ast.walk(body[0]) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))
+    ]
     assert not branches, f"{key}: a recipe composes, it decides nothing"
 
 
@@ -123,25 +182,44 @@ def test_recipes(key):
 def test_steerings(key):
     module = steer.steerings()[key]
     card, path = module.CARD, Path(module.__file__)
-    assert card.name == key == path.stem.replace("_", "-") and card.kind == "steering" and card.family == "ar"
+    assert (
+        card.name == key == path.stem.replace("_", "-")
+        and card.kind == "steering"
+        and card.family == "ar"
+    )
     assert all((card.title, card.summary, card.source, card.reduces_to, card.home))
     assert next(iter(inspect.signature(module.build).parameters)) == "kit" and steer.options(key)
-    body = [n for n in ast.parse(path.read_text("utf-8")).body
-            if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign))]
-    assert [n.name for n in body] == ["build"], f"{key}: a way to steer is a CARD and build, nothing else"
-    branches = [n for n in ast.walk(body[0]) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))]
+    body = [
+        n
+        for n in ast.parse(path.read_text("utf-8")).body
+        if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign))
+    ]
+    assert [n.name for n in body] == ["build"], (
+        f"{key}: a way to steer is a CARD and build, nothing else"
+    )
+    branches = [
+        n for n in ast.walk(body[0]) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))
+    ]
     assert not branches, f"{key}: it composes, it decides nothing"
 
 
 def test_names_of_steerings_belong_to_one():
     cards = [m.CARD for m in steer.steerings().values()]
-    assert len(steer.names()) == sum(len({c.name, *c.aliases, *filter(None, [c.arxiv])}) for c in cards)
+    assert len(steer.names()) == sum(
+        len({c.name, *c.aliases, *filter(None, [c.arxiv])}) for c in cards
+    )
 
 
 def test_nothing_asks_which_mechanism_it_got():
     names = {registry.mechanisms(role)[key].__name__ for role, key in MECHANISMS}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "isinstance"
+            ):
                 asked = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
-                assert not asked & names, f"{name(path)} line {node.lineno}: isinstance of {asked & names}"
+                assert not asked & names, (
+                    f"{name(path)} line {node.lineno}: isinstance of {asked & names}"
+                )

@@ -1,4 +1,5 @@
 """The edge: what is wrong is one sentence."""
+
 import os
 
 import pytest
@@ -13,18 +14,38 @@ class Cat(edge.Record):
     lives: int = 9
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '"x"', "nan", "[" * 10_000, '{"a":' * 100_000, "\x1b[31m{",
-                                  '{"a": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        '"x"',
+        "nan",
+        "[" * 10_000,
+        '{"a":' * 100_000,
+        "\x1b[31m{",
+        '{"a": ' + "9" * 5000 + "}",
+    ],
+)
 def test_what_is_no_object_is_said(text):
     with pytest.raises(ValueError, match="file 'x' is not a JSON object") as error:
         edge.parse_object(text, "file 'x'")
     assert edge.sentence(error.value) == str(error.value)
 
 
-@pytest.mark.parametrize(("data", "says"), [
-    ({}, "name is missing"), ({"name": 3}, "name is 3: must be a valid string"),
-    ({"name": "x", "lives": True}, "lives is True"),
-    ({"name": "x", "lives": "\x1b[2J" * 99}, "lives is '\\x1b"), ([], "it"), (None, "it")])
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({}, "name is missing"),
+        ({"name": 3}, "name is 3: must be a valid string"),
+        ({"name": "x", "lives": True}, "lives is True"),
+        ({"name": "x", "lives": "\x1b[2J" * 99}, "lives is '\\x1b"),
+        ([], "it"),
+        (None, "it"),
+    ],
+)
 def test_a_wrong_field_is_named(data, says):
     with pytest.raises(ValueError) as error:
         edge.check(Cat, data, "cat")
@@ -41,8 +62,13 @@ def test_sentences():
 
 def test_files_that_are_none(tmp_path):
     (tmp_path / "large").write_bytes(b"x" * 11)
-    for path, most in ((tmp_path, 10), (tmp_path / "none", 10), (tmp_path / "large", 10), (tmp_path / "a\0b", 10),
-                       (tmp_path / ("x" * 5000), 10)):
+    for path, most in (
+        (tmp_path, 10),
+        (tmp_path / "none", 10),
+        (tmp_path / "large", 10),
+        (tmp_path / "a\0b", 10),
+        (tmp_path / ("x" * 5000), 10),
+    ):
         with pytest.raises(ValueError, match="cannot be read"):
             edge.read_bytes(path, most)
     assert edge.read_bytes(tmp_path / "large", 11) == b"x" * 11
@@ -51,14 +77,18 @@ def test_files_that_are_none(tmp_path):
             edge.read_bytes(edge.Path("/dev/zero"))
 
 
-@pytest.mark.parametrize("threads", [0, -1, 40_000, 100_000, 10 ** 30, 10 ** 4000])
+@pytest.mark.parametrize("threads", [0, -1, 40_000, 100_000, 10**30, 10**4000])
 def test_threads_have_bounds(threads):
     with pytest.raises(ValueError, match="threads is"):
         edge.check_threads(threads)
     assert edge.check_threads(None) is None and edge.check_threads(edge.most_threads()) >= 4
 
 
-@given(st.lists(st.integers(1, 120), min_size=1, max_size=40).map(lambda sizes: " ".join("x" * n for n in sizes)))
+@given(
+    st.lists(st.integers(1, 120), min_size=1, max_size=40).map(
+        lambda sizes: " ".join("x" * n for n in sizes)
+    )
+)
 @example("y" * 99 + " " + "z" * 98 + " " + "x" * 100 + " more")
 def test_a_sentence_stays_as_it_is(text):
     once = edge.sentence(text)

@@ -4,6 +4,7 @@ The table holds the trigrams of written solutions (the tuning part of the same s
 table as it stands, the published adaptation (the last 16 tokens at every pass), ours (each new trigram once); searched as by
 default, and best first without a search.
 """
+
 from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
@@ -19,12 +20,17 @@ def main() -> None:
     lm, rows = model(args), list(lines("gsm8k/train.jsonl.gz"))
     questions = part((r["question"] for r in rows), args.prompts, args.tune)
     corpus = part(rows, args.corpus, True, key=lambda r: r["question"])
-    table = Trigrams.of(lm.ids(r["answer"], raw=True) for r in corpus if r["question"] not in questions)
+    table = Trigrams.of(
+        lm.ids(r["answer"], raw=True) for r in corpus if r["question"] not in questions
+    )
     methods = {"prompt-lookup": Lookup(8, growth=2)}
     for name, given in (("table", table), ("no table", Trigrams())):
-        methods |= {f"{name}, static": Trigram(rate=0.0, table=given), f"{name}, adapting": Trigram(table=given),
-                    f"{name}, adapting as published": Trigram(window=16, longest_first=True, table=given),
-                    f"{name}, adapting, best first": Trigram(0, table=given)}
+        methods |= {
+            f"{name}, static": Trigram(rate=0.0, table=given),
+            f"{name}, adapting": Trigram(table=given),
+            f"{name}, adapting as published": Trigram(window=16, longest_first=True, table=given),
+            f"{name}, adapting, best first": Trigram(0, table=given),
+        }
     got: dict[str, list[tuple[int, int]]] = {}
     fed: dict[str, int] = {}
     for question in questions:
@@ -34,12 +40,20 @@ def main() -> None:
             fed[name] = fed.get(name, 0) + r.stats.drafted
     out = []
     for name, pairs in got.items():
-        row = {"method": name, "tokens per pass": per_pass(pairs), "drafted per pass": fed[name] / sum(p for _, p in pairs)}
+        row = {
+            "method": name,
+            "tokens per pass": per_pass(pairs),
+            "drafted per pass": fed[name] / sum(p for _, p in pairs),
+        }
         static = f"{name.split(',')[0]}, static"
         if static in got and static != name:
             row["over static"] = "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, got[static]))
         out.append(row)
-    report(args, f"greedy, trees of at most {args.nodes} nodes, a table of {len(corpus)} solutions", out)
+    report(
+        args,
+        f"greedy, trees of at most {args.nodes} nodes, a table of {len(corpus)} solutions",
+        out,
+    )
 
 
 if __name__ == "__main__":

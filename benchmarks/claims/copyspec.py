@@ -3,6 +3,7 @@
 The first turn is answered by plain decoding; what is counted is the second turn only. Nothing is tuned on these questions
 (gamma and block are the published ones), so both splits are used.
 """
+
 from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, per_pass, report, shaped
@@ -21,7 +22,7 @@ def main() -> None:
     parser = arguments(__doc__, draft="default", depth=3, first_tokens=96)
     args = parser.parse_args()
     lm = model(args, None if args.draft == "none" else args.draft)
-    questions = list(lines("mt_bench/question_redundant.jsonl"))[:args.prompts]
+    questions = list(lines("mt_bench/question_redundant.jsonl"))[: args.prompts]
     got: dict[str, list[tuple[int, int]]] = {}
     fed: dict[str, int] = {}
     for row in questions:
@@ -31,25 +32,48 @@ def main() -> None:
         args.tokens = length
         ends = lm.checkpoint.lm.vocab.eos
         text = lm.checkpoint.text.decode([x for x in answer.token_ids if x not in ends])
-        prompt = lm.ids([*first, {"role": "assistant", "content": text}, {"role": "user", "content": row["turns"][1]}])
-        methods = {"copyspec": Copying(), "copyspec, latest": Copying(first=False), "copyspec, adaptive": Copying(adapt=True),
-                   "prompt-lookup": Lookup(8, growth=2)}
+        prompt = lm.ids(
+            [
+                *first,
+                {"role": "assistant", "content": text},
+                {"role": "user", "content": row["turns"][1]},
+            ]
+        )
+        methods = {
+            "copyspec": Copying(),
+            "copyspec, latest": Copying(first=False),
+            "copyspec, adaptive": Copying(adapt=True),
+            "prompt-lookup": Lookup(8, growth=2),
+        }
         if lm.draft is not None:
             small = Capped(FromModel(shaped(lm, 0.0, of_draft=True), Chain()), args.depth)
-            methods |= {"draft-model": small, "copyspec-draft": FirstOf((Copying(), small)),
-                        "copyspec-draft, adaptive": FirstOf((Copying(adapt=True), small))}
+            methods |= {
+                "draft-model": small,
+                "copyspec-draft": FirstOf((Copying(), small)),
+                "copyspec-draft, adaptive": FirstOf((Copying(adapt=True), small)),
+            }
         for name, drafter in methods.items():
             r = decode(shaped(lm, 0.0), drafter, Exact(), prompt, args, depth=10, nodes=10)
             got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))
             fed[name] = fed.get(name, 0) + r.stats.drafted
     out = []
     for name, pairs in got.items():
-        row = {"method": name, "tokens per pass": per_pass(pairs), "drafted per pass": fed[name] / sum(p for _, p in pairs)}
+        row = {
+            "method": name,
+            "tokens per pass": per_pass(pairs),
+            "drafted per pass": fed[name] / sum(p for _, p in pairs),
+        }
         for other in ("prompt-lookup", "draft-model"):
             if other in got and other != name:
-                row[f"over {other}"] = "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, got[other]))
+                row[f"over {other}"] = "{:.3f} [{:.3f}, {:.3f}]".format(
+                    *interval(pairs, got[other])
+                )
         out.append(row)
-    report(args, f"second turns, greedy, gamma 3, block 10, model drafts of {args.depth} ({args.draft})", out)
+    report(
+        args,
+        f"second turns, greedy, gamma 3, block 10, model drafts of {args.depth} ({args.draft})",
+        out,
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ with the passes and positions of both models, and ratios with paired intervals.
 Sampled texts of two methods differ from the first rejection on, and their chance hides differences of a few percent. So trees
 are compared by rounds: the target writes a text alone, and at every --every-th place of it each method drafts and is verified.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -29,19 +30,26 @@ Setting = tuple[Callable[[Target], Drafter], Verifier, Policy[Any]]
 """(a drafter from the draft model's law, verifier, policy)."""
 
 
-def questions(lm: LM, args: argparse.Namespace, *, tune: bool | None = None) -> list[tuple[int, ...]]:
+def questions(
+    lm: LM, args: argparse.Namespace, *, tune: bool | None = None
+) -> list[tuple[int, ...]]:
     """Ids of Spec-Bench first turns that leave room for the answer: those for measuring, or for tuning."""
-    texts = part((r["turns"][0] for r in lines("spec_bench/question.jsonl")), 10**6, args.tune if tune is None else tune)
+    texts = part(
+        (r["turns"][0] for r in lines("spec_bench/question.jsonl")),
+        10**6,
+        args.tune if tune is None else tune,
+    )
     ids = [lm.ids(t) for t in texts]
     room = min(lm.network.context, lm.draft.lm.network.context if lm.draft else 10**6) - args.tokens
     fit = [x for x in ids if len(x) < min(room, 400)]
-    return fit[::max(1, len(fit) // args.prompts)][:args.prompts]        # spread over the categories
+    return fit[:: max(1, len(fit) // args.prompts)][: args.prompts]  # spread over the categories
 
 
 @dataclass(frozen=True)
 class Run:
     """One answer, or the rounds of one text: tokens written, passes of the target, nodes that it was shown, passes and
     positions of the draft."""
+
     tokens: float
     passes: float
     drafted: float
@@ -49,24 +57,45 @@ class Run:
     draft_positions: float = 0
 
     def __add__(self, other: Run) -> Run:
-        return Run(self.tokens + other.tokens, self.passes + other.passes, self.drafted + other.drafted,
-                   self.draft_passes + other.draft_passes, self.draft_positions + other.draft_positions)
+        return Run(
+            self.tokens + other.tokens,
+            self.passes + other.passes,
+            self.drafted + other.drafted,
+            self.draft_passes + other.draft_passes,
+            self.draft_positions + other.draft_positions,
+        )
 
 
-def plain(lm: LM, prompt: Sequence[int], args: argparse.Namespace, temperature: float) -> tuple[int, ...]:
+def plain(
+    lm: LM, prompt: Sequence[int], args: argparse.Namespace, temperature: float
+) -> tuple[int, ...]:
     """What the target writes alone."""
     decoder, _ = build("plain", shaped(lm, temperature, args.seed))
-    return run([answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))])[0].token_ids
+    return run(
+        [answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))]
+    )[0].token_ids
 
 
-def rounds(lm: LM, trees: Mapping[str, tuple[Tree, Verifier, Budget]], prompts: Sequence[Sequence[int]],
-           args: argparse.Namespace, temperature: float, *, coins: int = 4) -> dict[str, list[Run]]:
+def rounds(
+    lm: LM,
+    trees: Mapping[str, tuple[Tree, Verifier, Budget]],
+    prompts: Sequence[Sequence[int]],
+    args: argparse.Namespace,
+    temperature: float,
+    *,
+    coins: int = 4,
+) -> dict[str, list[Run]]:
     """Of each tree and text its rounds: `args.draws` trees at a place, each verified `coins` times."""
     out: dict[str, list[Run]] = {name: [] for name in trees}
     target, draft = (shaped(lm, temperature, args.seed, of_draft=small) for small in (False, True))
 
     async def walk(prompt: tuple[int, ...], text: tuple[int, ...]) -> dict[str, Run]:
-        large, small, root, sums = target.open(prompt), draft.open(prompt), prompt[-1], dict.fromkeys(trees, Run(0, 0, 0))
+        large, small, root, sums = (
+            target.open(prompt),
+            draft.open(prompt),
+            prompt[-1],
+            dict.fromkeys(trees, Run(0, 0, 0)),
+        )
         for session in (large, small):
             await session.prefill(Want(law=Reads.NOTHING))
         for i, x in enumerate(text):
@@ -76,8 +105,14 @@ def rounds(lm: LM, trees: Mapping[str, tuple[Tree, Verifier, Budget]], prompts: 
                     guess = await tree.grow(small, root, at, budget, Rng.of(args.seed + 1, n))
                     guess = guess.fit(64, target.vocab.eos)
                     scores = await large.score(guess, Want())
-                    got = [len(verifier.verify(guess, scores, Rng.of(args.seed + 2, coins * n + c), at).path)
-                           for c in range(coins)]
+                    got = [
+                        len(
+                            verifier.verify(
+                                guess, scores, Rng.of(args.seed + 2, coins * n + c), at
+                            ).path
+                        )
+                        for c in range(coins)
+                    ]
                     sums[name] += Run(1 + sum(got) / coins, 1, len(guess) - 1, max(guess.depth))
             for session in (large, small):
                 session.commit((root,))
@@ -85,27 +120,44 @@ def rounds(lm: LM, trees: Mapping[str, tuple[Tree, Verifier, Budget]], prompts: 
         return sums
 
     for prompt in prompts:
-        for name, sums in run([walk(tuple(prompt), plain(lm, prompt, args, temperature))])[0].items():
+        for name, sums in run([walk(tuple(prompt), plain(lm, prompt, args, temperature))])[
+            0
+        ].items():
             out[name].append(sums)
     return out
 
 
-def answer(lm: LM, setting: Setting, prompt: Sequence[int], args: argparse.Namespace, temperature: float) -> Run:
+def answer(
+    lm: LM, setting: Setting, prompt: Sequence[int], args: argparse.Namespace, temperature: float
+) -> Run:
     """One request, both models at this temperature."""
     drafter, verifier, policy = setting
-    target, draft = shaped(lm, temperature, args.seed), shaped(lm, temperature, args.seed, of_draft=True)
+    target, draft = (
+        shaped(lm, temperature, args.seed),
+        shaped(lm, temperature, args.seed, of_draft=True),
+    )
     scheduler = Scheduler()
     decoder = Speculative(target, drafter(draft), verifier, policy)
-    task = scheduler.submit(answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed)))
+    task = scheduler.submit(
+        answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))
+    )
     while scheduler.step():
         pass
     if task.error is not None:
         raise task.error
     stats, small = task.result.stats, task.usage.get(lm.draft.lm.network, Usage())
-    return Run(len(task.result.token_ids), stats.passes, stats.drafted, small.passes, small.positions - len(prompt) + 1)
+    return Run(
+        len(task.result.token_ids),
+        stats.passes,
+        stats.drafted,
+        small.passes,
+        small.positions - len(prompt) + 1,
+    )
 
 
-def ratio(ours: Sequence[Run], theirs: Sequence[Run], *, of: Callable[[Run], float] = lambda r: r.passes) -> str:
+def ratio(
+    ours: Sequence[Run], theirs: Sequence[Run], *, of: Callable[[Run], float] = lambda r: r.passes
+) -> str:
     """Tokens per unit of `of` (a pass of the target, say), over theirs, with the paired interval."""
     pairs = [[(r.tokens, of(r)) for r in runs] for runs in (ours, theirs)]
     return "{:.3f} [{:.3f}, {:.3f}]".format(*interval(*pairs))
@@ -114,5 +166,9 @@ def ratio(ours: Sequence[Run], theirs: Sequence[Run], *, of: Callable[[Run], flo
 def row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     """Tokens a pass, and what they cost in nodes shown to the target and in passes of the draft."""
     all_ = sum(runs[1:], runs[0])
-    return {"method": name, "tokens per pass": per_pass([(r.tokens, r.passes) for r in runs]),
-            "nodes per pass": all_.drafted / all_.passes, "levels": all_.draft_passes / all_.passes}
+    return {
+        "method": name,
+        "tokens per pass": per_pass([(r.tokens, r.passes) for r in runs]),
+        "nodes per pass": all_.drafted / all_.passes,
+        "levels": all_.draft_passes / all_.passes,
+    }

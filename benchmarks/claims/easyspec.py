@@ -1,5 +1,6 @@
 """EasySpec's claim that groups of attentions cost a draft little: a model drafts for itself, so that all that is refused is due
 to groups."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -31,7 +32,7 @@ def drafting(c: Config, together: int) -> float:
     mlp, head = 3 * c.width * c.inner, c.vocab * c.width
     whole, middle = c.layers * (attention + mlp) + head, c.layers - 2
     steps, at = 0, 0
-    while at < middle:                            # a group waits for as many rounds as its layers fill the workers
+    while at < middle:  # a group waits for as many rounds as its layers fill the workers
         group = min(together, middle - at)
         steps, at = steps + -(-group // WORKERS), at + group
     return whole / (whole - attention * (middle - steps))
@@ -45,11 +46,26 @@ def main() -> None:
     for law, shaper in LAWS.items():
         target = Shaped(lm.checkpoint.lm, shaper)
         for together, calibrated in ((1, True), (2, True), (4, True), (8, True), (4, False)):
-            decoder = Speculative(target, FromGrouped(target, Chain(), together, calibrated), Exact(), Fixed(4))
-            done = run([answer_one(decoder, Request(p, max_tokens=args.tokens, seed=i)) for i, (_, p) in enumerate(given)])
+            decoder = Speculative(
+                target, FromGrouped(target, Chain(), together, calibrated), Exact(), Fixed(4)
+            )
+            done = run(
+                [
+                    answer_one(decoder, Request(p, max_tokens=args.tokens, seed=i))
+                    for i, (_, p) in enumerate(given)
+                ]
+            )
             tokens, passes = sum(len(r.token_ids) for r in done), sum(r.stats.passes for r in done)
-            rows.append({"law": law, "together": together, "calibrated": calibrated, "tokens a pass": round(tokens / passes, 3),
-                         "passes": passes, "drafting on four": round(drafting(network.config, together), 3)})
+            rows.append(
+                {
+                    "law": law,
+                    "together": together,
+                    "calibrated": calibrated,
+                    "tokens a pass": round(tokens / passes, 3),
+                    "passes": passes,
+                    "drafting on four": round(drafting(network.config, together), 3),
+                }
+            )
     report(args, "drafts of four, the model drafts for itself", rows)
 
 

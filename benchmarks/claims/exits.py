@@ -4,6 +4,7 @@ fixed exits and lengths on them, and counters of the layers that run.
 A fixed pair (exit, length) can be replayed exactly on a greedy text: a draft is accepted as far as the exit's likeliest tokens
 are those of the text. Its round of g drafts costs L + g E layer passes and g + 1 of the head.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -28,7 +29,7 @@ def prompts(lm: LM, args: argparse.Namespace, tune: bool) -> list[tuple[str, tup
     for kind in KINDS:
         texts = [t for _, t in zip(range(4000), documents(DATA, kind))][::13]
         for text in part((t for t in texts if len(t) > 8 * args.begin), args.prompts // 3, tune):
-            out.append((kind, lm.checkpoint.text.encode(text[:8 * args.begin])[:args.begin]))
+            out.append((kind, lm.checkpoint.text.encode(text[: 8 * args.begin])[: args.begin]))
     return out
 
 
@@ -37,6 +38,7 @@ class Counter:
     """layers: layer passes (a layer run once over any number of positions counts 1); positions: layers times positions;
     heads: passes of the head; shadows: rows of the head for
     tokens that nobody drafts."""
+
     layers: int = 0
     positions: int = 0
     heads: int = 0
@@ -57,6 +59,7 @@ def counted(network: Any) -> Counter:
     def count_head(hidden_RH: Any) -> Any:
         c.shadows += len(hidden_RH)
         return head(hidden_RH)
+
     network.forward, network.head = count_forward, count_head
     return c
 
@@ -64,24 +67,32 @@ def counted(network: Any) -> Counter:
 def sizes(network: Any) -> tuple[int, int]:
     """Parameters of a layer, and of the head."""
     c = network.config
-    return (2 * c.heads + 2 * c.kv_heads) * (c.width // c.heads) * c.width + 3 * c.inner * c.width, c.vocab * c.width
+    return (2 * c.heads + 2 * c.kv_heads) * (
+        c.width // c.heads
+    ) * c.width + 3 * c.inner * c.width, c.vocab * c.width
 
 
 def greedy(lm: LM, prompt: Sequence[int], args: argparse.Namespace) -> tuple[int, ...]:
     decoder, _ = build("plain", shaped(lm, 0.0, repetition_penalty=args.penalty))
-    return run([answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, ignore_eos=True))])[0].token_ids
+    return run(
+        [answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, ignore_eos=True))]
+    )[0].token_ids
 
 
 def hits(lm: LM, prompt: Sequence[int], text: Sequence[int], penalty: float) -> list[list[bool]]:
     """Of each depth 1 to L whether its likeliest token is the text's, at every position."""
     target, L = shaped(lm, 0.0, repetition_penalty=penalty), lm.network.layers
     session, nodes = target.open(prompt), range(len(text))
-    scores = run([session.score(Draft.chain(prompt[-1], text[:-1]), Want(exits=tuple(range(1, L + 1))))])[0]
+    scores = run(
+        [session.score(Draft.chain(prompt[-1], text[:-1]), Want(exits=tuple(range(1, L + 1))))]
+    )[0]
     exits = [scores.exit(d, nodes) for d in range(1, L + 1)]
     return [[s.argmax(i) == x for i, x in enumerate(text)] for s in exits]
 
 
-def replay(hit: Sequence[bool], exit: int, length: int, layers: int) -> tuple[int, int, int, int, int]:
+def replay(
+    hit: Sequence[bool], exit: int, length: int, layers: int
+) -> tuple[int, int, int, int, int]:
     """(rounds, drafted, accepted, layer passes, passes of the head) of a fixed pair on one text."""
     at = rounds = drafted = accepted = 0
     while at < len(hit):

@@ -1,5 +1,6 @@
 """Hierarchical drafting: what a drafted token costs the draft model where it drafts for itself (Token Recycling's trees,
 prompt lookup) against the plain chain of equal length, greedy; tokens per pass of the target should stay."""
+
 from __future__ import annotations
 
 from drafted import Run, answer, questions, ratio
@@ -22,14 +23,24 @@ def fewer(ours: list[Run], theirs: list[Run]) -> str:
 
 
 def main() -> None:
-    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=96, depth=6, nodes=7)
+    parser = arguments(
+        __doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=96, depth=6, nodes=7
+    )
     args = parser.parse_args()
     lm = model(args, "default")
-    settings = {"chain": (lambda d: FromModel(d, Chain()), Exact(), Fixed(args.depth)),
-                "over recycling": (lambda d: Hierarchical(d, Recycling(8, args.nodes), Match(), args.depth, args.nodes),
-                                   Exact(), Fixed(args.depth)),
-                "over prompt lookup": (lambda d: Hierarchical(d, Lookup(8, growth=2), Match(), args.depth, args.nodes), Exact(),
-                                       Fixed(args.depth))}
+    settings = {
+        "chain": (lambda d: FromModel(d, Chain()), Exact(), Fixed(args.depth)),
+        "over recycling": (
+            lambda d: Hierarchical(d, Recycling(8, args.nodes), Match(), args.depth, args.nodes),
+            Exact(),
+            Fixed(args.depth),
+        ),
+        "over prompt lookup": (
+            lambda d: Hierarchical(d, Lookup(8, growth=2), Match(), args.depth, args.nodes),
+            Exact(),
+            Fixed(args.depth),
+        ),
+    }
     got: dict[str, list[Run]] = {name: [] for name in settings}
     for prompt in questions(lm, args):
         for name, setting in settings.items():
@@ -37,10 +48,16 @@ def main() -> None:
     out = []
     for name, runs in got.items():
         all_ = sum(runs[1:], runs[0])
-        out.append({"drafts": name, "tokens per pass": per_pass([(r.tokens, r.passes) for r in runs]),
-                    "over chain": ratio(runs, got["chain"]), "draft passes per drafted token": all_.draft_passes / all_.drafted,
-                    "draft positions per drafted token": all_.draft_positions / all_.drafted,
-                    "drafted per draft pass, over chain": fewer(runs, got["chain"])})
+        out.append(
+            {
+                "drafts": name,
+                "tokens per pass": per_pass([(r.tokens, r.passes) for r in runs]),
+                "over chain": ratio(runs, got["chain"]),
+                "draft passes per drafted token": all_.draft_passes / all_.drafted,
+                "draft positions per drafted token": all_.draft_positions / all_.drafted,
+                "drafted per draft pass, over chain": fewer(runs, got["chain"]),
+            }
+        )
     report(args, f"greedy, chains of {args.depth}, inner drafts of at most {args.nodes} nodes", out)
 
 

@@ -6,6 +6,7 @@ price, greedy, beside evenly spaced whole layers of about the same share.
 0: half of them). --row R: what a further row adds to a pass, in the last column (0.4: the native step, docs/native.md). With
 --time tokens per second as well. --skip 3,5a,7m takes these halves and searches nothing.
 """
+
 from __future__ import annotations
 
 import sys
@@ -34,34 +35,68 @@ def counted(network: Any, price: Price) -> dict[str, float]:
             total["layers"] += L - len(out) / 2
             total["passes"] += price.draft(out)
         return forward(queries)
+
     network.forward = count
     return total
 
 
 def main() -> None:
-    parser = arguments(__doc__, prompts=21, tokens=64, begin=64, tuning=6, text=24, least=1, most=0, tries=90, row=0.4,
-                       repeats=2, skip="")
+    parser = arguments(
+        __doc__,
+        prompts=21,
+        tokens=64,
+        begin=64,
+        tuning=6,
+        text=24,
+        least=1,
+        most=0,
+        tries=90,
+        row=0.4,
+        repeats=2,
+        skip="",
+    )
     parser.add_argument("--time", action="store_true", help="tokens per second")
     args = parser.parse_args()
     lm = model(args)
-    L, target, price = lm.network.layers, shaped(lm, 0.0), Price.by_size(lm.network, args.begin + args.tokens // 2)
+    L, target, price = (
+        lm.network.layers,
+        shaped(lm, 0.0),
+        Price.by_size(lm.network, args.begin + args.tokens // 2),
+    )
     wanted, args.prompts = args.prompts, args.tuning
     tuning = [p for _, p in prompts(lm, args, True)]
     args.prompts = wanted
     found = Found(args.skip, float("nan"), 4, float("nan"), ())
     if not args.skip:
-        found = search(target, tuning, price, tokens=args.text, least=args.least, most=args.most or None, tries=args.tries,
-                       seed=args.seed, watch=lambda s: print(s, file=sys.stderr))
+        found = search(
+            target,
+            tuning,
+            price,
+            tokens=args.text,
+            least=args.least,
+            most=args.most or None,
+            tries=args.tries,
+            seed=args.seed,
+            watch=lambda s: print(s, file=sys.stderr),
+        )
     out = halves(found.skip, L)
     some = L - max(1, round((1 - price.draft(out)) / (price.attention + price.mlp)))
     kept = kept_layers(L, L / some - 1e-9, even=True)
     even = named({h for h in range(2 * L) if h // 2 not in kept})
     methods: dict[str, tuple[str, dict[str, Any]]] = {
-        "plain": ("plain", {}), "searched": ("draft-and-verify", {"skip": found.skip}),
-        f"searched, drafts of {found.length}": ("draft-and-verify", {"skip": found.skip, "depth": found.length,
-                                                                     "threshold": 0.0}),
-        "layers evenly spaced": ("draft-and-verify", {"skip": even})}
-    texts, total, rows = [p for _, p in prompts(lm, args, False)], counted(lm.network, price), list[dict[str, Any]]()
+        "plain": ("plain", {}),
+        "searched": ("draft-and-verify", {"skip": found.skip}),
+        f"searched, drafts of {found.length}": (
+            "draft-and-verify",
+            {"skip": found.skip, "depth": found.length, "threshold": 0.0},
+        ),
+        "layers evenly spaced": ("draft-and-verify", {"skip": even}),
+    }
+    texts, total, rows = (
+        [p for _, p in prompts(lm, args, False)],
+        counted(lm.network, price),
+        list[dict[str, Any]](),
+    )
     base: list[tuple[int, float]] = []
     for label, (name, options) in methods.items():
         pairs, stats, layers = list[tuple[int, float]](), [], 0.0
@@ -75,20 +110,40 @@ def main() -> None:
         base = base or pairs
         tokens, drafted = sum(t for t, _ in pairs), sum(s.drafted for s in stats)
         gone = halves(options.get("skip", ""), L)
-        rows.append({
-            "method": label, "halves left out": len(gone), "a draft's pass": price.draft(gone),
-            "accepted": sum(s.accepted for s in stats) / max(1, drafted),
-            "tokens per pass": tokens / sum(s.passes for s in stats),
-            "layer passes a token": layers / tokens, "passes a token": sum(c for _, c in pairs) / tokens,
-            "over plain": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, base)),
-            f"rows at {args.row}": (sum(c for _, c in pairs) + args.row * drafted) / tokens})
+        rows.append(
+            {
+                "method": label,
+                "halves left out": len(gone),
+                "a draft's pass": price.draft(gone),
+                "accepted": sum(s.accepted for s in stats) / max(1, drafted),
+                "tokens per pass": tokens / sum(s.passes for s in stats),
+                "layer passes a token": layers / tokens,
+                "passes a token": sum(c for _, c in pairs) / tokens,
+                "over plain": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, base)),
+                f"rows at {args.row}": (sum(c for _, c in pairs) + args.row * drafted) / tokens,
+            }
+        )
     if args.time:
         timed = [Method(n, {k: str(v) for k, v in o.items()}) for n, o in methods.values()]
         tasks = [Task("documents", (p,), raw=True) for p in texts]
-        rows += table(lm, measure(lm, timed, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=args.tokens,
-                                  repeats=args.repeats), tasks)
-    report(args, f"left out {found.skip}: {len(out)} of {2 * L} halves; on tuning prompts {found.price:.3f} passes a token "
-                 f"with drafts of {found.length}, agreement {found.agreement:.3f}", rows)
+        rows += table(
+            lm,
+            measure(
+                lm,
+                timed,
+                tasks,
+                sampling=lm.sampling(temperature=0.0),
+                max_tokens=args.tokens,
+                repeats=args.repeats,
+            ),
+            tasks,
+        )
+    report(
+        args,
+        f"left out {found.skip}: {len(out)} of {2 * L} halves; on tuning prompts {found.price:.3f} passes a token "
+        f"with drafts of {found.length}, agreement {found.agreement:.3f}",
+        rows,
+    )
 
 
 if __name__ == "__main__":

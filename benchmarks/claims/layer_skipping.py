@@ -5,6 +5,7 @@ negative log-probability of these, with a paired 95 % bootstrap interval of the 
 draft: share of drafts of four that the whole model accepts, greedy, of the first --drafted prompts. With --time tokens per
 second of the recipe, alone and as a draft. Nothing is tuned to the pattern here: the paper fine-tunes for it.
 """
+
 from __future__ import annotations
 
 import math
@@ -53,20 +54,46 @@ def main() -> None:
         decoder, _ = build("unified-layer-skipping", shaped(lm, 0.0), given=given)
         before, n = count.positions, 33
         run([answer_one(decoder, Request(texts[0][1], max_tokens=n + 1, ignore_eos=True))])
-        per_token = (count.positions - before - L * begin) / n         # every layer sees the prompt
-        drafter, _ = build("unified-layer-skipping-draft", shaped(lm, 0.0), given={**given, "depth": 4})
-        asked = [Request(p, max_tokens=args.tokens // 2, ignore_eos=True) for _, p, _ in texts[:args.drafted]]
+        per_token = (count.positions - before - L * begin) / n  # every layer sees the prompt
+        drafter, _ = build(
+            "unified-layer-skipping-draft", shaped(lm, 0.0), given={**given, "depth": 4}
+        )
+        asked = [
+            Request(p, max_tokens=args.tokens // 2, ignore_eos=True)
+            for _, p, _ in texts[: args.drafted]
+        ]
         stats = [run([answer_one(drafter, r)])[0].stats for r in asked]
         low, high = np.quantile(draws, (0.025, 0.975))
-        rows.append({"asked": speed, "layers kept": f"{len(kept)} of {L}", "layers run a token": per_token,
-                     "speed by layers": L / per_token, "perplexity": math.exp(float(np.mean(some))),
-                     "over the whole model's": f"{math.exp(d.mean()):.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}]",
-                     "accepted of drafts of four": sum(s.accepted for s in stats) / max(1, sum(s.drafted for s in stats))})
+        rows.append(
+            {
+                "asked": speed,
+                "layers kept": f"{len(kept)} of {L}",
+                "layers run a token": per_token,
+                "speed by layers": L / per_token,
+                "perplexity": math.exp(float(np.mean(some))),
+                "over the whole model's": f"{math.exp(d.mean()):.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}]",
+                "accepted of drafts of four": sum(s.accepted for s in stats)
+                / max(1, sum(s.drafted for s in stats)),
+            }
+        )
     if args.time:
-        methods = [Method("plain", {}), *(Method(m, {"speed": str(s), "even": str(bool(args.even))}) for s in SPEEDS[2:]
-                                          for m in ("unified-layer-skipping", "unified-layer-skipping-draft"))]
+        methods = [
+            Method("plain", {}),
+            *(
+                Method(m, {"speed": str(s), "even": str(bool(args.even))})
+                for s in SPEEDS[2:]
+                for m in ("unified-layer-skipping", "unified-layer-skipping-draft")
+            ),
+        ]
         tasks = [Task("documents", (p,), raw=True) for _, p, _ in texts]
-        runs = measure(lm, methods, tasks, sampling=lm.sampling(temperature=0.0), max_tokens=args.tokens, repeats=args.repeats)
+        runs = measure(
+            lm,
+            methods,
+            tasks,
+            sampling=lm.sampling(temperature=0.0),
+            max_tokens=args.tokens,
+            repeats=args.repeats,
+        )
         rows += table(lm, runs, tasks)
     report(args, "published spacing" if not args.even else "even spacing", rows)
 

@@ -4,6 +4,7 @@ The paper's point is that tokens per pass grow with the window at the cost of po
 what counts is both. Prompt lookup stands beside them. With --penalty the same under a repetition penalty (greedy answers of a
 small model loop, which flatters drafts).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -16,18 +17,39 @@ from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler
 from polydec.testing.kits import build
 
-METHODS = {"plain": ("plain", {}), "jacobi 4": ("jacobi", {"block": 4}), "jacobi 8": ("jacobi", {"block": 8}),
-           "prompt-lookup": ("prompt-lookup", {"cost_aware": False}),
-           **{f"lookahead {w}/{n}/{g}": ("lookahead", {"window": w, "ngram": n, "guesses": g})
-              for w, n, g in ((2, 3, 2), (4, 3, 4), (8, 3, 8), (4, 4, 4), (7, 5, 7), (15, 5, 15))}}
+METHODS = {
+    "plain": ("plain", {}),
+    "jacobi 4": ("jacobi", {"block": 4}),
+    "jacobi 8": ("jacobi", {"block": 8}),
+    "prompt-lookup": ("prompt-lookup", {"cost_aware": False}),
+    **{
+        f"lookahead {w}/{n}/{g}": ("lookahead", {"window": w, "ngram": n, "guesses": g})
+        for w, n, g in ((2, 3, 2), (4, 3, 4), (8, 3, 8), (4, 4, 4), (7, 5, 7), (15, 5, 15))
+    },
+}
 
 
 def prompts(lm: LM, args: argparse.Namespace) -> dict[str, list[tuple[int, ...]]]:
     """Spec-Bench's first turns through the chat template, and beginnings of Python files as they stand."""
-    turns = part((r["turns"][0] for r in lines("spec_bench/question.jsonl") if len(r["turns"][0]) < 1200), 10**6, args.tune)
-    files = part((r["text"] for r in lines("text_python/python-0.jsonl.gz") if len(r["text"]) > 1500), 400, args.tune)
-    return {"questions": [lm.ids(t) for t in turns[::max(1, len(turns) // args.prompts)][:args.prompts]],
-            "code": [lm.ids(t[:1500], raw=True)[:200] for t in files[::max(1, len(files) // args.prompts)][:args.prompts]]}
+    turns = part(
+        (r["turns"][0] for r in lines("spec_bench/question.jsonl") if len(r["turns"][0]) < 1200),
+        10**6,
+        args.tune,
+    )
+    files = part(
+        (r["text"] for r in lines("text_python/python-0.jsonl.gz") if len(r["text"]) > 1500),
+        400,
+        args.tune,
+    )
+    return {
+        "questions": [
+            lm.ids(t) for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]
+        ],
+        "code": [
+            lm.ids(t[:1500], raw=True)[:200]
+            for t in files[:: max(1, len(files) // args.prompts)][: args.prompts]
+        ],
+    }
 
 
 def main() -> None:
@@ -44,20 +66,31 @@ def main() -> None:
             method, options = METHODS[name]
             for ids in rows:
                 scheduler = Scheduler()
-                task = scheduler.submit(answer_one(build(method, target, None, options)[0], Request(ids, args.tokens)))
+                task = scheduler.submit(
+                    answer_one(build(method, target, None, options)[0], Request(ids, args.tokens))
+                )
                 while scheduler.step():
                     pass
                 r = task.result
                 got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))
-                fed[name] = fed.get(name, 0) + task.usage[lm.checkpoint.lm.network].positions - len(ids) + 1
+                fed[name] = (
+                    fed.get(name, 0) + task.usage[lm.checkpoint.lm.network].positions - len(ids) + 1
+                )
                 texts.setdefault(name, []).append(r.token_ids)
         first = next(iter(got))
         for name, pairs in got.items():
             passes = sum(p for _, p in pairs)
-            out.append({"workload": workload, "method": name, "tokens per pass": per_pass(pairs),
-                        f"over {first}": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, got[first])),
-                        "positions per pass": fed[name] / passes, "positions per token": fed[name] / sum(t for t, _ in pairs),
-                        "identical": f"{sum(a == b for a, b in zip(texts[name], texts[first], strict=True))} of {len(rows)}"})
+            out.append(
+                {
+                    "workload": workload,
+                    "method": name,
+                    "tokens per pass": per_pass(pairs),
+                    f"over {first}": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, got[first])),
+                    "positions per pass": fed[name] / passes,
+                    "positions per token": fed[name] / sum(t for t, _ in pairs),
+                    "identical": f"{sum(a == b for a, b in zip(texts[name], texts[first], strict=True))} of {len(rows)}",
+                }
+            )
     report(args, f"greedy, repetition penalty {args.penalty}; lookahead window/ngram/guesses", out)
 
 

@@ -6,6 +6,7 @@ draft and target on devices of their own (the longer of the two instead of their
 overlap is measured by that. --time runs both on two threads of one machine at the same time, against the pair one after the
 other with all of them, and compares the texts.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -27,7 +28,9 @@ from polydec.targets.shaped import Shaped
 from polydec.testing.kits import build
 
 
-def pair(args: argparse.Namespace, threads: int, log: list[Any] | None = None) -> tuple[api.LM, Any, Any]:
+def pair(
+    args: argparse.Namespace, threads: int, log: list[Any] | None = None
+) -> tuple[api.LM, Any, Any]:
     """The loaded models, and both laws; with a log their passes are noted in it."""
     lm = api.load(args.model, dtype=args.dtype, threads=threads)
     if lm.draft is None:
@@ -40,11 +43,22 @@ def pair(args: argparse.Namespace, threads: int, log: list[Any] | None = None) -
     return lm, *laws
 
 
-def decode(method: str, options: dict[str, Any], target: Any, draft: Any, ids: Any, args: argparse.Namespace,
-           pool: Any = None) -> tuple[Any, float]:
+def decode(
+    method: str,
+    options: dict[str, Any],
+    target: Any,
+    draft: Any,
+    ids: Any,
+    args: argparse.Namespace,
+    pool: Any = None,
+) -> tuple[Any, float]:
     scheduler, start = Scheduler(pool=pool), time.perf_counter()
-    task = scheduler.submit(answer_one(build(method, target, draft, options)[0],
-        Request(ids, args.tokens, seed=args.seed, ignore_eos=True)))
+    task = scheduler.submit(
+        answer_one(
+            build(method, target, draft, options)[0],
+            Request(ids, args.tokens, seed=args.seed, ignore_eos=True),
+        )
+    )
     while scheduler.step():
         pass
     if task.error is not None:
@@ -64,12 +78,20 @@ def main() -> None:
     parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=20, tokens=64)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--gammas", default="2,3,4,6")
-    parser.add_argument("--time", action="store_true", help="measure two threads at once, on a quiet machine of two cores")
+    parser.add_argument(
+        "--time",
+        action="store_true",
+        help="measure two threads at once, on a quiet machine of two cores",
+    )
     args = parser.parse_args()
     log: list[tuple[str, int, float]] = []
     lm, target, draft = pair(args, args.threads, log)
-    turns = part((r["turns"][0] for r in lines("spec_bench/question.jsonl") if len(r["turns"][0]) < 1200), 10**6, args.tune)
-    prompts = [lm.ids(t) for t in turns[::max(1, len(turns) // args.prompts)][:args.prompts]]
+    turns = part(
+        (r["turns"][0] for r in lines("spec_bench/question.jsonl") if len(r["turns"][0]) < 1200),
+        10**6,
+        args.tune,
+    )
+    prompts = [lm.ids(t) for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]]
     out = []
     for gamma in map(int, args.gammas.split(",")):
         both: dict[str, list[Any]] = {"pearl": [], "draft-model": []}
@@ -77,15 +99,27 @@ def main() -> None:
             for method, options in (("pearl", {"gamma": gamma}), ("draft-model", {"depth": gamma})):
                 log.clear()
                 r, _ = decode(method, options, target, draft, ids, args)
-                passes = log[next(i for i, (name, m, _) in enumerate(log) if name == "target"):]
-                both[method].append((len(r.token_ids), r.stats.passes, r.stats.accepted, *overlapped(passes, "target")))
+                passes = log[next(i for i, (name, m, _) in enumerate(log) if name == "target") :]
+                both[method].append(
+                    (
+                        len(r.token_ids),
+                        r.stats.passes,
+                        r.stats.accepted,
+                        *overlapped(passes, "target"),
+                    )
+                )
         p, d = (np.array(both[m]) for m in ("pearl", "draft-model"))
-        out.append({"gamma": gamma, "tokens per round": p[:, 0].sum() / p[:, 1].sum(),
-                    "of draft-model": d[:, 0].sum() / d[:, 1].sum(),
-                    "run": p[:, 2].sum() / np.maximum(p[:, 0] - p[:, 2], 1).sum(),
-                    "run of draft-model": d[:, 2].sum() / d[:, 1].sum(),
-                    "one after the other, draft-model / pearl": ratio(d[:, 3], p[:, 3]),
-                    "simulated overlap, draft-model / pearl": ratio(d[:, 3], p[:, 4])})
+        out.append(
+            {
+                "gamma": gamma,
+                "tokens per round": p[:, 0].sum() / p[:, 1].sum(),
+                "of draft-model": d[:, 0].sum() / d[:, 1].sum(),
+                "run": p[:, 2].sum() / np.maximum(p[:, 0] - p[:, 2], 1).sum(),
+                "run of draft-model": d[:, 2].sum() / d[:, 1].sum(),
+                "one after the other, draft-model / pearl": ratio(d[:, 3], p[:, 3]),
+                "simulated overlap, draft-model / pearl": ratio(d[:, 3], p[:, 4]),
+            }
+        )
     if args.time:
         _, whole_target, whole_draft = pair(args, 2)
         halves = pair(args, 1)[1:]
@@ -94,16 +128,27 @@ def main() -> None:
                 seconds: dict[str, list[float]] = {"pearl": [], "draft-model": []}
                 same = 0
                 for ids in prompts:
-                    _, s = decode("draft-model", {"depth": gamma}, whole_target, whole_draft, ids, args)
+                    _, s = decode(
+                        "draft-model", {"depth": gamma}, whole_target, whole_draft, ids, args
+                    )
                     overlap, o = decode("pearl", {"gamma": gamma}, *halves, ids, args, pool)
                     alone, _ = decode("pearl", {"gamma": gamma}, *halves, ids, args)
                     same += alone.token_ids == overlap.token_ids
                     seconds["pearl"].append(o)
                     seconds["draft-model"].append(s)
                 gain = ratio(seconds["draft-model"], seconds["pearl"])
-                out.append({"gamma": gamma, "measured, draft-model on two threads / pearl on one each": gain,
-                            "same text as emulated": f"{same} of {len(prompts)}"})
-    report(args, f"temperature {args.temperature}; overlap simulated from the pass times of {args.threads} thread(s)", out)
+                out.append(
+                    {
+                        "gamma": gamma,
+                        "measured, draft-model on two threads / pearl on one each": gain,
+                        "same text as emulated": f"{same} of {len(prompts)}",
+                    }
+                )
+    report(
+        args,
+        f"temperature {args.temperature}; overlap simulated from the pass times of {args.threads} thread(s)",
+        out,
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Recursive speculative decoding: trees without replacement against the i.i.d. tree of equal shape and the chain of equal
 nodes, in tokens per pass of the target, sampling at T = 1 and T = 0.7."""
+
 from __future__ import annotations
 
 from drafted import questions, ratio, rounds, row
@@ -16,21 +17,41 @@ SHAPES = {6: ((2, 1, 1), 2), 12: ((3, 1, 1, 1), 3)}
 
 
 def main() -> None:
-    args = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, every=4, draws=2).parse_args()
+    args = arguments(
+        __doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, every=4, draws=2
+    ).parse_args()
     lm, out = model(args, "default"), []
     prompts = questions(lm, args)
     for temperature in (1.0, 0.7):
         trees = {}
         for nodes, (levels, width) in SHAPES.items():
-            for name, tree in (("rsd-s", StochasticBeam(width)), ("rsd-c", Static(levels)),
-                               ("i.i.d. tree", Static(levels, replace=True)), ("chain", Chain())):
-                trees[f"{name}, {nodes} nodes"] = tree, Exact(), Budget(nodes if name == "chain" else len(levels), nodes)
+            for name, tree in (
+                ("rsd-s", StochasticBeam(width)),
+                ("rsd-c", Static(levels)),
+                ("i.i.d. tree", Static(levels, replace=True)),
+                ("chain", Chain()),
+            ):
+                trees[f"{name}, {nodes} nodes"] = (
+                    tree,
+                    Exact(),
+                    Budget(nodes if name == "chain" else len(levels), nodes),
+                )
         got = rounds(lm, trees, prompts, args, temperature)
         for name, runs in got.items():
             nodes = name.split(", ")[1]
-            out.append({"T": temperature, **row(name, runs), "over i.i.d. tree": ratio(runs, got[f"i.i.d. tree, {nodes}"]),
-                        "over chain": ratio(runs, got[f"chain, {nodes}"])})
-    report(args, "rounds; trees 2,1,1 and 3,1,1,1, beams of equal depth and nodes, chains of equal nodes", out)
+            out.append(
+                {
+                    "T": temperature,
+                    **row(name, runs),
+                    "over i.i.d. tree": ratio(runs, got[f"i.i.d. tree, {nodes}"]),
+                    "over chain": ratio(runs, got[f"chain, {nodes}"]),
+                }
+            )
+    report(
+        args,
+        "rounds; trees 2,1,1 and 3,1,1,1, beams of equal depth and nodes, chains of equal nodes",
+        out,
+    )
 
 
 if __name__ == "__main__":

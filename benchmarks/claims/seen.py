@@ -1,4 +1,5 @@
 """What the claims about drafts from text already seen share: prompts, runs, paired intervals, the head of a report."""
+
 from __future__ import annotations
 
 import argparse
@@ -31,11 +32,22 @@ DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2].parent / "s
 
 def arguments(doc: str, **defaults: Any) -> argparse.ArgumentParser:
     """--model, --dtype, --threads, --prompts, --tokens, --seed, --tune and --json; `defaults` replace theirs."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = {"model": "zoo:smollm2", "dtype": "native", "threads": 1, "prompts": 20, "tokens": 64, "seed": 0} | defaults
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = {
+        "model": "zoo:smollm2",
+        "dtype": "native",
+        "threads": 1,
+        "prompts": 20,
+        "tokens": 64,
+        "seed": 0,
+    } | defaults
     for name, value in known.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
-    parser.add_argument("--tune", action="store_true", help="the prompts for tuning instead of those for measuring")
+    parser.add_argument(
+        "--tune", action="store_true", help="the prompts for tuning instead of those for measuring"
+    )
     parser.add_argument("--json", action="store_true")
     return parser
 
@@ -45,13 +57,19 @@ def lines(name: str) -> Iterable[dict[str, Any]]:
     path = DATA / name
     if not path.exists():
         raise SystemExit(f"no data at {path}: set POLYDEC_DATA")
-    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text("utf-8")
+    text = (
+        gzip.decompress(path.read_bytes()).decode()
+        if path.suffix == ".gz"
+        else path.read_text("utf-8")
+    )
     return map(json.loads, text.strip().split("\n"))
 
 
 def part(texts: Iterable[Any], n: int, tune: bool, key: Callable[[Any], str] = str) -> list[Any]:
     """The first n whose SHA-1 modulo 10 is at least 7 (those for measuring), or less (those for tuning)."""
-    mine = [t for t in texts if (int(hashlib.sha1(key(t).encode()).hexdigest(), 16) % 10 < 7) == tune]
+    mine = [
+        t for t in texts if (int(hashlib.sha1(key(t).encode()).hexdigest(), 16) % 10 < 7) == tune
+    ]
     return mine[:n]
 
 
@@ -60,21 +78,52 @@ def model(args: argparse.Namespace, draft: str | None = None, trained: Sequence[
     return load(args.model, dtype=args.dtype, threads=args.threads, draft=draft, trained=trained)
 
 
-def shaped(lm: LM, temperature: float, seed: int = 0, choice: int = 0, *, of_draft: bool = False,
-           repetition_penalty: float = 1.0) -> Target:
+def shaped(
+    lm: LM,
+    temperature: float,
+    seed: int = 0,
+    choice: int = 0,
+    *,
+    of_draft: bool = False,
+    repetition_penalty: float = 1.0,
+) -> Target:
     """The model's law at this temperature, nothing else bent."""
     checkpoint = lm.draft if of_draft else lm.checkpoint
     assert checkpoint is not None
-    sampling = lm.sampling(temperature=temperature, repetition_penalty=repetition_penalty, top_p=1.0, top_k=0, min_p=0.0)
-    shapers = build_shapers(sampling, order="vllm", eos=checkpoint.lm.vocab.eos, stop_ids=frozenset(), seed=seed, choice=choice)
+    sampling = lm.sampling(
+        temperature=temperature,
+        repetition_penalty=repetition_penalty,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+    )
+    shapers = build_shapers(
+        sampling,
+        order="vllm",
+        eos=checkpoint.lm.vocab.eos,
+        stop_ids=frozenset(),
+        seed=seed,
+        choice=choice,
+    )
     return Shaped(checkpoint.lm, *shapers)
 
 
-def decode(target: Target, drafter: Drafter, verifier: Verifier, prompt: Sequence[int], args: argparse.Namespace, *,
-           depth: int = 64, nodes: int = 64, choice: int = 0) -> Any:
+def decode(
+    target: Target,
+    drafter: Drafter,
+    verifier: Verifier,
+    prompt: Sequence[int],
+    args: argparse.Namespace,
+    *,
+    depth: int = 64,
+    nodes: int = 64,
+    choice: int = 0,
+) -> Any:
     """The result of one request."""
     request = Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed, choice=choice)
-    return run([answer_one(Speculative(target, drafter, verifier, Fixed(depth, nodes)), request)])[0]
+    return run([answer_one(Speculative(target, drafter, verifier, Fixed(depth, nodes)), request)])[
+        0
+    ]
 
 
 Pair = tuple[int, int]
@@ -85,7 +134,9 @@ def per_pass(pairs: Sequence[Pair]) -> float:
     return sum(t for t, _ in pairs) / sum(p for _, p in pairs)
 
 
-def interval(ours: Sequence[Pair], theirs: Sequence[Pair], draws: int = 2000) -> tuple[float, float, float]:
+def interval(
+    ours: Sequence[Pair], theirs: Sequence[Pair], draws: int = 2000
+) -> tuple[float, float, float]:
     """The ratio of tokens per pass, and its 95 % bootstrap interval over prompts."""
     rows = np.array([(*a, *b) for a, b in zip(ours, theirs, strict=True)], dtype=float)
     at = np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))
@@ -96,11 +147,23 @@ def interval(ours: Sequence[Pair], theirs: Sequence[Pair], draws: int = 2000) ->
 
 def report(args: argparse.Namespace, what: str, rows: Sequence[dict[str, Any]]) -> None:
     """Machine, model, prompts and seed, then one line a row; with --json one object."""
-    head = {"machine": machine.describe(), "model": args.model, "dtype": args.dtype, "what": what, "prompts": args.prompts,
-            "split": "tuning" if args.tune else "measuring where there is a choice", "tokens": args.tokens, "seed": args.seed}
+    head = {
+        "machine": machine.describe(),
+        "model": args.model,
+        "dtype": args.dtype,
+        "what": what,
+        "prompts": args.prompts,
+        "split": "tuning" if args.tune else "measuring where there is a choice",
+        "tokens": args.tokens,
+        "seed": args.seed,
+    }
     if args.json:
         print(json.dumps({**head, "rows": list(rows)}))
         return
     print("; ".join(f"{k}: {v}" for k, v in head.items()))
     for row in rows:
-        print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+        print(
+            "  ".join(
+                f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
+            )
+        )

@@ -6,6 +6,7 @@ At every --every-th place of texts that the target wrote alone, one chain of 12 
 where it would have ended. The head is trained first, on what the target writes to prompts for training (--head: a directory
 that has one); thresholds are those that are cheapest on prompts for tuning.
 """
+
 from __future__ import annotations
 
 import time
@@ -57,6 +58,7 @@ def by_head(threshold: float) -> Rule:
                 return k
             all_ *= chances[k - 1] if k <= len(chances) else 1.0
         return len(q)
+
     return length
 
 
@@ -64,9 +66,13 @@ def by_confidence(threshold: float) -> Rule:
     return lambda chances, q: next((k for k, p in enumerate(q, 1) if p < threshold), len(q))
 
 
-def places(lm: LM, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any) -> list[list[Place]]:
+def places(
+    lm: LM, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any
+) -> list[list[Place]]:
     """Of each prompt's text its places."""
-    target, draft = (shaped(lm, args.temperature, args.seed, of_draft=small) for small in (False, True))
+    target, draft = (
+        shaped(lm, args.temperature, args.seed, of_draft=small) for small in (False, True)
+    )
     whole = Budget(LONGEST, LONGEST)
 
     async def walk(prompt: tuple[int, ...], text: tuple[int, ...]) -> list[Place]:
@@ -76,13 +82,20 @@ def places(lm: LM, head: StopHead, prompts: Sequence[tuple[int, ...]], args: Any
         for i, x in enumerate(text):
             at = len(prompt) + i
             if i % args.every == 0:
-                chain = await LearnedStop(head, 0.5, least=64).grow(small, root, at, whole, Rng.of(args.seed + 1))
-                again = await Chain().grow(small, root, at, replace(whole, graded=True), Rng.of(args.seed + 1))
+                chain = await LearnedStop(head, 0.5, least=64).grow(
+                    small, root, at, whole, Rng.of(args.seed + 1)
+                )
+                again = await Chain().grow(
+                    small, root, at, replace(whole, graded=True), Rng.of(args.seed + 1)
+                )
                 chances, q = chain.chance[1:-1], list(again.chance[1:])
                 chain = chain.fit(64, target.vocab.eos)
                 scores = await large.score(chain, Want())
-                got = [len(Exact().verify(chain, scores, Rng.of(args.seed + 2, c), at).path) for c in range(COINS)]
-                out.append((list(chances[:len(chain) - 1]), q[:len(chain) - 1], got))
+                got = [
+                    len(Exact().verify(chain, scores, Rng.of(args.seed + 2, c), at).path)
+                    for c in range(COINS)
+                ]
+                out.append((list(chances[: len(chain) - 1]), q[: len(chain) - 1], got))
             for session in (large, small):
                 session.commit((root,))
             root = x
@@ -114,7 +127,9 @@ def cheaper(ours: list[Run], theirs: list[Run], c: float) -> str:
     return "{:.3f} [{:.3f}, {:.3f}]".format(*interval(*pairs))
 
 
-def timed(lm: LM, settings: dict[str, Setting], prompts: list[tuple[int, ...]], args: Any) -> list[dict[str, Any]]:
+def timed(
+    lm: LM, settings: dict[str, Setting], prompts: list[tuple[int, ...]], args: Any
+) -> list[dict[str, Any]]:
     """Tokens per second of whole answers, settings in turn."""
     got: dict[str, list[tuple[float, float]]] = {name: [] for name in settings}
     for prompt in prompts:
@@ -124,53 +139,108 @@ def timed(lm: LM, settings: dict[str, Setting], prompts: list[tuple[int, ...]], 
             got[name].append((tokens, time.perf_counter() - start))
     speed = {n: sum(t for t, _ in pairs) / sum(s for _, s in pairs) for n, pairs in got.items()}
     best = max((n for n in settings if n.startswith("fixed")), key=speed.__getitem__)
-    return [{"method": n, "tokens/s": speed[n], f"over {best}": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(got[n], got[best]))}
-            for n in settings]
+    return [
+        {
+            "method": n,
+            "tokens/s": speed[n],
+            f"over {best}": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(got[n], got[best])),
+        }
+        for n in settings
+    ]
 
 
 def main() -> None:
-    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, tuning=12, each=30, head="", every=2,
-                       price=0.1, temperature=1.0)
-    parser.add_argument("--time", action="store_true", help="at the thresholds that are cheapest at --price")
+    parser = arguments(
+        __doc__,
+        model="zoo:tiny",
+        dtype="auto",
+        prompts=24,
+        tokens=64,
+        tuning=12,
+        each=30,
+        head="",
+        every=2,
+        price=0.1,
+        temperature=1.0,
+    )
+    parser.add_argument(
+        "--time", action="store_true", help="at the thresholds that are cheapest at --price"
+    )
     args = parser.parse_args()
     lm, trained = model(args, "default"), None
     with TemporaryDirectory() as folder:
         if not args.head:
-            trained = train_stop_head(StopHeadSpec(folder, target=args.model, each=args.each, max_tokens=96, seed=args.seed,
-                                                 temperature=args.temperature))
+            trained = train_stop_head(
+                StopHeadSpec(
+                    folder,
+                    target=args.model,
+                    each=args.each,
+                    max_tokens=96,
+                    seed=args.seed,
+                    temperature=args.temperature,
+                )
+            )
         head = stop_head.load(Path(args.head or folder))
     lengths = {f"fixed {k}": fixed(k) for k in range(1, 11)}
-    rules = {"specdec++": {f"specdec++ {h}": by_head(h) for h in HEAD},
-             "confidence": {f"confidence {t}": by_confidence(t) for t in SURE}}
-    texts = places(lm, head, questions(lm, args, tune=True)[:args.tuning], args)
+    rules = {
+        "specdec++": {f"specdec++ {h}": by_head(h) for h in HEAD},
+        "confidence": {f"confidence {t}": by_confidence(t) for t in SURE},
+    }
+    texts = places(lm, head, questions(lm, args, tune=True)[: args.tuning], args)
     tuned = {n: replay(rule, texts) for group in rules.values() for n, rule in group.items()}
     if args.time:
-        settings: dict[str, Setting] = {n: (lambda d: FromModel(d, Chain()), Exact(), Fixed(k))
-                                        for k, n in enumerate(lengths, 1)}
+        settings: dict[str, Setting] = {
+            n: (lambda d: FromModel(d, Chain()), Exact(), Fixed(k))
+            for k, n in enumerate(lengths, 1)
+        }
         chosen = [min(group, key=lambda n: price(tuned[n], args.price)) for group in rules.values()]
         h, t = (float(n.split()[1]) for n in chosen)
-        settings[chosen[0]] = (lambda d: FromModel(d, LearnedStop(head, h))), Exact(), Fixed(LONGEST)
+        settings[chosen[0]] = (
+            (lambda d: FromModel(d, LearnedStop(head, h))),
+            Exact(),
+            Fixed(LONGEST),
+        )
         settings[chosen[1]] = (lambda d: FromModel(d, Chain())), Exact(), Confidence(t, LONGEST)
         settings["goodput"] = (lambda d: FromModel(d, Chain())), Exact(), Goodput(lm.costs)
         settings["additive"] = (lambda d: FromModel(d, Chain())), Exact(), Additive()
         settings["plain"] = (lambda d: FromModel(d, Chain())), Exact(), Fixed(0)
-        report(args, f"whole answers, T = {args.temperature}", timed(lm, settings, questions(lm, args), args))
+        report(
+            args,
+            f"whole answers, T = {args.temperature}",
+            timed(lm, settings, questions(lm, args), args),
+        )
         return
     texts = places(lm, head, questions(lm, args), args)
-    got = {n: replay(rule, texts) for group in (lengths, *rules.values()) for n, rule in group.items()}
+    got = {
+        n: replay(rule, texts) for group in (lengths, *rules.values()) for n, rule in group.items()
+    }
     out: list[dict[str, Any]] = [{"head": "held out", **trained["held_out"]}] if trained else []
     for name, runs in got.items():
         all_ = sum(runs[1:], runs[0])
-        out.append({"method": name, "tokens per pass": all_.tokens / all_.passes,
-                    "drafted per pass": all_.drafted / all_.passes,
-                    "thrown away per token": (all_.drafted + all_.passes - all_.tokens) / all_.tokens})
+        out.append(
+            {
+                "method": name,
+                "tokens per pass": all_.tokens / all_.passes,
+                "drafted per pass": all_.drafted / all_.passes,
+                "thrown away per token": (all_.drafted + all_.passes - all_.tokens) / all_.tokens,
+            }
+        )
     for c in PRICES:
         best = min(lengths, key=lambda n: price(got[n], c))
         for group in rules.values():
             mine = min(group, key=lambda n: price(tuned[n], c))
-            each = " ".join(f"{k}:{price(got[f'fixed {k}'], c) / price(got[mine], c):.2f}" for k in range(1, 11))
-            out.append({"c": str(c), "chosen": mine, "tokens per price over each fixed length": each, "best fixed": best,
-                        "over it": cheaper(got[mine], got[best], c)})
+            each = " ".join(
+                f"{k}:{price(got[f'fixed {k}'], c) / price(got[mine], c):.2f}" for k in range(1, 11)
+            )
+            out.append(
+                {
+                    "c": str(c),
+                    "chosen": mine,
+                    "tokens per price over each fixed length": each,
+                    "best fixed": best,
+                    "over it": cheaper(got[mine], got[best], c),
+                }
+            )
     report(args, f"replayed rounds, T = {args.temperature}, {sum(map(len, texts))} places", out)
 
 

@@ -1,6 +1,7 @@
 """SpecTr: tokens per pass of k independent sequences under k-SEQ against one sequence of equal length and against the same
 sequences under plain recursive rejection, sampling at T = 1; and k-SEQ's acceptance beside the linear program's optimum on
 the pair's own rows."""
+
 from __future__ import annotations
 
 import torch
@@ -20,27 +21,50 @@ def rows(lm, prompt, args):
     """Laws of target and draft at some places of one sampled answer."""
     target, draft = (shaped(lm, 1.0, args.seed, of_draft=small) for small in (False, True))
     text = plain(lm, prompt, args, 1.0)
-    both = [run([t.open(prompt).score(Draft.chain(prompt[-1], text), Want())])[0] for t in (target, draft)]
+    both = [
+        run([t.open(prompt).score(Draft.chain(prompt[-1], text), Want())])[0]
+        for t in (target, draft)
+    ]
     return [tuple(probs(s.row(i)) for s in both) for i in range(0, len(text), 2 * args.every)]
 
 
 def main() -> None:
-    parser = arguments(__doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, depth=4, every=4, draws=2)
+    parser = arguments(
+        __doc__, model="zoo:tiny", dtype="auto", prompts=24, tokens=64, depth=4, every=4, draws=2
+    )
     args = parser.parse_args()
     lm, out = model(args, "default"), []
     prompts = questions(lm, args)
     pairs = [pair for prompt in prompts for pair in rows(lm, prompt, args)]
     for k in (1, 2, 4, 8):
-        got, best = (torch.tensor([f(p, q, k) for p, q in pairs]) for f in (acceptance, best_acceptance))
-        out.append({"candidates": k, "acceptance of k-SEQ": float(got.mean()), "optimum": float(best.mean()),
-                    "mean share of the optimum": float((got / best).mean()), "least": float((got / best).min())})
+        got, best = (
+            torch.tensor([f(p, q, k) for p, q in pairs]) for f in (acceptance, best_acceptance)
+        )
+        out.append(
+            {
+                "candidates": k,
+                "acceptance of k-SEQ": float(got.mean()),
+                "optimum": float(best.mean()),
+                "mean share of the optimum": float((got / best).mean()),
+                "least": float((got / best).min()),
+            }
+        )
     trees = {"chain": (Sequences(1), KSeq(), Budget(args.depth, args.depth))}
     for k in (2, 4):
         for name, verifier in (("spectr", KSeq()), ("one by one", Exact())):
-            trees[f"{name}, {k} sequences"] = Sequences(k), verifier, Budget(args.depth, k * args.depth)
+            trees[f"{name}, {k} sequences"] = (
+                Sequences(k),
+                verifier,
+                Budget(args.depth, k * args.depth),
+            )
     got = rounds(lm, trees, prompts, args, 1.0)
-    out += [{"T": 1.0, **row(name, runs), "over chain": ratio(runs, got["chain"])} for name, runs in got.items()]
-    report(args, f"rounds; sequences of {args.depth} tokens; acceptance over {len(pairs)} rows", out)
+    out += [
+        {"T": 1.0, **row(name, runs), "over chain": ratio(runs, got["chain"])}
+        for name, runs in got.items()
+    ]
+    report(
+        args, f"rounds; sequences of {args.depth} tokens; acceptance over {len(pairs)} rows", out
+    )
 
 
 if __name__ == "__main__":

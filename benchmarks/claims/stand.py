@@ -4,6 +4,7 @@
 STAND's rows and Token Recycling's table are shared by the samples of one question and by nothing else; prompt lookup has the
 question and the sample itself. Grade-school questions at T = 0.7.
 """
+
 from __future__ import annotations
 
 from seen import arguments, decode, interval, lines, model, part, per_pass, report, shaped
@@ -19,24 +20,41 @@ def main() -> None:
     parser = arguments(__doc__, samples=8, temperature=0.7, nodes=10)
     parser.add_argument("--only", help="comma-separated names of methods")
     args = parser.parse_args()
-    lm, questions = model(args), part((r["question"] for r in lines("gsm8k/train.jsonl.gz")), args.prompts, args.tune)
+    lm, questions = (
+        model(args),
+        part((r["question"] for r in lines("gsm8k/train.jsonl.gz")), args.prompts, args.tune),
+    )
     got: dict[str, list[list[tuple[int, int]]]] = {}
     for question in questions:
         prompt, rows, short, likeliest, memory = lm.ids(question), Rows(), Rows(), Rows(), Memory()
-        methods = {"stand": (NgramRows(store=rows), Exact()),
-                   "down to one token": (NgramRows(shortest=1, store=short), Exact()),
-                   "its likeliest tokens": (NgramRows(draws=False, store=likeliest), Match()),
-                   "token-recycling": (Recycling(8, args.nodes, memory=memory), Match()),
-                   "prompt-lookup": (Lookup(8, growth=2), Match())}
+        methods = {
+            "stand": (NgramRows(store=rows), Exact()),
+            "down to one token": (NgramRows(shortest=1, store=short), Exact()),
+            "its likeliest tokens": (NgramRows(draws=False, store=likeliest), Match()),
+            "token-recycling": (Recycling(8, args.nodes, memory=memory), Match()),
+            "prompt-lookup": (Lookup(8, growth=2), Match()),
+        }
         for name, (drafter, verifier) in methods.items():
             if args.only and name not in args.only.split(","):
                 continue
-            results = [decode(shaped(lm, args.temperature, args.seed, i), drafter, verifier, prompt, args,
-                              nodes=args.nodes, choice=i) for i in range(args.samples)]
+            results = [
+                decode(
+                    shaped(lm, args.temperature, args.seed, i),
+                    drafter,
+                    verifier,
+                    prompt,
+                    args,
+                    nodes=args.nodes,
+                    choice=i,
+                )
+                for i in range(args.samples)
+            ]
             got.setdefault(name, []).append([(len(r.token_ids), r.stats.passes) for r in results])
     out = []
     for name, per_question in got.items():
-        row = {"method": name} | {f"sample {i + 1}": per_pass([q[i] for q in per_question]) for i in range(args.samples)}
+        row = {"method": name} | {
+            f"sample {i + 1}": per_pass([q[i] for q in per_question]) for i in range(args.samples)
+        }
         whole = [(sum(t for t, _ in q), sum(p for _, p in q)) for q in per_question]
         row["all"] = per_pass(whole)
         for other in ("token-recycling", "prompt-lookup"):
@@ -46,7 +64,11 @@ def main() -> None:
         first, last = [q[0] for q in per_question], [q[-1] for q in per_question]
         row["last over first"] = "{:.3f} [{:.3f}, {:.3f}]".format(*interval(last, first))
         out.append(row)
-    report(args, f"T = {args.temperature}, {args.samples} samples a question, trees of at most {args.nodes} nodes", out)
+    report(
+        args,
+        f"T = {args.temperature}, {args.samples} samples a question, trees of at most {args.nodes} nodes",
+        out,
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """How many tokens a pass a drafter on the target's states brings beside copies and counts, were drafts and rows free: what
 `auto` could win by it at most."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -22,7 +23,11 @@ LAWS = {"greedy": (0.0, 1.0), "greedy, penalty 1.1": (0.0, 1.1), "T = 0.7": (0.7
 
 def main() -> None:
     parser = arguments(__doc__, prompts=3, tokens=128, seed=9)
-    parser.add_argument("--trained", default="zoo:smollm2-states", help="an EAGLE-3 drafter: a directory or zoo:NAME")
+    parser.add_argument(
+        "--trained",
+        default="zoo:smollm2-states",
+        help="an EAGLE-3 drafter: a directory or zoo:NAME",
+    )
     parser.add_argument("--nodes", type=int, default=48, help="of a tree")
     parser.add_argument("--width", type=int, default=4, help="of the tree of the drafter on states")
     args = parser.parse_args()
@@ -31,15 +36,29 @@ def main() -> None:
     copies = CopyNGramMixture(Suffix(floor=0.05), kit.need(NGrams))
     states = FromEagle(kit.need(Eagle3), BestFirst(args.width))
     drafters = {"copies and counts": copies, "states": states, "both": MergedTree((copies, states))}
-    given = [lm.ids(text) for _, text in prompts(DATA, args.prompts, held=True, seed=args.seed, longest=1200)]
+    given = [
+        lm.ids(text)
+        for _, text in prompts(DATA, args.prompts, held=True, seed=args.seed, longest=1200)
+    ]
     for law, (temperature, penalty) in LAWS.items():
-        target, pairs = shaped(lm, temperature, args.seed, repetition_penalty=penalty), dict[str, list[Pair]]()
+        target, pairs = (
+            shaped(lm, temperature, args.seed, repetition_penalty=penalty),
+            dict[str, list[Pair]](),
+        )
         for name, drafter in drafters.items():
-            done = [decode(target, drafter, Match(), ids, args, depth=12, nodes=args.nodes) for ids in given]
+            done = [
+                decode(target, drafter, Match(), ids, args, depth=12, nodes=args.nodes)
+                for ids in given
+            ]
             pairs[name] = [(len(r.token_ids), r.stats.passes) for r in done]
         gain, low, high = interval(pairs["both"], pairs["copies and counts"])
-        rows.append({"law": law, **{name: round(per_pass(some), 2) for name, some in pairs.items()},
-                     "both over copies": f"{gain:.2f} ({low:.2f} to {high:.2f})"})
+        rows.append(
+            {
+                "law": law,
+                **{name: round(per_pass(some), 2) for name, some in pairs.items()},
+                "both over copies": f"{gain:.2f} ({low:.2f} to {high:.2f})",
+            }
+        )
     report(args, f"trees of at most {args.nodes} nodes, {len(given)} held-out prompts", rows)
 
 

@@ -3,6 +3,7 @@
 Greedy answers to Spec-Bench's first turns, one after the other in the order of the file, so that what hot gains depends on
 that order. `--calibrate` prints the tree shape of the positions that were accepted most often, from a tree of 60 nodes.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -47,16 +48,29 @@ def main() -> None:
     parser.add_argument("--shape", help="a calibrated shape to measure beside the shipped one")
     args = parser.parse_args()
     lm = model(args)
-    prompts = [lm.ids(p) for p in part((r["turns"][0] for r in lines("spec_bench/question.jsonl") if len(r["turns"][0]) < 1200),
-                                       args.prompts, args.tune or args.calibrate)]
+    prompts = [
+        lm.ids(p)
+        for p in part(
+            (
+                r["turns"][0]
+                for r in lines("spec_bench/question.jsonl")
+                if len(r["turns"][0]) < 1200
+            ),
+            args.prompts,
+            args.tune or args.calibrate,
+        )
+    ]
     if args.calibrate:
         accepted = positions(prompts, lm, args)
         for nodes in (args.nodes, 2 * args.nodes):
             print(nodes, "nodes:", ",".join(map(str, counts(best(accepted, nodes)))))
         return
     hot = Memory()
-    methods = {"cold": Recycling(nodes=args.nodes), "cold, prompt rows": Recycling(nodes=args.nodes, recycle_prefill=True),
-               "hot": Recycling(nodes=args.nodes, memory=hot)}
+    methods = {
+        "cold": Recycling(nodes=args.nodes),
+        "cold, prompt rows": Recycling(nodes=args.nodes, recycle_prefill=True),
+        "hot": Recycling(nodes=args.nodes, memory=hot),
+    }
     if args.shape:
         methods["cold, calibrated"] = Recycling(shape=tuple(map(int, args.shape.split(","))))
     got: dict[str, list[tuple[int, int]]] = {}
@@ -64,15 +78,28 @@ def main() -> None:
     for prompt in prompts:
         for name, how in methods.items():
             memory = hot if name == "hot" else Memory()
-            drafter = Recycling(how.k, how.nodes, how.recycle_prefill, memory=memory, shape=how.shape)
+            drafter = Recycling(
+                how.k, how.nodes, how.recycle_prefill, memory=memory, shape=how.shape
+            )
             r = decode(shaped(lm, 0.0), drafter, Match(), prompt, args, depth=8, nodes=args.nodes)
             got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))
             held.setdefault(name, []).append(memory.nbytes)
-    out = [{"method": name, "tokens per pass": per_pass(pairs), "bytes at the end (mean)": sum(held[name]) // len(held[name]),
-            "bytes (most)": max(held[name]), "over cold": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, got["cold"]))}
-           for name, pairs in got.items()]
+    out = [
+        {
+            "method": name,
+            "tokens per pass": per_pass(pairs),
+            "bytes at the end (mean)": sum(held[name]) // len(held[name]),
+            "bytes (most)": max(held[name]),
+            "over cold": "{:.3f} [{:.3f}, {:.3f}]".format(*interval(pairs, got["cold"])),
+        }
+        for name, pairs in got.items()
+    ]
     whole = 4 * 8 * lm.checkpoint.lm.vocab.size
-    report(args, f"greedy, k = 8, trees of {args.nodes} nodes; a table of the whole vocabulary would hold {whole} bytes", out)
+    report(
+        args,
+        f"greedy, k = 8, trees of {args.nodes} nodes; a table of the whole vocabulary would hold {whole} bytes",
+        out,
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,22 @@
 """Polydec decodes language models by any published method: every method composes, every promise can be checked."""
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polydec import registry
-    from polydec.api import LM, Ask, Choice, Completion, Engine, Piece, Ticket, generate, load, stream
+    from polydec.api import (
+        LM,
+        Ask,
+        Choice,
+        Completion,
+        Engine,
+        Piece,
+        Ticket,
+        generate,
+        load,
+        stream,
+    )
     from polydec.constraints.any_of import AnyOf
     from polydec.constraints.json_schema import JsonSchema
     from polydec.constraints.lark import Lark
@@ -19,18 +31,63 @@ if TYPE_CHECKING:
     from polydec.targets.shaped import Shaped
 
 __version__ = "0.1.0"
-__all__ = ["LM", "AnyOf", "Ask", "Choice", "Completion", "Draft", "Engine", "Exactness", "JsonSchema", "Lark", "Piece", "Regex",
-           "Request", "Result", "Rng", "Sampling", "Shaped", "SpanOf", "Speculative", "Ticket", "build_shapers", "generate",
-           "load", "registry", "replay", "stream"]
+__all__ = [
+    "LM",
+    "AnyOf",
+    "Ask",
+    "Choice",
+    "Completion",
+    "Draft",
+    "Engine",
+    "Exactness",
+    "JsonSchema",
+    "Lark",
+    "Piece",
+    "Regex",
+    "Request",
+    "Result",
+    "Rng",
+    "Sampling",
+    "Shaped",
+    "SpanOf",
+    "Speculative",
+    "Ticket",
+    "build_shapers",
+    "generate",
+    "load",
+    "registry",
+    "replay",
+    "stream",
+]
 
 # Names are looked up when they are first used: torch takes seconds to load, and the command's entry point, which has to meet
 # an interrupt meanwhile, is loaded after this module.
-_HOMES = {"api": ("LM", "Ask", "Choice", "Completion", "Engine", "Piece", "Ticket", "generate", "load", "stream"),
-          "constraints.any_of": ("AnyOf",), "constraints.json_schema": ("JsonSchema",), "constraints.lark": ("Lark",),
-          "constraints.regex": ("Regex",), "constraints.span_of": ("SpanOf",),
-          "families.ar.speculative": ("Speculative",), "core.request": ("Request", "Result"), "core.rng": ("Rng",),
-          "core.trace": ("replay",), "core.types": ("Draft", "Exactness"), "shapers.sampling": ("Sampling", "build_shapers"),
-          "targets.shaped": ("Shaped",)}
+_HOMES = {
+    "api": (
+        "LM",
+        "Ask",
+        "Choice",
+        "Completion",
+        "Engine",
+        "Piece",
+        "Ticket",
+        "generate",
+        "load",
+        "stream",
+    ),
+    "constraints.any_of": ("AnyOf",),
+    "constraints.json_schema": ("JsonSchema",),
+    "constraints.lark": ("Lark",),
+    "constraints.regex": ("Regex",),
+    "constraints.span_of": ("SpanOf",),
+    "families.ar.speculative": ("Speculative",),
+    "core.request": ("Request", "Result"),
+    "core.rng": ("Rng",),
+    "core.trace": ("replay",),
+    "core.types": ("Draft", "Exactness"),
+    "shapers.sampling": ("Sampling", "build_shapers"),
+    "targets.shaped": ("Shaped",),
+}
 _HOME = {name: f"polydec.{home}" for home, names in _HOMES.items() for name in names}
 
 

@@ -1,4 +1,5 @@
 """The entry point: `polydec`, or `python -m polydec`."""
+
 import sys
 
 

@@ -1,4 +1,5 @@
 """A request as a user makes it, and the checked plan of it: everything that can be wrong is said before anything runs."""
+
 from __future__ import annotations
 
 import re
@@ -51,22 +52,35 @@ class Ask:
 
     tools: what the model may call, as chat templates take it (JSON schemas of functions); only beside chat messages.
     """
+
     prompt: Prompt
     method: str = "plain"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sampling: Sampling | None = None
-    max_tokens: Annotated[int | None, AtLeast(1), Note(f"none: {LENGTH}, or what the context leaves"),
-                          "tokens of an answer at most, EOS included"] = None
+    max_tokens: Annotated[
+        int | None,
+        AtLeast(1),
+        Note(f"none: {LENGTH}, or what the context leaves"),
+        "tokens of an answer at most, EOS included",
+    ] = None
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: Annotated[bool, "go on after EOS"] = False
     include_stop: Annotated[bool, "leave the stop string in the text"] = False
     seed: Annotated[int, "names the randomness"] = 0
     n: Annotated[int, Within(1, 1024), "answers to one prompt"] = 1
-    logprobs: Annotated[int | None, Within(0, 64), Note("none: no log-probabilities"),
-                        "alternatives to report beside each token"] = None
-    prompt_logprobs: Annotated[int | None, Within(0, 64), Note("none: nothing of the prompt"),
-                               "alternatives to report beside each token of the prompt"] = None
+    logprobs: Annotated[
+        int | None,
+        Within(0, 64),
+        Note("none: no log-probabilities"),
+        "alternatives to report beside each token",
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        Within(0, 64),
+        Note("none: nothing of the prompt"),
+        "alternatives to report beside each token of the prompt",
+    ] = None
     raw: Annotated[bool, "no chat template"] = False
     infill: str | Sequence[int | None] | None = None
     order: str = "vllm"
@@ -82,14 +96,18 @@ class Ask:
 def limits() -> tuple[Option, ...]:
     """The fields of a request that are plain values, with their ranges."""
     hints = get_type_hints(Ask, include_extras=True)
-    return tuple(option(f.name, hints[f.name], f.default) for f in fields(Ask)
-                 if any(isinstance(x, str) for x in get_args(hints[f.name])[1:]))
+    return tuple(
+        option(f.name, hints[f.name], f.default)
+        for f in fields(Ask)
+        if any(isinstance(x, str) for x in get_args(hints[f.name])[1:])
+    )
 
 
 @dataclass(frozen=True)
 class Plan:
     """A request that can be run: its prompt's ids are in `request`; options: of the method, with the values they have; ending:
     what brings its answers to an end in time, None: nothing does; read: the model's artefacts that the method asked for."""
+
     request: Request
     decoder: Decoder
     card: Card
@@ -101,15 +119,23 @@ class Plan:
     @property
     def method(self) -> dict[str, Any]:
         """What will run, as results and traces name it."""
-        out = {"name": self.card.name, "guarantee": self.decoder.exactness.value, "options": dict(self.options)}
+        out = {
+            "name": self.card.name,
+            "guarantee": self.decoder.exactness.value,
+            "options": dict(self.options),
+        }
         if self.steering is not None:
-            out["steering"] = {"name": self.steering.card.name, "options": dict(self.steering.options)}
+            out["steering"] = {
+                "name": self.steering.card.name,
+                "options": dict(self.steering.options),
+            }
         return out
 
 
 @dataclass(frozen=True)
 class Steering:
     """A checked way to steer: the second prompt's ids (None: it reads none), and all its options with the values they have."""
+
     card: Card
     options: Mapping[str, Any]
     second: tuple[int, ...] | None
@@ -118,7 +144,9 @@ class Steering:
         """The law that it makes of the model's. Raises ValueError where the model lacks what it needs."""
         lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
         beside = None if self.second is None else Reprompted(lm, prompt, self.second)
-        return steer.build(self.card.name, Kit(lm, draft, model.artefacts, beside=beside), self.options)[0]
+        return steer.build(
+            self.card.name, Kit(lm, draft, model.artefacts, beside=beside), self.options
+        )[0]
 
 
 def steering(model: LM, ask: Ask, ids: tuple[int, ...], raw: bool) -> Steering | None:
@@ -134,7 +162,9 @@ def steering(model: LM, ask: Ask, ids: tuple[int, ...], raw: bool) -> Steering |
     if second is None and derive is not None and isinstance(ask.prompt, str):
         second = derive(ask.prompt)
         if second == ask.prompt:
-            raise ValueError(f"prompt has no examples to leave out for steering {name}: give a second one (negative_prompt)")
+            raise ValueError(
+                f"prompt has no examples to leave out for steering {name}: give a second one (negative_prompt)"
+            )
     if isinstance(second, str) and not second.strip():
         other = model.empty(raw=raw) or ids[-1:]
     else:
@@ -142,8 +172,13 @@ def steering(model: LM, ask: Ask, ids: tuple[int, ...], raw: bool) -> Steering |
     return Steering(steer.get(name).CARD, options, other)
 
 
-def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambda method: {},
-         measure: Callable[[], Costs] | None = None) -> Plan:
+def plan(
+    model: LM,
+    ask: Ask,
+    *,
+    memory: Callable[[str], dict[str, Any]] = lambda method: {},
+    measure: Callable[[], Costs] | None = None,
+) -> Plan:
     """Check a request against a model and build its decoder; nothing is computed. memory: what a method keeps between
     requests, by its name; measure: gives the costs of passes, None: the model's. Raises ValueError with one sentence that
     names the field, the value and what is legal."""
@@ -155,38 +190,73 @@ def plan(model: LM, ask: Ask, *, memory: Callable[[str], dict[str, Any]] = lambd
     ids = model.ids(ask.prompt, raw=values["raw"], tools=ask.tools)
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
-        raise ValueError(f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer")
+        raise ValueError(
+            f"steer is {shown(steered.card.name)}: {CALLED[family]} model has no law of a next token to steer"
+        )
     sampling = model.sampling() if ask.sampling is None else ask.sampling
     sampling.check(point.lm.vocab.size)
     given = () if ask.infill is None else infill(model, ask.infill, end=not values["ignore_eos"])
     length = _length(model, card, ids, len(given) or values["max_tokens"], steered)
     if sampling.min_tokens > length:
-        raise ValueError(f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})")
+        raise ValueError(
+            f"min_tokens is {sampling.min_tokens}: it must not exceed max_tokens ({length})"
+        )
     # an answer to a chat is a text of its own; what continues a text keeps the space that parts the two
     alone = point.text.has_chat and not values["raw"] and not _are_ids(ask.prompt)
     writer = point.text.writer(stops, values["include_stop"], after=() if alone else ids)
     eos = frozenset[int]() if values["ignore_eos"] else point.lm.vocab.eos
-    language = None if ask.constraint is None else _language(ask.constraint, model, sampling, family, eos, stop_ids)
+    language = (
+        None
+        if ask.constraint is None
+        else _language(ask.constraint, model, sampling, family, eos, stop_ids)
+    )
     if values["finish"] and sampling.min_tokens:
-        raise ValueError(f"finish is true and min_tokens is {sampling.min_tokens}: an answer that is brought to an end may end "
-                         "earlier, so leave one of them out")
-    ending = _ending(language, length, model, _ends(model, eos, stop_ids)) if values["finish"] else None
+        raise ValueError(
+            f"finish is true and min_tokens is {sampling.min_tokens}: an answer that is brought to an end may end "
+            "earlier, so leave one of them out"
+        )
+    ending = (
+        _ending(language, length, model, _ends(model, eos, stop_ids)) if values["finish"] else None
+    )
     language = language if ending is None else ending
     guard = build_guard(sampling, eos=eos, stop_ids=stop_ids, language=language)
-    request = Request(ids, length, stop_ids, values["ignore_eos"], values["seed"], 0, values["logprobs"], writer, values["n"],
-                      guard, given, values["prompt_logprobs"])
+    request = Request(
+        ids,
+        length,
+        stop_ids,
+        values["ignore_eos"],
+        values["seed"],
+        0,
+        values["logprobs"],
+        writer,
+        values["n"],
+        guard,
+        given,
+        values["prompt_logprobs"],
+    )
     shape = _SHAPES[family]
     law = point.lm if steered is None else steered.law(model, ids)
     if steered is not None:
         check_together(model, card, law, steered.card)
     laws = shape(model, law, card, sampling, request, _text("order", ask.order), language)
     read = list[Artefact]()
-    build = Build(card.name, options, *laws, model.artefacts, memory(card.name), language, point.lm.context, read)
+    build = Build(
+        card.name,
+        options,
+        *laws,
+        model.artefacts,
+        memory(card.name),
+        language,
+        point.lm.context,
+        read,
+    )
     decoder = build.decoder(measure or (lambda: model.costs))
     if request.prompt_logprobs is not None:
         if family != "ar":
-            raise ValueError(f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
-                             "token, so leave it out")
+            raise ValueError(
+                f"prompt_logprobs is {request.prompt_logprobs}: {CALLED[family]} model has no law of a next "
+                "token, so leave it out"
+            )
         decoder = Noted(decoder, point.lm, request.prompt_logprobs)
     return Plan(request, decoder, card, options, steered, ending, tuple(read))
 
@@ -199,8 +269,10 @@ def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
     try:
         registry.check(card.name, Kit(law, draft, model.artefacts))
     except ValueError as why:
-        raise ValueError(f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
-                         "plain, or steer another way)") from None
+        raise ValueError(
+            f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
+            "plain, or steer another way)"
+        ) from None
 
 
 def _ends(model: LM, eos: frozenset[int], stop_ids: frozenset[int]) -> frozenset[int]:
@@ -213,15 +285,20 @@ def _ends(model: LM, eos: frozenset[int], stop_ids: frozenset[int]) -> frozenset
 def _ending(language: Language[Any] | None, length: int, model: LM, ends: frozenset[int]) -> InTime:
     """The language with an end within so many tokens. Raises ValueError where there is nothing to end, or none is found."""
     if language is None:
-        raise ValueError("finish is true: it brings constrained answers to an end, so give a constraint (a regular expression, "
-                         "a JSON schema, a grammar …) or leave it out")
+        raise ValueError(
+            "finish is true: it brings constrained answers to an end, so give a constraint (a regular expression, "
+            "a JSON schema, a grammar …) or leave it out"
+        )
     vocab = model.checkpoint.lm.vocab
-    return in_time(language, length, pieces.of(vocab, ends), sorted(x for x in ends if 0 <= x < vocab.size))
+    return in_time(
+        language, length, pieces.of(vocab, ends), sorted(x for x in ends if 0 <= x < vocab.size)
+    )
 
 
 @dataclass(frozen=True)
 class Build:
     """What a decoder is made of. Costs are measured only for methods that ask for them, and only once all else is checked."""
+
     method: str
     options: Mapping[str, Any]
     target: Any
@@ -244,81 +321,152 @@ class Build:
         return self._build(measure) if asked else first
 
     def _build(self, measure: Callable[[], Costs]) -> Decoder:
-        kit = Kit(self.target, self.draft, self.artefacts, measure, self.memory, self.shapers,
-                  language=self.language, context=self.context, read=self.read)
+        kit = Kit(
+            self.target,
+            self.draft,
+            self.artefacts,
+            measure,
+            self.memory,
+            self.shapers,
+            language=self.language,
+            context=self.context,
+            read=self.read,
+        )
         return registry.build(self.method, kit, self.options)[0]
 
 
-def _language(constraint: Constraint, model: LM, sampling: Sampling, family: str, eos: frozenset[int],
-              stop_ids: frozenset[int]) -> Language[Any]:
+def _language(
+    constraint: Constraint,
+    model: LM,
+    sampling: Sampling,
+    family: str,
+    eos: frozenset[int],
+    stop_ids: frozenset[int],
+) -> Language[Any]:
     """What a constraint means to this model. Raises ValueError where the rest of the request leaves it no room."""
     vocab = model.checkpoint.lm.vocab
     if family != "ar":
-        raise ValueError(f"constraint needs a text that is written from left to right, and {CALLED[family]} model writes in "
-                         "any order: leave it out")
+        raise ValueError(
+            f"constraint needs a text that is written from left to right, and {CALLED[family]} model writes in "
+            "any order: leave it out"
+        )
     ends = _ends(model, eos, stop_ids)
     if not ends:
-        raise ValueError("constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
-                         "give a special token among stop_token_ids")
+        raise ValueError(
+            "constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
+            "give a special token among stop_token_ids"
+        )
     language = constraint.language(vocab, ends)
     if language.finite and sampling.min_tokens:
-        raise ValueError(f"min_tokens is {sampling.min_tokens}: the constraint holds a few texts only, and they end where they "
-                         "end, so leave min_tokens out")
+        raise ValueError(
+            f"min_tokens is {sampling.min_tokens}: the constraint holds a few texts only, and they end where they "
+            "end, so leave min_tokens out"
+        )
     return language
 
 
-def _shaped(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
-            order: str, language: Language[Any] | None) -> tuple[Any, Any, tuple[()]]:
+def _shaped(
+    model: LM,
+    law: Target,
+    card: Card,
+    sampling: Sampling,
+    request: Request,
+    order: str,
+    language: Language[Any] | None,
+) -> tuple[Any, Any, tuple[()]]:
     """The target's law, which may be steered, and the draft's as the request bends them (no shapers are left over); a draft
     that may have another vocabulary takes the rules that name no token."""
     lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
     eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
-    shapers = build_shapers(sampling, order=order, eos=eos, stop_ids=request.stop_ids, seed=request.seed, choice=0,
-                            words=lm.vocab.words, geometry=lm.geometry, language=language)
+    shapers = build_shapers(
+        sampling,
+        order=order,
+        eos=eos,
+        stop_ids=request.stop_ids,
+        seed=request.seed,
+        choice=0,
+        words=lm.vocab.words,
+        geometry=lm.geometry,
+        language=language,
+    )
     target = Shaped(law, *shapers) if shapers else law
-    if draft is None or (not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens):
-        return target, None, ()                   # one that may help, and has no room for this text, is left out
-    if family_of(draft) != "ar":                  # the laws of its gaps only choose what is proposed
+    if draft is None or (
+        not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens
+    ):
+        return target, None, ()  # one that may help, and has no room for this text, is left out
+    if family_of(draft) != "ar":  # the laws of its gaps only choose what is proposed
         return target, draft, ()
     if ANY_DRAFT in card.needs:
-        shapers = build_shapers(sampling.anywhere(), order=order, eos=draft.vocab.eos, seed=request.seed, choice=0,
-                                words=draft.vocab.words, geometry=draft.geometry)
+        shapers = build_shapers(
+            sampling.anywhere(),
+            order=order,
+            eos=draft.vocab.eos,
+            seed=request.seed,
+            choice=0,
+            words=draft.vocab.words,
+            geometry=draft.geometry,
+        )
     return target, Shaped(draft, *shapers) if shapers else draft, ()
 
 
-def _beside(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
-            order: str, language: Language[Any] | None) -> tuple[Any, Any, tuple[Shaper[Any], ...]]:
+def _beside(
+    model: LM,
+    law: Target,
+    card: Card,
+    sampling: Sampling,
+    request: Request,
+    order: str,
+    language: Language[Any] | None,
+) -> tuple[Any, Any, tuple[Shaper[Any], ...]]:
     """A masked-diffusion model, the draft that guides it where the method asks for one, and the shapers that bend each gap's
     law by itself. Raises ValueError for a draft that is of no use, or a rule that looks at the text before a token."""
     lm: Any = model.checkpoint.lm
     if model.draft is not None and not card.needs_draft:
-        raise ValueError(f"draft is {shown(model.draft.name)}: method {card.name} decodes a masked-diffusion model without one "
-                         "(guided-diffusion takes one)")
-    if sampling.min_tokens:                       # a matter of positions here
+        raise ValueError(
+            f"draft is {shown(model.draft.name)}: method {card.name} decodes a masked-diffusion model without one "
+            "(guided-diffusion takes one)"
+        )
+    if sampling.min_tokens:  # a matter of positions here
         ends = (frozenset[int]() if request.ignore_eos else lm.vocab.eos) | request.stop_ids
         lm = NoEarlyEnd(lm, ends, len(request.prompt) + sampling.min_tokens)
         sampling = replace(sampling, min_tokens=0)
     if rule := next(iter(sequential(sampling)), None):
-        raise ValueError(f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
-                         "any order: leave it out")
+        raise ValueError(
+            f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
+            "any order: leave it out"
+        )
     draft = None if model.draft is None else model.draft.lm
     return lm, draft, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
-def _inserted(model: LM, law: Target, card: Card, sampling: Sampling, request: Request,
-              order: str, language: Language[Any] | None) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
+def _inserted(
+    model: LM,
+    law: Target,
+    card: Card,
+    sampling: Sampling,
+    request: Request,
+    order: str,
+    language: Language[Any] | None,
+) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
     """An insertion model, and the shapers that bend each slot's law by itself. Raises ValueError for a draft, which is of no
     use, or a rule that looks at the text before a token."""
     if model.draft is not None:
-        raise ValueError(f"draft is {shown(model.draft.name)}: an insertion model is decoded without one, so leave it out")
+        raise ValueError(
+            f"draft is {shown(model.draft.name)}: an insertion model is decoded without one, so leave it out"
+        )
     if rule := next(iter(sequential(sampling)), "min_tokens" if sampling.min_tokens else None):
-        raise ValueError(f"sampling rule {rule} looks at the text before a token, and an insertion model writes in any order: "
-                         "leave it out")
+        raise ValueError(
+            f"sampling rule {rule} looks at the text before a token, and an insertion model writes in any order: "
+            "leave it out"
+        )
     return law, None, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
 _SHAPES: Mapping[str, Callable[..., tuple[Any, Any, tuple[Shaper[Any], ...]]]] = {
-    "ar": _shaped, "diffusion": _beside, "insertion": _inserted}
+    "ar": _shaped,
+    "diffusion": _beside,
+    "insertion": _inserted,
+}
 """By a model's family, how a request bends its laws: (target, draft, the shapers that are left to the method)."""
 
 _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
@@ -328,15 +476,25 @@ def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple
     """The tokens of an answer with gaps, None for each gap; end: an EOS behind it, which tells the model where it ends. Raises
     ValueError where it has no gap, or the model cannot fill one."""
     if family_of(model.checkpoint.lm) == "ar":
-        raise ValueError("infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion")
+        raise ValueError(
+            "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion"
+        )
     size, out = model.checkpoint.lm.vocab.size, list[int | None]()
     if isinstance(answer, str):
         for i, part in enumerate(_GAPS.split(answer)):
-            out += (None,) * int(part) if i % 2 else model.checkpoint.text.encode(part, special=False) if part else ()
+            out += (
+                (None,) * int(part)
+                if i % 2
+                else model.checkpoint.text.encode(part, special=False)
+                if part
+                else ()
+            )
     else:
         for at, x in enumerate(answer):
             if x is not None and (type(x) is not int or not 0 <= x < size):
-                raise ValueError(f"infill[{at}] is {shown(x)}: it must be none, for a gap, or an id of 0 to {size - 1}")
+                raise ValueError(
+                    f"infill[{at}] is {shown(x)}: it must be none, for a gap, or an id of 0 to {size - 1}"
+                )
         out += answer
     if None not in out:
         raise ValueError("infill has no gap: write [[3]] where three tokens are to be filled in")
@@ -344,26 +502,37 @@ def infill(model: LM, answer: str | Sequence[int | None], *, end: bool) -> tuple
     return (*out, eos) if end and eos is not None else tuple(out)
 
 
-def room(model: LM, method: str, ids: Sequence[int], steered: Steering | None = None) -> tuple[int, str]:
+def room(
+    model: LM, method: str, ids: Sequence[int], steered: Steering | None = None
+) -> tuple[int, str]:
     """Tokens of an answer that the context has room for behind a prompt, and what it is of whose context. Raises ValueError
     where there is none."""
     contexts = {model.name: model.checkpoint.lm.context}
-    draft, needs = model.draft, (*registry.get(method).CARD.needs, *(() if steered is None else steered.card.needs))
+    draft, needs = (
+        model.draft,
+        (*registry.get(method).CARD.needs, *(() if steered is None else steered.card.needs)),
+    )
     if draft is not None and DRAFT in needs:
         contexts[draft.name] = draft.lm.network.context
     who, context = min(contexts.items(), key=lambda kv: kv[1])
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
         if context - len(text) < 1:
-            raise ValueError(f"{name} has {len(text)} tokens: the context of {who} holds {context}, the answer included")
+            raise ValueError(
+                f"{name} has {len(text)} tokens: the context of {who} holds {context}, the answer included"
+            )
     return context - max(len(ids), len(second)), f"the context of {who} holds {context}"
 
 
-def _length(model: LM, card: Card, ids: Sequence[int], asked: int | None, steered: Steering | None) -> int:
+def _length(
+    model: LM, card: Card, ids: Sequence[int], asked: int | None, steered: Steering | None
+) -> int:
     """Tokens of an answer at most. Raises ValueError where the context has no room for them."""
     most, why = room(model, card.name, ids, steered)
     if asked is not None and asked > most:
-        raise ValueError(f"max_tokens is {asked}: the prompt has {len(ids)} tokens and {why}, so it can be at most {most}")
+        raise ValueError(
+            f"max_tokens is {asked}: the prompt has {len(ids)} tokens and {why}, so it can be at most {most}"
+        )
     return min(LENGTH, most) if asked is None else asked
 
 
@@ -374,7 +543,9 @@ def _text(name: str, value: Any) -> str:
 
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
-    if value is not None and not (isinstance(value, Mapping) and all(isinstance(k, str) for k in value)):
+    if value is not None and not (
+        isinstance(value, Mapping) and all(isinstance(k, str) for k in value)
+    ):
         raise ValueError(f"{name} is {shown(value)}: it must hold values by name")
     return value or {}
 
@@ -397,7 +568,11 @@ def _stops(stop: Any) -> tuple[str, ...]:
 
 def _ids(ids: Any, size: int) -> frozenset[int]:
     """Stop ids, checked."""
-    if isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, set, frozenset)) or len(ids) > STOPS:
+    if (
+        isinstance(ids, (str, bytes))
+        or not isinstance(ids, (Sequence, set, frozenset))
+        or len(ids) > STOPS
+    ):
         raise ValueError(f"stop_token_ids is {shown(ids)}: it must hold up to {STOPS} token ids")
     for x in ids:
         if type(x) is not int or not 0 <= x < size:

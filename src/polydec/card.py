@@ -1,4 +1,5 @@
 """What a recipe says of itself."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Card:
     kit must hold, checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it equals, and
     when; parent: the method that it must beat, at home: the workload where.
     """
+
     name: str
     title: str
     summary: str

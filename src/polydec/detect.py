@@ -1,4 +1,5 @@
 """Is a text watermarked? The other half of polydec.shapers.watermark."""
+
 from __future__ import annotations
 
 import math
@@ -13,13 +14,16 @@ from polydec.shapers.watermark import check_list, count, green
 class Detection:
     """scored: pairs of neighbours that were looked at; green: of how many the second token is green; z: how many standard
     deviations that is above what a text without the watermark has; p: how likely such a text reaches z."""
+
     scored: int
     green: int
     z: float
     p: float
 
 
-def detect(tokens: Sequence[int], size: int, *, share: float = 0.25, key: int = 0, repeats: bool = False) -> Detection:
+def detect(
+    tokens: Sequence[int], size: int, *, share: float = 0.25, key: int = 0, repeats: bool = False
+) -> Detection:
     """Look for the watermark of a key in a text of a vocabulary of `size` tokens, at least 2.
 
     share, key: as the text was written with (`watermark_share`, `watermark_key`). repeats: count a pair of neighbours each
@@ -33,7 +37,9 @@ def detect(tokens: Sequence[int], size: int, *, share: float = 0.25, key: int = 
     check_list(share, key)
     pairs = list(pairwise(tokens))
     if not pairs:
-        raise ValueError(f"text has {len(tokens)} tokens: a watermark is looked for in two and more")
+        raise ValueError(
+            f"text has {len(tokens)} tokens: a watermark is looked for in two and more"
+        )
     if bad := next((x for x in tokens if not 0 <= x < size), None):
         raise ValueError(f"text has token {bad}: ids must lie in 0 to {size - 1}")
     chance = count(share, size) / size

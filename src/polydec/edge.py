@@ -1,4 +1,5 @@
 """The edge where a user's files and flags come in: typed records, and how what is wrong with them is said."""
+
 from __future__ import annotations
 
 import json
@@ -15,12 +16,16 @@ LONGEST = 300
 """Characters of an error's sentence."""
 LARGEST_TEXT = 1 << 28
 """Bytes of a text file that is read as a whole."""
-_WORD = 100                                       # characters of a path or a name in a sentence
-_BRANCH = re.compile(r"\[|^(constrained-)?(int|float|str|bool)$")        # which branch of a union it was, pydantic says
+_WORD = 100  # characters of a path or a name in a sentence
+_BRANCH = re.compile(
+    r"\[|^(constrained-)?(int|float|str|bool)$"
+)  # which branch of a union it was, pydantic says
 _SHORT = Repr()
 _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxtuple = 3
 _SHORT.maxstring = 60
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:
@@ -31,14 +36,20 @@ def printable(text: str) -> str:
 
 def sentence(problem: object) -> str:
     """What an error says: one line of at most LONGEST characters without control characters. A sentence stays as it is."""
-    text = str(problem)[:64 * LONGEST]            # a message can be as long as the file that it speaks of
-    words = [w if len(w) <= _WORD else f"{w[:_WORD // 2]}…{w[1 - _WORD // 2:]}" for w in printable(text).split()]
+    text = str(problem)[: 64 * LONGEST]  # a message can be as long as the file that it speaks of
+    words = [
+        w if len(w) <= _WORD else f"{w[: _WORD // 2]}…{w[1 - _WORD // 2 :]}"
+        for w in printable(text).split()
+    ]
     line = " ".join(words)
-    return line if len(line) <= LONGEST else line[:LONGEST - 2].rstrip() + " …"    # a word of its own: none grows longer
+    return (
+        line if len(line) <= LONGEST else line[: LONGEST - 2].rstrip() + " …"
+    )  # a word of its own: none grows longer
 
 
 class Record(BaseModel):
     """A frozen record of plain types: nothing is converted, fields that are not named are ignored."""
+
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
@@ -55,7 +66,12 @@ def check(kind: type[R], data: Any, what: str) -> R:
         field = ".".join(str(x)[:40] for x in names[:4])
         if first["type"] == "missing":
             raise ValueError(sentence(f"{what}: {field} is missing")) from None
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("should be", "must be")
+        message = (
+            first["msg"]
+            .removeprefix("Value error, ")
+            .removeprefix("Input ")
+            .replace("should be", "must be")
+        )
         given = f"{field} is {_spoken(first['input'])}" if field else "it"
         raise ValueError(sentence(f"{what}: {given}: {message}")) from None
 
@@ -73,7 +89,9 @@ def parse(text: str | bytes, what: str) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError(sentence(f"{what} is not a JSON object: it is nested too deeply")) from None
+        raise ValueError(
+            sentence(f"{what} is not a JSON object: it is nested too deeply")
+        ) from None
     except ValueError as error:
         raise ValueError(sentence(f"{what} is not a JSON object: {error}")) from None
 
@@ -99,12 +117,13 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
             return read_at_most(file, most)
     except OSError as error:
         raise ValueError(sentence(f"{what}: {error.strerror or error}")) from None
-    except ValueError as error:                   # such as a name with a zero in it
+    except ValueError as error:  # such as a name with a zero in it
         raise ValueError(sentence(f"{what}: {error}")) from None
 
 
 class Readable(Protocol):
     """An open file of bytes."""
+
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -130,20 +149,31 @@ def whole_text(text: str, what: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(sentence(f"{what} holds half a character at {error.start}: it must be whole Unicode text")) from None
+        raise ValueError(
+            sentence(
+                f"{what} holds half a character at {error.start}: it must be whole Unicode text"
+            )
+        ) from None
     return text
 
 
 def whole(name: str, value: int, low: int, high: int) -> int:
     """`value`, which must lie in low to high. Raises ValueError that names it."""
     if not low <= value <= high:
-        raise ValueError(f"{name} is {_short(value)}: it must be at least {low}" if value < low else
-                         f"{name} is {_short(value)}: it can be at most {high}")
+        raise ValueError(
+            f"{name} is {_short(value)}: it must be at least {low}"
+            if value < low
+            else f"{name} is {_short(value)}: it can be at most {high}"
+        )
     return value
 
 
 def _short(value: int) -> str:
-    return str(value) if abs(value) < 10 ** 30 else f"{'-' if value < 0 else ''}a number of about {_digits(value)} digits"
+    return (
+        str(value)
+        if abs(value) < 10**30
+        else f"{'-' if value < 0 else ''}a number of about {_digits(value)} digits"
+    )
 
 
 def _digits(value: int) -> int:

@@ -1,4 +1,5 @@
 """Many requests at once over one model, each with its own method and options, merged by one scheduler."""
+
 from __future__ import annotations
 
 import time
@@ -22,6 +23,7 @@ from polydec.models.costs import Costs
 @dataclass(frozen=True)
 class Choice:
     """One answer. score: what a search ranked it by; None where nothing was ranked."""
+
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str
@@ -32,6 +34,7 @@ class Choice:
 @dataclass(frozen=True)
 class Piece:
     """One token of a stream: the text that it made certain, and whether it was drafted."""
+
     text: str
     token: int
     drafted: bool
@@ -46,6 +49,7 @@ class Completion:
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
     prompt_logprobs: of each token of the prompt where the request asks for them, else None.
     """
+
     choices: tuple[Choice, ...]
     usage: dict[str, int]
     method: dict[str, Any]
@@ -66,8 +70,14 @@ class Completion:
 
     def to_json(self) -> dict[str, Any]:
         """The object of `polydec generate --json`."""
-        out: dict[str, Any] = {"text": self.text, "token_ids": list(self.token_ids), "finish_reason": self.finish_reason,
-                               "usage": self.usage, "method": self.method, "metrics": self.metrics}
+        out: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "usage": self.usage,
+            "method": self.method,
+            "metrics": self.metrics,
+        }
         first = self.choices[0]
         if len(self.choices) > 1 or first.logprobs is not None or first.score is not None:
             out["choices"] = [_choice_json(c) for c in self.choices]
@@ -77,14 +87,19 @@ class Completion:
 
 
 def _choice_json(c: Choice) -> dict[str, Any]:
-    out: dict[str, Any] = {"text": c.text, "token_ids": list(c.token_ids), "finish_reason": c.finish_reason,
-                           "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs]}
+    out: dict[str, Any] = {
+        "text": c.text,
+        "token_ids": list(c.token_ids),
+        "finish_reason": c.finish_reason,
+        "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs],
+    }
     return out if c.score is None else {**out, "score": c.score}
 
 
 @dataclass
 class Watch:
     """The clock beside a request's events, and the edits that nobody has taken yet."""
+
     on: Observer
     opened: float = 0.0
     first: float | None = None
@@ -108,13 +123,16 @@ class Watch:
         out: list[Piece] = []
         while self.edits:
             e = self.edits.popleft()
-            out += [Piece(text, token, i < e.accepted, e.choice)
-                    for i, (text, token) in enumerate(zip(e.pieces, e.tokens, strict=True))]
+            out += [
+                Piece(text, token, i < e.accepted, e.choice)
+                for i, (text, token) in enumerate(zip(e.pieces, e.tokens, strict=True))
+            ]
         return out
 
 
 class _Every:
     """All kinds of events."""
+
     def __contains__(self, kind: object) -> bool:
         return True
 
@@ -124,11 +142,14 @@ _EVERY = _Every()
 
 class Ticket:
     """A request under way: waiting, running, or done. It belongs to the engine that gave it."""
-    def __init__(self, engine: Engine, made: Plan, on: Observer, passes: list[Pass] | None = None) -> None:
+
+    def __init__(
+        self, engine: Engine, made: Plan, on: Observer, passes: list[Pass] | None = None
+    ) -> None:
         self.engine, self.plan, self.watch, self.passes = engine, made, Watch(on), passes
         self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
-        self.task: Task | None = None             # None while it waits for its turn
-        self.gave_back = 0                        # bytes of cache that it had when it was last put on hold
+        self.task: Task | None = None  # None while it waits for its turn
+        self.gave_back = 0  # bytes of cache that it had when it was last put on hold
         self.cancelled = False
 
     @property
@@ -149,13 +170,20 @@ class Ticket:
         if self.task is not None and self.task.error is not None:
             raise self.task.error
         if self.results:
-            choices = tuple(Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score) for r in self.results)
+            choices = tuple(
+                Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score)
+                for r in self.results
+            )
         else:
             choices = tuple(self._so_far(choice) for choice in self.plan.request.choices)
-        usage = {"prompt_tokens": len(self.plan.request.prompt),
-                 "completion_tokens": sum(len(c.token_ids) for c in choices)}
+        usage = {
+            "prompt_tokens": len(self.plan.request.prompt),
+            "completion_tokens": sum(len(c.token_ids) for c in choices),
+        }
         noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt
-        return Completion(choices, usage, self.method, self._metrics(usage["completion_tokens"]), noted)
+        return Completion(
+            choices, usage, self.method, self._metrics(usage["completion_tokens"]), noted
+        )
 
     def _so_far(self, choice: int) -> Choice:
         text = self.transcript.texts.get(choice)
@@ -181,9 +209,20 @@ class Ticket:
             "tokens_per_pass": count / passes if passes else None,
             "positions_fed": use[target].positions if target in use else 0,
             **({} if stats is None else stats.metrics()),
-            **({} if ending is None else {"steered_tokens": sum(ending.steered(r.token_ids) for r in results)}),
-            "models": [{"name": names.get(m, "?"), "passes": u.passes, "positions_fed": u.positions,
-                        "seconds": u.seconds} for m, u in use.items()],
+            **(
+                {}
+                if ending is None
+                else {"steered_tokens": sum(ending.steered(r.token_ids) for r in results)}
+            ),
+            "models": [
+                {
+                    "name": names.get(m, "?"),
+                    "passes": u.passes,
+                    "positions_fed": u.positions,
+                    "seconds": u.seconds,
+                }
+                for m, u in use.items()
+            ],
             "kernel": self.engine.model.checkpoint.kernel,
         }
 
@@ -200,27 +239,45 @@ class Engine:
     request is put on hold and gives its caches back, and its text is fed anew when there is room. One request may always go
     on. None of these changes a text.
     """
-    def __init__(self, model: LM, *, max_running: int = 256, max_positions: int | Callable[[int], int] = 4096,
-                 max_cache_bytes: int | None = None, doubling: float = inf) -> None:
+
+    def __init__(
+        self,
+        model: LM,
+        *,
+        max_running: int = 256,
+        max_positions: int | Callable[[int], int] = 4096,
+        max_cache_bytes: int | None = None,
+        doubling: float = inf,
+    ) -> None:
         positions = max_positions if callable(max_positions) else lambda _: max_positions
-        limits = {"max_running": max_running, "max_positions": 1 if callable(max_positions) else max_positions,
-                  "max_cache_bytes": 1 if max_cache_bytes is None else max_cache_bytes}
+        limits = {
+            "max_running": max_running,
+            "max_positions": 1 if callable(max_positions) else max_positions,
+            "max_cache_bytes": 1 if max_cache_bytes is None else max_cache_bytes,
+        }
         for name, value in limits.items():
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
         if not doubling > 0.0:
             raise ValueError(f"doubling is {doubling!r}: it must be above 0")
         self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
-        self.preempted = 0                        # how often a request was put on hold
+        self.preempted = 0  # how often a request was put on hold
         self.names = model.names
         self._scheduler = Scheduler(positions=positions, doubling=doubling)
-        self._memory: dict[str, dict[str, Any]] = {}          # by method, what it keeps between requests
+        self._memory: dict[str, dict[str, Any]] = {}  # by method, what it keeps between requests
         self._waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
-        self._held: list[Ticket] = []             # on hold, the oldest first
-        self._lock = RLock()                      # whoever holds it drives the scheduler
+        self._held: list[Ticket] = []  # on hold, the oldest first
+        self._lock = RLock()  # whoever holds it drives the scheduler
 
-    def submit(self, prompt: Prompt | Ask, *, on: Observer = ignore, passes: list[Pass] | None = None, **fields: Any) -> Ticket:
+    def submit(
+        self,
+        prompt: Prompt | Ask,
+        *,
+        on: Observer = ignore,
+        passes: list[Pass] | None = None,
+        **fields: Any,
+    ) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
         prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
@@ -237,9 +294,11 @@ class Engine:
         return self._memory.setdefault(method, {})
 
     def _measure(self) -> Costs:
-        if "costs" in vars(self.model):           # they are known: whoever plans need not wait for the pass under way
+        if "costs" in vars(
+            self.model
+        ):  # they are known: whoever plans need not wait for the pass under way
             return self.model.costs
-        with self._lock:                          # a network runs one pass at a time
+        with self._lock:  # a network runs one pass at a time
             return self.model.costs
 
     def step(self) -> bool:
@@ -286,9 +345,11 @@ class Engine:
     def _make_room(self) -> None:
         """While the caches are over the limit, ask the youngest request to stop; those that have stopped give their caches
         back."""
-        if self.max_cache_bytes is None:          # nobody is ever asked to
+        if self.max_cache_bytes is None:  # nobody is ever asked to
             return
-        for ticket in [t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)]:
+        for ticket in [
+            t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)
+        ]:
             before = self.cached
             for model in (self.model.checkpoint, self.model.draft):
                 for session in [] if model is None else list(model.lm.live):

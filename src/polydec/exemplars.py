@@ -2,6 +2,7 @@
 
 Source: Fu et al., "Complexity-based prompting for multi-step reasoning" (2022): published with 8 of them.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ MOST = 64
 @dataclass(frozen=True)
 class Exemplar:
     """A question, a line for each step of its solution, and the answer."""
+
     question: str
     solution: str
     answer: str
@@ -38,6 +40,7 @@ class Exemplar:
 
 class _Line(Record):
     """solution may be missing where the answer is a solution that ends in "#### answer", as GSM8K has it."""
+
     question: str
     answer: str
     solution: str | None = None
@@ -55,7 +58,11 @@ def read(path: Path) -> list[Exemplar]:
             if row.solution is not None:
                 solution, answer = row.solution, row.answer
             elif not mark:
-                raise ValueError(sentence(f"{what} has no solution: neither in a field, nor before {ANSWER} in its answer"))
+                raise ValueError(
+                    sentence(
+                        f"{what} has no solution: neither in a field, nor before {ANSWER} in its answer"
+                    )
+                )
             fields = (row.question, solution, answer)
             out.append(Exemplar(*(whole_text(text.strip(), what) for text in fields)))
     if not out:
@@ -74,8 +81,15 @@ def asked(question: str) -> str:
     return f"Question: {question.strip()}\nLet's think step by step"
 
 
-def prompt(lm: LM, pool: Sequence[Exemplar], question: str, count: int, *, max_tokens: int | None = None,
-           raw: bool = False) -> str:
+def prompt(
+    lm: LM,
+    pool: Sequence[Exemplar],
+    question: str,
+    count: int,
+    *,
+    max_tokens: int | None = None,
+    raw: bool = False,
+) -> str:
     """The question behind `count` exemplars (1 to 64). Those that leave the answer no room in the model's context (`max_tokens`
     tokens, 128 without it) are passed over, and the next of the 64 most complex take their places. Raises ValueError where not
     one fits."""
@@ -90,6 +104,8 @@ def prompt(lm: LM, pool: Sequence[Exemplar], question: str, count: int, *, max_t
         if len(shown) < count and len(lm.ids(text([*shown, e]), raw=raw)) <= room:
             shown.append(e)
     if not shown:
-        raise ValueError(f"exemplars: of {len(pool)} solved problems not one fits into the context of {lm.name} with the "
-                         "question and max_tokens")
+        raise ValueError(
+            f"exemplars: of {len(pool)} solved problems not one fits into the context of {lm.name} with the "
+            "question and max_tokens"
+        )
     return text(shown)

@@ -1,4 +1,5 @@
 """What a request will do, part by part, before anything runs; and what would run in its place where it is refused."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -17,15 +18,18 @@ from polydec.registry import DEFAULTS
 from polydec.shapers._rule import Setting
 from polydec.shapers.sampling import Sampling, acting, fields, rules
 
-PROMISES = {Exactness.LAW: "texts have exactly the law of the model as it is steered, shaped and constrained below",
-            Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is steered, shaped and constrained below",
-            Exactness.APPROXIMATE: "texts may differ from those of plain decoding"}
+PROMISES = {
+    Exactness.LAW: "texts have exactly the law of the model as it is steered, shaped and constrained below",
+    Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is steered, shaped and constrained below",
+    Exactness.APPROXIMATE: "texts may differ from those of plain decoding",
+}
 
 
 @dataclass(frozen=True)
 class Part:
     """One part of a request. role: what it is there for; name: which one; options: with the values they have; says: what it
     does here, in a sentence; needs: what it cannot do without."""
+
     role: str
     name: str
     says: str
@@ -40,8 +44,14 @@ def explain(model: LM, ask: Ask) -> list[Part]:
     """The parts of a request in the order in which they act. Nothing is computed. Raises ValueError, as `plan` does, for a
     request that is refused."""
     made = plan(model, ask, measure=Costs)
-    return [*_models(model, made), *_steering(made), *_constraint(ask), *_rules(model, ask), *_method(made),
-            *_length(model, ask, made)]
+    return [
+        *_models(model, made),
+        *_steering(made),
+        *_constraint(ask),
+        *_rules(model, ask),
+        *_method(made),
+        *_length(model, ask, made),
+    ]
 
 
 def instead(model: LM, ask: Ask) -> list[str]:
@@ -86,20 +96,42 @@ def _changes(model: LM, ask: Ask) -> Iterator[tuple[str, Ask]]:
 
 def _on(sampling: Sampling) -> list[str]:
     """The rules that are not neutral."""
-    return [rule.name for rule in rules().values()
-            if any(getattr(sampling, o.name) != o.default for o in rule.fields)]
+    return [
+        rule.name
+        for rule in rules().values()
+        if any(getattr(sampling, o.name) != o.default for o in rule.fields)
+    ]
 
 
 def _models(model: LM, made: Plan) -> Iterator[Part]:
     lm = model.checkpoint.lm
-    yield Part("model", model.name, f"{model.checkpoint.kernel}; its law is what everything below starts from", {})
+    yield Part(
+        "model",
+        model.name,
+        f"{model.checkpoint.kernel}; its law is what everything below starts from",
+        {},
+    )
     if model.draft is not None:
         draft = model.draft
-        says = "read by what needs it below" if _needs_draft(made) else (
-            "nothing below needs it; a method that chooses for itself, such as auto, may draft with it")
-        yield Part("draft", draft.name, says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one", {})
+        says = (
+            "read by what needs it below"
+            if _needs_draft(made)
+            else (
+                "nothing below needs it; a method that chooses for itself, such as auto, may draft with it"
+            )
+        )
+        yield Part(
+            "draft",
+            draft.name,
+            says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one",
+            {},
+        )
     for name, one in zip(model.given, model.artefacts):
-        says = "read by what needs it below" if _reads(made, one) else f"nothing below reads it{_readers(one)}"
+        says = (
+            "read by what needs it below"
+            if _reads(made, one)
+            else f"nothing below reads it{_readers(one)}"
+        )
         yield Part("trained", name, f"{one.called}; {says}", {})
 
 
@@ -107,12 +139,23 @@ def idle(model: LM, ask: Ask, made: Plan) -> list[str]:
     """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
     draft model, and rules of sampling."""
     method, own, sampling = made.card.name, model.sampling(), _sampling(model, ask)
-    unread = [f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
-              for name, one in zip(model.given, model.artefacts) if not _reads(made, one)]
-    still = [f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
-             for rule, why in _acting(model, ask)[1].items() for o in rules()[rule].fields
-             if getattr(sampling, o.name) != getattr(own, o.name)]
-    if model.draft is not None and model.draft_given and not _needs_draft(made) and method not in DEFAULTS.values():
+    unread = [
+        f"{name} is {one.called}, and {method} does not read it{_readers(one)}"
+        for name, one in zip(model.given, model.artefacts)
+        if not _reads(made, one)
+    ]
+    still = [
+        f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
+        for rule, why in _acting(model, ask)[1].items()
+        for o in rules()[rule].fields
+        if getattr(sampling, o.name) != getattr(own, o.name)
+    ]
+    if (
+        model.draft is not None
+        and model.draft_given
+        and not _needs_draft(made)
+        and method not in DEFAULTS.values()
+    ):
         unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
     return unread + still
 
@@ -129,8 +172,11 @@ def _needs_draft(made: Plan) -> bool:
 
 def _readers(one: Artefact) -> str:
     """Which methods need it, as the end of a sentence."""
+
     def needs(card: Any) -> bool:
-        return any(isinstance(n, Trained) and isinstance(one, n.kind) and n.which(one) for n in card.needs)
+        return any(
+            isinstance(n, Trained) and isinstance(one, n.kind) and n.which(one) for n in card.needs
+        )
 
     methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
     return f": {together(methods)} would" if methods else ""
@@ -139,16 +185,31 @@ def _readers(one: Artefact) -> str:
 def _steering(made: Plan) -> Iterator[Part]:
     if made.steering is not None:
         card = made.steering.card
-        yield Part("steering", card.name, _sentence(card.summary), _written(made.steering.options),
-                   tuple(n.name for n in card.needs))
+        yield Part(
+            "steering",
+            card.name,
+            _sentence(card.summary),
+            _written(made.steering.options),
+            tuple(n.name for n in card.needs),
+        )
 
 
 def _constraint(ask: Ask) -> Iterator[Part]:
     if ask.constraint is not None:
-        yield Part("constraint", type(ask.constraint).__name__, "only tokens that keep the answer within it; checked at every "
-                   "node of a draft; what it forces is not guessed", {})
+        yield Part(
+            "constraint",
+            type(ask.constraint).__name__,
+            "only tokens that keep the answer within it; checked at every "
+            "node of a draft; what it forces is not guessed",
+            {},
+        )
     if ask.finish:
-        yield Part("constraint", "InTime", "when the tokens run out, only those that lead to a legal end", {})
+        yield Part(
+            "constraint",
+            "InTime",
+            "when the tokens run out, only those that lead to a legal end",
+            {},
+        )
 
 
 def _rules(model: LM, ask: Ask) -> Iterator[Part]:
@@ -156,7 +217,12 @@ def _rules(model: LM, ask: Ask) -> Iterator[Part]:
     sampling, (names, still) = _sampling(model, ask), _acting(model, ask)
     for name in names:
         if name != "constraint":
-            yield Part("sampling rule", name, _sentence(rules()[name].fields[0].help), _given(sampling, name))
+            yield Part(
+                "sampling rule",
+                name,
+                _sentence(rules()[name].fields[0].help),
+                _given(sampling, name),
+            )
     for name, why in still.items():
         yield Part("idle rule", name, f"does nothing here: {why}", _given(sampling, name))
 
@@ -171,30 +237,57 @@ def _acting(model: LM, ask: Ask) -> tuple[list[str], dict[str, str]]:
     some_end = (min(lm.vocab.eos, default=0),)
     language = None if ask.constraint is None else Everything(lm.vocab.size)
     geometry = lm.geometry if family_of(lm) == "ar" else None
-    setting = Setting(some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language)
+    setting = Setting(
+        some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language
+    )
     names, cut = acting(sampling, setting, ask.order)
-    still = dict.fromkeys(cut, "at temperature 0 the likeliest token is written, whatever is unlikely")
-    off = {name: rules()[name].fields[0].name for name in _on(sampling) if name not in names and name not in still}
-    return names, still | {name: f"it is off, as {first} is {as_text(getattr(sampling, first))}" for name, first in off.items()}
+    still = dict.fromkeys(
+        cut, "at temperature 0 the likeliest token is written, whatever is unlikely"
+    )
+    off = {
+        name: rules()[name].fields[0].name
+        for name in _on(sampling)
+        if name not in names and name not in still
+    }
+    return names, still | {
+        name: f"it is off, as {first} is {as_text(getattr(sampling, first))}"
+        for name, first in off.items()
+    }
 
 
 def _method(made: Plan) -> Iterator[Part]:
     card, promise = made.card, PROMISES[made.decoder.exactness]
-    yield Part("method", card.name, f"{_sentence(card.summary)}: {promise}", _written(made.options),
-               tuple(n.name for n in card.needs))
+    yield Part(
+        "method",
+        card.name,
+        f"{_sentence(card.summary)}: {promise}",
+        _written(made.options),
+        tuple(n.name for n in card.needs),
+    )
 
 
 def _length(model: LM, ask: Ask, made: Plan) -> Iterator[Part]:
     request = made.request
     most, why = room(model, made.card.name, request.prompt, made.steering)
-    says = (f"{len(request.prompt)} tokens of prompt, at most {request.max_tokens} of an answer; there is room for {most}, as "
-            f"{why}")
-    yield Part("length", f"{request.max_tokens} tokens", says, {"n": str(request.n), "seed": str(request.seed)})
+    says = (
+        f"{len(request.prompt)} tokens of prompt, at most {request.max_tokens} of an answer; there is room for {most}, as "
+        f"{why}"
+    )
+    yield Part(
+        "length",
+        f"{request.max_tokens} tokens",
+        says,
+        {"n": str(request.n), "seed": str(request.seed)},
+    )
 
 
 def _given(sampling: Sampling, rule: str) -> dict[str, str]:
     """The fields of a rule that are not neutral."""
-    return {o.name: as_text(getattr(sampling, o.name)) for o in rules()[rule].fields if getattr(sampling, o.name) != o.default}
+    return {
+        o.name: as_text(getattr(sampling, o.name))
+        for o in rules()[rule].fields
+        if getattr(sampling, o.name) != o.default
+    }
 
 
 def _written(options: Any) -> dict[str, str]:

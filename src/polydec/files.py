@@ -1,4 +1,5 @@
 """Files that an interruption, a full disk or a second process cannot spoil."""
+
 from __future__ import annotations
 
 import os
@@ -10,7 +11,7 @@ from typing import Any
 
 try:
     import fcntl
-except ImportError:                               # no such system: the lock is a file that only one process can create
+except ImportError:  # no such system: the lock is a file that only one process can create
     fcntl = None
 
 STALE = 30.0
@@ -27,7 +28,7 @@ def replace(path: Path, write: Callable[[Path], Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(temporary)
-        temporary.chmod(0o644)                    # some writers make files that only their owner can read
+        temporary.chmod(0o644)  # some writers make files that only their owner can read
         with open(temporary, "rb") as f:
             os.fsync(f.fileno())
         os.replace(temporary, path)
@@ -56,11 +57,11 @@ def _with_fcntl(at: Path) -> Callable[[], None] | None:
     """Take the lock; what gives it back, or None where another has it. The system gives it back when a process dies."""
     file = os.open(at, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)                   # pyright: ignore[reportOptionalMemberAccess]
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]
     except BlockingIOError:
         os.close(file)
         return None
-    except OSError:                               # a file system without locks
+    except OSError:  # a file system without locks
         os.close(file)
         return _without(at)
     return lambda: os.close(file)

@@ -1,4 +1,5 @@
 """What a recipe is given: the models, what was trained for them, what passes cost here, and a memory between requests."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from polydec.models.costs import Costs
 
 
 def family_of(model: object) -> str:
-    """"diffusion" for a model that fills canvases, "insertion" for one that puts tokens anywhere into a text, "ar" for one that
-    continues texts."""
+    """The kind of loop that a model needs: "diffusion" where it fills canvases, "insertion" where it puts tokens
+    anywhere into a text, "ar" where it continues texts."""
     return getattr(model, "family", "ar")
 
 
@@ -29,6 +30,7 @@ class Artefact(Protocol):
     called: what it is to a user ("an n-gram table"); kind: its short name, as files and `polydec methods` have it; made_by:
     the command that makes one.
     """
+
     called: ClassVar[str]
     kind: ClassVar[str]
     made_by: ClassVar[str]
@@ -55,6 +57,7 @@ class Kit:
     law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts that
     the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may take
     together, None: it is not known; read: the artefacts that were asked for so far."""
+
     target: Target
     draft: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
@@ -124,18 +127,23 @@ class Kit:
                     continue
                 self.read.append(one)
                 return one
-        raise wrong or ValueError(f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one")
+        raise wrong or ValueError(
+            f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one"
+        )
 
     def without_foreign_draft(self) -> Kit:
         """The kit for a method that needs no draft: one of another vocabulary, or that fills canvases, is there for other
         methods."""
-        if self.draft is None or (self.target.vocab.same(self.draft.vocab) and family_of(self.draft) == "ar"):
+        if self.draft is None or (
+            self.target.vocab.same(self.draft.vocab) and family_of(self.draft) == "ar"
+        ):
             return self
         return replace(self, draft=None)
 
 
 class Need(Protocol):
     """Something that a kit must hold. name: how listings call it."""
+
     @property
     def name(self) -> str: ...
     def check(self, kit: Kit, method: str) -> None:
@@ -146,6 +154,7 @@ class Need(Protocol):
 @dataclass(frozen=True)
 class Draft:
     """A draft model; same_tokenizer: of the target's vocabulary."""
+
     same_tokenizer: bool = True
 
     @property
@@ -154,11 +163,15 @@ class Draft:
 
     def check(self, kit: Kit, method: str) -> None:
         if kit.draft is None:
-            raise ValueError(f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
-                             "(`polydec methods` lists them)")
+            raise ValueError(
+                f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
+                "(`polydec methods` lists them)"
+            )
         if family_of(kit.draft) != "ar":
-            raise ValueError(f"method {method} needs a draft model that continues texts, and this one is "
-                             f"{CALLED[family_of(kit.draft)]} model: name another (--draft), or take diffuspec")
+            raise ValueError(
+                f"method {method} needs a draft model that continues texts, and this one is "
+                f"{CALLED[family_of(kit.draft)]} model: name another (--draft), or take diffuspec"
+            )
         if self.same_tokenizer:
             kit.target.vocab.require_same(kit.draft.vocab, "the draft")
 
@@ -166,20 +179,24 @@ class Draft:
 @dataclass(frozen=True)
 class MaskedDraft:
     """A draft model that fills canvases, of the target's vocabulary."""
+
     @property
     def name(self) -> str:
         return "masked-diffusion draft"
 
     def check(self, kit: Kit, method: str) -> None:
         if kit.draft is None or family_of(kit.draft) != "diffusion":
-            raise ValueError(f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
-                             "(--draft)")
+            raise ValueError(
+                f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
+                "(--draft)"
+            )
         kit.target.vocab.require_same(kit.draft.vocab, "the draft")
 
 
 @dataclass(frozen=True)
 class Layers:
     """A model whose layers can run alone; of_draft: the draft, else the target."""
+
     of_draft: bool = False
 
     @property
@@ -189,8 +206,10 @@ class Layers:
     def check(self, kit: Kit, method: str) -> None:
         model = kit.drafting if self.of_draft else kit.target
         if not model.layers:
-            raise ValueError(f"method {method} needs a {'draft' if self.of_draft else 'model'} whose layers can run alone: "
-                             "this one runs as a whole only")
+            raise ValueError(
+                f"method {method} needs a {'draft' if self.of_draft else 'model'} whose layers can run alone: "
+                "this one runs as a whole only"
+            )
 
 
 @dataclass(frozen=True)
@@ -206,7 +225,9 @@ class States:
         try:
             session.embed((0,))
         except ValueError as error:
-            raise ValueError(f"method {method} needs a model that shows its states: {error}") from None
+            raise ValueError(
+                f"method {method} needs a model that shows its states: {error}"
+            ) from None
         finally:
             session.close()
 
@@ -214,14 +235,17 @@ class States:
 @dataclass(frozen=True)
 class SecondPrompt:
     """A second prompt, to hold the first one against."""
+
     @property
     def name(self) -> str:
         return "second prompt"
 
     def check(self, kit: Kit, method: str) -> None:
         if kit.beside is None:
-            raise ValueError(f"{method} needs a second prompt: give one (negative_prompt, --negative-prompt or "
-                             "--no-context-prompt; an empty text will do)")
+            raise ValueError(
+                f"{method} needs a second prompt: give one (negative_prompt, --negative-prompt or "
+                "--no-context-prompt; an empty text will do)"
+            )
 
 
 @dataclass(frozen=True)
@@ -234,14 +258,17 @@ class Blocks:
 
     def check(self, kit: Kit, method: str) -> None:
         if not kit.denoiser.block:
-            raise ValueError(f"method {method} needs a block-causal model, such as zoo:block-diffusion: every position of this "
-                             "one sees the whole canvas (fast-dllm decodes it)")
+            raise ValueError(
+                f"method {method} needs a block-causal model, such as zoo:block-diffusion: every position of this "
+                "one sees the whole canvas (fast-dllm decodes it)"
+            )
 
 
 @dataclass(frozen=True)
 class Trained:
     """An artefact of a type. called: what a user must have, None: what the type says; which: of several of the type, those
     that will do."""
+
     kind: type[Artefact]
     called: str | None = None
     which: Callable[[Any], bool] = any_one
@@ -252,8 +279,10 @@ class Trained:
 
     def check(self, kit: Kit, method: str) -> None:
         if not any(isinstance(x, self.kind) and self.which(x) for x in kit.artefacts):
-            raise ValueError(f"method {method} needs {self.called or self.kind.called}: name one (--with DIR); "
-                             f"`{self.kind.made_by}` makes one")
+            raise ValueError(
+                f"method {method} needs {self.called or self.kind.called}: name one (--with DIR); "
+                f"`{self.kind.made_by}` makes one"
+            )
         kit.need(self.kind, self.which)
 
 

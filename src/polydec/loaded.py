@@ -1,4 +1,5 @@
 """A loaded model, with the draft and whatever was trained for it."""
+
 from __future__ import annotations
 
 import warnings
@@ -30,6 +31,7 @@ A = TypeVar("A", bound=Artefact)
 class LM:
     """A loaded model; the draft that goes with it (None: methods that need one say so); its artefacts, such as an n-gram
     table or a stop head; what the user called the first of these; and whether the user named the draft, too."""
+
     checkpoint: Checkpoint
     draft: Checkpoint | None = None
     artefacts: tuple[Artefact, ...] = ()
@@ -45,20 +47,29 @@ class LM:
         """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
         and kept, which takes about ten seconds and is said in a warning."""
         from polydec.bench import profile
+
         found = profile.read(self)
         if found is None:
-            warnings.warn(f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
-                          "(`polydec tune` measures more carefully)", stacklevel=2)
+            warnings.warn(
+                f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
+                "(`polydec tune` measures more carefully)",
+                stacklevel=2,
+            )
             found = profile.measure(self, seconds=profile.QUICK)
             profile.keep(self, found)
             if profile.read(self) is None:
-                warnings.warn(f"the profile could not be kept in {profile.path()}: the next process measures again "
-                              "(XDG_CACHE_HOME names another place)", stacklevel=2)
+                warnings.warn(
+                    f"the profile could not be kept in {profile.path()}: the next process measures again "
+                    "(XDG_CACHE_HOME names another place)",
+                    stacklevel=2,
+                )
         return found.costs
 
     def kit(self) -> Kit:
         """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
-        return Kit(self.checkpoint.lm, None if self.draft is None else self.draft.lm, self.artefacts)
+        return Kit(
+            self.checkpoint.lm, None if self.draft is None else self.draft.lm, self.artefacts
+        )
 
     def find(self, kind: type[A]) -> A | None:
         """The artefact of this type that goes with the model; None where there is none."""
@@ -66,7 +77,9 @@ class LM:
 
     def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
         """Raise ValueError with one sentence where this model cannot be decoded by a method with these options."""
-        registry.build(registry.of_model(method, family_of(self.checkpoint.lm)), self.kit(), options)
+        registry.build(
+            registry.of_model(method, family_of(self.checkpoint.lm)), self.kit(), options
+        )
 
     @property
     def network(self) -> Any:
@@ -83,29 +96,51 @@ class LM:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
         says. Raises ValueError for a value out of range, TypeError for an unknown field."""
         own = self.checkpoint.generation
-        known = {k: own[k] for k in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty") if own.get(k) is not None}
+        known = {
+            k: own[k]
+            for k in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+            if own.get(k) is not None
+        }
         if own.get("do_sample") is False:
             known.pop("temperature", None)
-        return Sampling(**{"temperature": 0.0, **known, **{k: v for k, v in given.items() if v is not None}})
+        return Sampling(
+            **{"temperature": 0.0, **known, **{k: v for k, v in given.items() if v is not None}}
+        )
 
     def empty(self, *, raw: bool = False) -> tuple[int, ...]:
         """Token ids of a prompt that asks nothing: an empty turn of a chat, or what a tokenizer sets before every text."""
         text = self.checkpoint.text
-        return text.encode("") if raw or not text.has_chat else text.chat([{"role": "user", "content": ""}])
+        return (
+            text.encode("")
+            if raw or not text.has_chat
+            else text.chat([{"role": "user", "content": ""}])
+        )
 
-    def ids(self, prompt: Prompt, *, raw: bool = False, who: str = "prompt",
-            tools: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...]:
+    def ids(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        who: str = "prompt",
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[int, ...]:
         """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages. Raises
         ValueError where it is empty, or holds something else than a prompt does, or the tools cannot be shown."""
         if tools:
             return self._with_tools(prompt, tools)
-        if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):     # pyright: ignore
-            raise ValueError(f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages")
+        if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):  # pyright: ignore
+            raise ValueError(
+                f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
+            )
         if not prompt or (isinstance(prompt, str) and not prompt.strip()):
             raise ValueError(f"{who} is empty: give a text of at least one character")
         text = self.checkpoint.text
         if isinstance(prompt, str):
-            return text.encode(prompt) if raw or not text.has_chat else text.chat([{"role": "user", "content": prompt}])
+            return (
+                text.encode(prompt)
+                if raw or not text.has_chat
+                else text.chat([{"role": "user", "content": prompt}])
+            )
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
                 raise ValueError(f"{self.name} has no chat template: give the {who} as text")
@@ -115,12 +150,21 @@ class LM:
     def _with_tools(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Token ids of messages with tools; the template must tell the model of them."""
         text = self.checkpoint.text
-        if isinstance(prompt, str) or not prompt or not isinstance(prompt[0], Mapping) or not text.has_chat:
-            raise ValueError("tools is given without chat messages, or to a model without a chat template: leave it out")
+        if (
+            isinstance(prompt, str)
+            or not prompt
+            or not isinstance(prompt[0], Mapping)
+            or not text.has_chat
+        ):
+            raise ValueError(
+                "tools is given without chat messages, or to a model without a chat template: leave it out"
+            )
         messages = [_message(i, m) for i, m in enumerate(prompt)]
         shown = text.render(messages, tools=list(tools))
         if shown == text.render(messages):
-            raise ValueError(f"tools is given: the chat template of {self.name} has no place for tools, so leave it out")
+            raise ValueError(
+                f"tools is given: the chat template of {self.name} has no place for tools, so leave it out"
+            )
         return text.encode(shown, special=False)
 
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
@@ -129,7 +173,9 @@ class LM:
             try:
                 ids.append(index(x) if not isinstance(x, bool) else size)
             except TypeError:
-                raise ValueError(f"{who}[{at}] is a {type(x).__name__}: token ids are whole numbers") from None
+                raise ValueError(
+                    f"{who}[{at}] is a {type(x).__name__}: token ids are whole numbers"
+                ) from None
             if not 0 <= ids[-1] < size:
                 raise ValueError(f"{who} has token {str(x)[:30]}: ids lie in 0 to {size - 1}")
         return tuple(ids)
@@ -138,16 +184,30 @@ class LM:
 def _message(at: int, message: Any) -> dict[str, str]:
     """A message of a chat, checked. Raises ValueError where it is none."""
     if not isinstance(message, Mapping):
-        raise ValueError(f"message {at} is a {type(message).__name__}: it must have a role and a content")
+        raise ValueError(
+            f"message {at} is a {type(message).__name__}: it must have a role and a content"
+        )
     for key in ("role", "content"):
         if not isinstance(message.get(key), str):
-            raise ValueError(f"message {at} has no {key} that is text: it must have a role and a content")
+            raise ValueError(
+                f"message {at} has no {key} that is text: it must have a role and a content"
+            )
     return dict(message)
 
 
-def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str = "auto", device: str = "cpu",
-         threads: int | None = None, quantize: str | None = None, compute: str | None = None, cache_dtype: str | None = None,
-         ngrams: str | None = "default", trained: Sequence[str] = ()) -> LM:
+def load(
+    name: str = "zoo:smollm2",
+    *,
+    draft: str | None = "default",
+    dtype: str = "auto",
+    device: str = "cpu",
+    threads: int | None = None,
+    quantize: str | None = None,
+    compute: str | None = None,
+    cache_dtype: str | None = None,
+    ngrams: str | None = "default",
+    trained: Sequence[str] = (),
+) -> LM:
     """A model by Hub id, directory, GGUF file or `zoo:NAME`.
 
     draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
@@ -156,20 +216,35 @@ def load(name: str = "zoo:smollm2", *, draft: str | None = "default", dtype: str
     here. Raises ValueError with one sentence where something cannot be had or was made for another model.
     """
     edge.check_threads(threads)
-    model = checkpoint.load(name, dtype=dtype, device=device, threads=threads, quantize=quantize, compute=compute,
-                            cache_dtype=cache_dtype)
+    model = checkpoint.load(
+        name,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        quantize=quantize,
+        compute=compute,
+        cache_dtype=cache_dtype,
+    )
     named = draft != "default"
     if not named:
         draft = zoo.default_draft(name)
-    draft, ngrams = (None if x == "none" else x for x in (draft, ngrams))       # as the command line has it
-    small = None if draft is None else checkpoint.load_draft(draft, dtype=dtype, device=device, threads=threads)
+    draft, ngrams = (
+        None if x == "none" else x for x in (draft, ngrams)
+    )  # as the command line has it
+    small = (
+        None
+        if draft is None
+        else checkpoint.load_draft(draft, dtype=dtype, device=device, threads=threads)
+    )
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
     given = tuple(trained if ngrams == "default" else paths)
     found = tuple(artefacts.bound(artefacts.read(p), model.lm) for p in paths)
     for one in found:
         one.fit(model.lm, None if small is None else small.lm)
-    if device == "cpu":              # beside the native step torch has single rows to do: its threads would only be in the way
+    if (
+        device == "cpu"
+    ):  # beside the native step torch has single rows to do: its threads would only be in the way
         native = not model.why and (small is None or not small.why)
         torch.set_num_threads(1 if native else threads or TORCH_THREADS)
     return LM(model, small, found, given, named and small is not None)

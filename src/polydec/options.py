@@ -7,6 +7,7 @@ A parameter is annotated where it is declared:
 `read(build)` makes an `Option` of each such parameter. Validation, the command line, `polydec methods`, the docs and a
 server's JSON schema all come from these.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -18,7 +19,17 @@ from difflib import get_close_matches
 from operator import ge, gt, le, lt
 from reprlib import Repr
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Protocol, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Protocol,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 LARGEST = 2**63 - 1
 """Whole numbers are at most so far from 0."""
@@ -35,6 +46,7 @@ DIGITS = 100
 
 class Limit(Protocol):
     """What a value must keep to. `of_all`: it is asked of a tuple or a mapping as a whole, not of each entry."""
+
     @property
     def of_all(self) -> bool: ...
     @property
@@ -46,6 +58,7 @@ class Limit(Protocol):
 @dataclass(frozen=True)
 class Within:
     """low <= value <= high."""
+
     low: float
     high: float
     of_all = False
@@ -64,6 +77,7 @@ class Within:
 @dataclass(frozen=True)
 class _Edge:
     """One edge of a range."""
+
     edge: float
     of_all = False
     said: ClassVar[str]
@@ -83,27 +97,32 @@ class _Edge:
 
 class AtLeast(_Edge):
     """value >= edge."""
+
     said, key, holds = "at least", "minimum", ge
 
 
 class Above(_Edge):
     """value > edge."""
+
     said, key, holds = "above", "exclusiveMinimum", gt
 
 
 class AtMost(_Edge):
     """value <= edge."""
+
     said, key, holds = "at most", "maximum", le
 
 
 class Below(_Edge):
     """value < edge."""
+
     said, key, holds = "below", "exclusiveMaximum", lt
 
 
 @dataclass(frozen=True, init=False)
 class OneOf:
     """One of these values and no other."""
+
     choices: tuple[Any, ...]
     of_all = False
 
@@ -124,13 +143,18 @@ class OneOf:
 @dataclass(frozen=True)
 class Length:
     """low to high entries, of a tuple."""
+
     low: int
     high: int = ENTRIES
     of_all = True
 
     @property
     def spoken(self) -> str:
-        return f"at least {self.low} of them" if self.high == ENTRIES else f"{self.low} to {self.high} of them"
+        return (
+            f"at least {self.low} of them"
+            if self.high == ENTRIES
+            else f"{self.low} to {self.high} of them"
+        )
 
     def allows(self, value: Any) -> bool:
         return self.low <= len(value) <= self.high
@@ -145,12 +169,14 @@ _LIMITS = (Within, _Edge, OneOf, Length)
 @dataclass(frozen=True)
 class Note:
     """What a value means that needs saying beside the range, such as "0 is greedy"."""
+
     text: str
 
 
 @dataclass(frozen=True)
 class Formerly:
     """An earlier name of the option, which is understood like its name."""
+
     name: str
 
 
@@ -162,6 +188,7 @@ class Option:
     help: one line without a full stop; limits: all of them hold for a value (for each entry of a tuple, each value of a
     mapping); note: said in parentheses behind the range; formerly: an earlier name that is understood as well.
     """
+
     name: str
     type: Any
     default: Any
@@ -173,7 +200,11 @@ class Option:
     @property
     def kind(self) -> type:
         """The type without None and without what it holds: int, float, bool, str, tuple or collections.abc.Mapping."""
-        alone = next(t for t in get_args(self.type) if t is not type(None)) if self.optional else self.type
+        alone = (
+            next(t for t in get_args(self.type) if t is not type(None))
+            if self.optional
+            else self.type
+        )
         return get_origin(alone) or alone
 
     @property
@@ -185,10 +216,16 @@ class Option:
     def legal(self) -> str:
         """What a value must be, such as "a whole number, in 0 to 64, or none"."""
         each = " and ".join(x.spoken for x in self.limits if not x.of_all)
-        said = [_SPOKEN[self.kind], f"each {each}" if each and self.kind in _MANY else each,
-                *(x.spoken for x in self.limits if x.of_all)]
-        return (", ".join(filter(None, said)) + (", or none" if self.optional else "")
-                + (f" ({self.note})" if self.note else ""))
+        said = [
+            _SPOKEN[self.kind],
+            f"each {each}" if each and self.kind in _MANY else each,
+            *(x.spoken for x in self.limits if x.of_all),
+        ]
+        return (
+            ", ".join(filter(None, said))
+            + (", or none" if self.optional else "")
+            + (f" ({self.note})" if self.note else "")
+        )
 
     @property
     def spoken(self) -> str:
@@ -207,7 +244,9 @@ class Option:
             out = _READ[self.kind](value)
         except (ValueError, OverflowError, KeyError):
             raise ValueError(self._complaint(value)) from None
-        if not all(x.allows(y) for x in self.limits for y in ((out,) if x.of_all else _entries(out))):
+        if not all(
+            x.allows(y) for x in self.limits for y in ((out,) if x.of_all else _entries(out))
+        ):
             raise ValueError(self._complaint(out, within=True))
         return out
 
@@ -219,8 +258,16 @@ class Option:
         out = _SCHEMA[self.kind](each) | whole
         if self.optional:
             out = {"anyOf": [out, {"type": "null"}]}
-        default = self.default if self.kind is not tuple or self.default is None else list(_entries(self.default))
-        return {**out, "default": default, "description": self.help + (f" ({self.note})" if self.note else "")}
+        default = (
+            self.default
+            if self.kind is not tuple or self.default is None
+            else list(_entries(self.default))
+        )
+        return {
+            **out,
+            "default": default,
+            "description": self.help + (f" ({self.note})" if self.note else ""),
+        }
 
     def _complaint(self, value: Any, within: bool = False) -> str:
         """within: the value is of the right type, and outside of a range."""
@@ -228,7 +275,9 @@ class Option:
         near = get_close_matches(value[:DIGITS], words, 1, 0.5) if isinstance(value, str) else []
         one = self.limits[0].spoken if within and len(self.limits) == 1 and not self.note else ""
         must = f"lie {one}" if one.startswith("in ") else f"be {one or self.legal}"
-        said = f"{self.name} is {shown(value)}: it must {must}" + (f"; did you mean {near[0]}?" if near else "")
+        said = f"{self.name} is {shown(value)}: it must {must}" + (
+            f"; did you mean {near[0]}?" if near else ""
+        )
         return said if len(said) <= 300 else said[:299] + "…"
 
 
@@ -239,8 +288,11 @@ def read(build: Callable[..., Any]) -> tuple[Option, ...]:
     """
     parameters = inspect.signature(build).parameters.values()
     hints = get_type_hints(build, include_extras=True)
-    return tuple(option(p.name, hints.get(p.name), p.default) for p in parameters
-                 if p.kind is p.KEYWORD_ONLY or inspect.isclass(build))
+    return tuple(
+        option(p.name, hints.get(p.name), p.default)
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY or inspect.isclass(build)
+    )
 
 
 def option(name: str, hint: Any, default: Any) -> Option:
@@ -250,10 +302,14 @@ def option(name: str, hint: Any, default: Any) -> Option:
     """
     out = _declared(name, hint, default)
     if default is inspect.Parameter.empty or not out.help:
-        raise TypeError(f"option {name} needs a default and a line of help: Annotated[int, Within(0, 64), \"what it is\"] = 3")
+        raise TypeError(
+            f'option {name} needs a default and a line of help: Annotated[int, Within(0, 64), "what it is"] = 3'
+        )
     if out.kind not in _READ:
-        raise TypeError(f"option {name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
-                        "Mapping[int, float], or one of these with None")
+        raise TypeError(
+            f"option {name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
+            "Mapping[int, float], or one of these with None"
+        )
     try:
         out.convert(default)
     except ValueError as e:
@@ -268,10 +324,15 @@ def check(name: str, value: Any, hint: Any) -> Any:
 
 def _declared(name: str, hint: Any, default: Any) -> Option:
     kind, extras = _unfold(hint)
-    return Option(name, kind, default, next((x for x in extras if isinstance(x, str)), ""),
-                  tuple(x for x in extras if isinstance(x, _LIMITS)),
-                  next((x.text for x in extras if isinstance(x, Note)), ""),
-                  next((x.name for x in extras if isinstance(x, Formerly)), ""))
+    return Option(
+        name,
+        kind,
+        default,
+        next((x for x in extras if isinstance(x, str)), ""),
+        tuple(x for x in extras if isinstance(x, _LIMITS)),
+        next((x.text for x in extras if isinstance(x, Note)), ""),
+        next((x.name for x in extras if isinstance(x, Formerly)), ""),
+    )
 
 
 def _unfold(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -312,7 +373,7 @@ def shown(value: Any) -> str:
         entries, kind = _entries(value), cast(object, type(value))
         whole = kind is tuple and entries != () and all(type(x) is int for x in entries[:9])
         text = as_text(entries[:9]) + ",…" * (len(entries) > 9) if whole else _REPR.repr(value)
-    except Exception:                    # whole numbers of too many digits, and whatever a foreign object's repr does
+    except Exception:  # whole numbers of too many digits, and whatever a foreign object's repr does
         text = f"of type {type(value).__name__} and cannot be shown"
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 60 else text[:59] + "…"
@@ -320,11 +381,20 @@ def shown(value: Any) -> str:
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_BOOLS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 
 
 def _digits(text: str, form: re.Pattern[str]) -> str:
-    text = text[:DIGITS + 1].strip()
+    text = text[: DIGITS + 1].strip()
     if len(text) > DIGITS or not form.fullmatch(text):
         raise ValueError
     return text
@@ -365,7 +435,9 @@ def _word(value: Any) -> str:
 def _wholes(value: Any) -> tuple[int, ...]:
     if isinstance(value, str):
         value = _parts(value)
-    elif not isinstance(value, (list, tuple)) or any(isinstance(x, str) for x in cast(tuple[Any, ...], value)):
+    elif not isinstance(value, (list, tuple)) or any(
+        isinstance(x, str) for x in cast(tuple[Any, ...], value)
+    ):
         raise ValueError
     if len(cast(tuple[Any, ...], value)) > ENTRIES:
         raise ValueError
@@ -374,7 +446,9 @@ def _wholes(value: Any) -> tuple[int, ...]:
 
 def _by_token(value: Any) -> dict[int, float]:
     if isinstance(value, str):
-        pairs: list[tuple[Any, Any]] = [(k, v) for k, _, v in (x.partition(":") for x in _parts(value))]
+        pairs: list[tuple[Any, Any]] = [
+            (k, v) for k, _, v in (x.partition(":") for x in _parts(value))
+        ]
     elif isinstance(value, Mapping):
         pairs = list(cast(Mapping[Any, Any], value).items())
         if any(isinstance(v, str) for _, v in pairs):
@@ -401,18 +475,33 @@ def _entries(value: Any) -> tuple[Any, ...]:
 
 
 _MANY: tuple[Any, ...] = (tuple, Mapping)
-_SPOKEN: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
-                           tuple: "whole numbers such as 2,1,1", Mapping: "numbers by token id such as 5:1.5,7:-2"}
-_READ: dict[Any, Callable[[Any], Any]] = {int: _whole, float: _number, bool: _truth, str: _word, tuple: _wholes,
-                                          Mapping: _by_token}
+_SPOKEN: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    tuple: "whole numbers such as 2,1,1",
+    Mapping: "numbers by token id such as 5:1.5,7:-2",
+}
+_READ: dict[Any, Callable[[Any], Any]] = {
+    int: _whole,
+    float: _number,
+    bool: _truth,
+    str: _word,
+    tuple: _wholes,
+    Mapping: _by_token,
+}
 _SCHEMA: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     int: lambda each: {"type": "integer", **each},
     float: lambda each: {"type": "number", **each},
     bool: lambda each: {"type": "boolean"},
     str: lambda each: {"type": "string", **each},
     tuple: lambda each: {"type": "array", "items": {"type": "integer", **each}},
-    Mapping: lambda each: {"type": "object", "propertyNames": {"pattern": "^[0-9]+$"},
-                           "additionalProperties": {"type": "number", **each}},
+    Mapping: lambda each: {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]+$"},
+        "additionalProperties": {"type": "number", **each},
+    },
 }
 
 

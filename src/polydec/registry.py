@@ -1,4 +1,5 @@
 """Finds recipes and mechanisms by their files: adding a method is adding a file."""
+
 from __future__ import annotations
 
 import re
@@ -15,8 +16,16 @@ from polydec.core.decoder import Decoder
 from polydec.kit import CALLED, Kit
 from polydec.options import Option, as_text, read, shown
 
-ROLES = {"drafters": "open", "trees": "grow", "verifiers": "verify", "policies": "budget", "shapers": "shape",
-         "unmaskers": "choose", "refreshes": "feed", "contrasts": "mix"}
+ROLES = {
+    "drafters": "open",
+    "trees": "grow",
+    "verifiers": "verify",
+    "policies": "budget",
+    "shapers": "shape",
+    "unmaskers": "choose",
+    "refreshes": "feed",
+    "contrasts": "mix",
+}
 """Role folders, and the method by which a class in one is known to be a mechanism."""
 
 
@@ -24,7 +33,10 @@ ROLES = {"drafters": "open", "trees": "grow", "verifiers": "verify", "policies":
 def recipes() -> dict[str, ModuleType]:
     """Every recipe's module by its name (the file's, with hyphens)."""
     package = import_module("polydec.recipes")
-    return {m.name.replace("_", "-"): import_module(f"polydec.recipes.{m.name}") for m in iter_modules(package.__path__)}
+    return {
+        m.name.replace("_", "-"): import_module(f"polydec.recipes.{m.name}")
+        for m in iter_modules(package.__path__)
+    }
 
 
 def of_family(family: str) -> list[str]:
@@ -39,8 +51,13 @@ def mechanisms(role: str) -> dict[str, type]:
     for m in iter_modules(package.__path__):
         module = import_module(f"polydec.{role}.{m.name}")
         for name, thing in vars(module).items():
-            if isinstance(thing, type) and thing.__module__ == module.__name__ and hasattr(thing, ROLES[role]) \
-                    and not name.startswith("_") and not getattr(thing, "_is_protocol", False):
+            if (
+                isinstance(thing, type)
+                and thing.__module__ == module.__name__
+                and hasattr(thing, ROLES[role])
+                and not name.startswith("_")
+                and not getattr(thing, "_is_protocol", False)
+            ):
                 out[m.name if m.name not in out else f"{m.name}.{name}"] = thing
     return out
 
@@ -88,8 +105,12 @@ def search(words: str) -> list[str]:
 
     def rank(name: str) -> int:
         card: Card = recipes()[name].CARD
-        called = [_plain(" ".join((name, *card.aliases, card.arxiv))), _plain(card.title), _plain(card.source + card.summary)]
-        return next((i for i in range(3) if all(w in "-".join(called[:i + 1]) for w in wanted)), 3)
+        called = [
+            _plain(" ".join((name, *card.aliases, card.arxiv))),
+            _plain(card.title),
+            _plain(card.source + card.summary),
+        ]
+        return next((i for i in range(3) if all(w in "-".join(called[: i + 1]) for w in wanted)), 3)
 
     ranks = {name: rank(name) for name in recipes()}
     return sorted((n for n in ranks if ranks[n] < 3), key=lambda n: (ranks[n], n))
@@ -122,17 +143,30 @@ def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     for option, value in (given or {}).items():
         now = today.get(option, option)
         if now not in known:
-            raise ValueError(f"option {shown(option)} of method {find(name)} is unknown: " + _nearest(str(option), known))
+            raise ValueError(
+                f"option {shown(option)} of method {find(name)} is unknown: "
+                + _nearest(str(option), known)
+            )
         if now in values:
-            raise ValueError(f"option {now} of method {find(name)} is given twice: {known[now].formerly} is its earlier name")
+            raise ValueError(
+                f"option {now} of method {find(name)} is given twice: {known[now].formerly} is its earlier name"
+            )
         values[now] = value
-    return {o.name: o.convert(values[o.name]) if o.name in values else o.default for o in known.values()}
+    return {
+        o.name: o.convert(values[o.name]) if o.name in values else o.default for o in known.values()
+    }
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name[:100], list(known), 3, 0.5)
     options = ", ".join(known)
-    return f"did you mean {' or '.join(near)}?" if near else f"the options are {options}" if options else "it has no options"
+    return (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"the options are {options}"
+        if options
+        else "it has no options"
+    )
 
 
 def can(name: str, kit: Kit) -> bool:
@@ -157,17 +191,23 @@ def check_family(name: str, family: str) -> None:
     card: Card = get(name).CARD
     if card.family not in ("any", family):
         others = CALLED[card.family].partition(" ")[2]
-        raise ValueError(f"method {card.name} decodes {others} models and this is {CALLED[family]} one: take {_OWN[family]} "
-                         "(`polydec methods`)")
+        raise ValueError(
+            f"method {card.name} decodes {others} models and this is {CALLED[family]} one: take {_OWN[family]} "
+            "(`polydec methods`)"
+        )
 
 
-_OWN = {"ar": "plain, auto or another of the family 'ar'",
-        "diffusion": "llada, fast-dllm or another of the family 'diffusion'",
-        "insertion": "insertion-language-models"}
+_OWN = {
+    "ar": "plain, auto or another of the family 'ar'",
+    "diffusion": "llada, fast-dllm or another of the family 'diffusion'",
+    "insertion": "insertion-language-models",
+}
 """By a model's family, what can decode it."""
 
 
-def build(name: str, kit: Kit, given: Mapping[str, Any] | None = None) -> tuple[Decoder, dict[str, Any]]:
+def build(
+    name: str, kit: Kit, given: Mapping[str, Any] | None = None
+) -> tuple[Decoder, dict[str, Any]]:
     """The recipe's decoder, and all its options with the values they have. Raises ValueError for an unknown option, a
     value of the wrong type or out of range, or something that the kit lacks."""
     module, values = get(name), chosen(name, given)
@@ -181,12 +221,26 @@ def build(name: str, kit: Kit, given: Mapping[str, Any] | None = None) -> tuple[
 def describe(name: str) -> dict[str, Any]:
     """The object of `polydec methods --json`."""
     card: Card = get(name).CARD
-    return {"name": card.name, "title": card.title, "summary": card.summary, "kind": card.kind, "family": card.family,
-            "guarantee": card.guarantee.value if card.guarantee else None, "needs": [n.name for n in card.needs],
-            "needs_training": card.needs_training, "source": card.source, "arxiv": card.arxiv, "aliases": list(card.aliases),
-            "reduces_to": card.reduces_to, "parent": card.parent, "home": card.home,
-            "options": {o.name: {"type": o.legal, "default": o.default, "help": o.help, "schema": o.schema()}
-                        for o in options(card.name)}}
+    return {
+        "name": card.name,
+        "title": card.title,
+        "summary": card.summary,
+        "kind": card.kind,
+        "family": card.family,
+        "guarantee": card.guarantee.value if card.guarantee else None,
+        "needs": [n.name for n in card.needs],
+        "needs_training": card.needs_training,
+        "source": card.source,
+        "arxiv": card.arxiv,
+        "aliases": list(card.aliases),
+        "reduces_to": card.reduces_to,
+        "parent": card.parent,
+        "home": card.home,
+        "options": {
+            o.name: {"type": o.legal, "default": o.default, "help": o.help, "schema": o.schema()}
+            for o in options(card.name)
+        },
+    }
 
 
 def written(value: object) -> str:

@@ -1,4 +1,5 @@
 """Ways to steer a model: found by their files, names, aliases and papers, and built into a law that any method decodes."""
+
 from __future__ import annotations
 
 import re
@@ -28,8 +29,11 @@ def steerings() -> dict[str, ModuleType]:
 def names() -> dict[str, str]:
     """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its paper's number; and its own."""
     cards = {name: module.CARD for name, module in steerings().items()}
-    return {_plain(known): name for name, card in cards.items()
-            for known in (name, *card.aliases, *filter(None, [card.arxiv]))}
+    return {
+        _plain(known): name
+        for name, card in cards.items()
+        for known in (name, *card.aliases, *filter(None, [card.arxiv]))
+    }
 
 
 def _plain(name: str) -> str:
@@ -39,9 +43,17 @@ def _plain(name: str) -> str:
 def get(name: str) -> ModuleType:
     """A way's module, by any of its names. Raises ValueError with the nearest names for one that is not there."""
     if _plain(name) not in names():
-        near = dict.fromkeys(names()[n] for n in get_close_matches(_plain(name)[:100], names(), 3, 0.5))
-        raise ValueError(f"steer is {shown(name)}: " + (f"did you mean {' or '.join(near)}?" if near else
-                                                        f"it must be one of {', '.join(steerings())}"))
+        near = dict.fromkeys(
+            names()[n] for n in get_close_matches(_plain(name)[:100], names(), 3, 0.5)
+        )
+        raise ValueError(
+            f"steer is {shown(name)}: "
+            + (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else f"it must be one of {', '.join(steerings())}"
+            )
+        )
     return steerings()[names()[_plain(name)]]
 
 
@@ -58,9 +70,17 @@ def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     for option in given:
         if option not in known:
             near = get_close_matches(str(option)[:100], list(known), 3, 0.5)
-            raise ValueError(f"option {shown(option)} of steering {get(name).CARD.name} is unknown: "
-                             + (f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(known)}"))
-    return {o.name: o.convert(given[o.name]) if o.name in given else o.default for o in known.values()}
+            raise ValueError(
+                f"option {shown(option)} of steering {get(name).CARD.name} is unknown: "
+                + (
+                    f"did you mean {' or '.join(near)}?"
+                    if near
+                    else f"the options are {', '.join(known)}"
+                )
+            )
+    return {
+        o.name: o.convert(given[o.name]) if o.name in given else o.default for o in known.values()
+    }
 
 
 def derived(name: str) -> Callable[[str], str] | None:
@@ -72,10 +92,14 @@ def check_second(name: str, given: bool) -> None:
     """Raise ValueError where a second prompt is missing, or is given and not read."""
     card: Card = get(name).CARD
     if given and SECOND_PROMPT not in card.needs:
-        raise ValueError(f"negative_prompt is given: steering {card.name} reads no second prompt, so leave it out")
+        raise ValueError(
+            f"negative_prompt is given: steering {card.name} reads no second prompt, so leave it out"
+        )
 
 
-def build(name: str, kit: Kit, given: Mapping[str, Any] | None = None) -> tuple[Target, dict[str, Any]]:
+def build(
+    name: str, kit: Kit, given: Mapping[str, Any] | None = None
+) -> tuple[Target, dict[str, Any]]:
     """The steered law of a kit's bare target, and all options with the values they have. Raises ValueError for an option that
     is not legal, or something that the kit lacks."""
     module, values = get(name), chosen(name, given)
@@ -88,8 +112,19 @@ def build(name: str, kit: Kit, given: Mapping[str, Any] | None = None) -> tuple[
 def describe(name: str) -> dict[str, Any]:
     """The object of `polydec steerings --json`."""
     card: Card = get(name).CARD
-    return {"name": card.name, "title": card.title, "summary": card.summary, "kind": card.kind,
-            "needs": [n.name for n in card.needs], "source": card.source, "arxiv": card.arxiv, "aliases": list(card.aliases),
-            "reduces_to": card.reduces_to, "home": card.home,
-            "options": {o.name: {"type": o.legal, "default": o.default, "help": o.help, "schema": o.schema()}
-                        for o in options(card.name)}}
+    return {
+        "name": card.name,
+        "title": card.title,
+        "summary": card.summary,
+        "kind": card.kind,
+        "needs": [n.name for n in card.needs],
+        "source": card.source,
+        "arxiv": card.arxiv,
+        "aliases": list(card.aliases),
+        "reduces_to": card.reduces_to,
+        "home": card.home,
+        "options": {
+            o.name: {"type": o.legal, "default": o.default, "help": o.help, "schema": o.schema()}
+            for o in options(card.name)
+        },
+    }

@@ -1,4 +1,5 @@
 """The drift of caches: nothing without one, something with one; and the command that reports it."""
+
 import json
 import sys
 
@@ -10,9 +11,16 @@ from polydec.bench.drift import drift
 ASKED = "shuffle: 504132"
 
 
-@pytest.mark.parametrize("method, options, exact", [
-    ("llada", {"block": 4}, True), ("llada", {"block": 4, "cache": 1}, False), ("llada", {"block": 4, "cache": 2}, False),
-    ("freecache", {"block": 4, "threshold": 2}, False), ("dkv-cache", {"block": 0}, False)])
+@pytest.mark.parametrize(
+    "method, options, exact",
+    [
+        ("llada", {"block": 4}, True),
+        ("llada", {"block": 4, "cache": 1}, False),
+        ("llada", {"block": 4, "cache": 2}, False),
+        ("freecache", {"block": 4, "threshold": 2}, False),
+        ("dkv-cache", {"block": 0}, False),
+    ],
+)
 def test_only_what_keeps_something_drifts(method, options, exact):
     lm = load("zoo:diffusion", dtype="float32")
     d = drift(lm, ASKED, method, options, sampling=lm.sampling(), max_tokens=14)
@@ -22,16 +30,36 @@ def test_only_what_keeps_something_drifts(method, options, exact):
 
 def test_the_command(capfd, monkeypatch, tmp_path):
     from polydec.cli.main import main as command
+
     (tmp_path / "prompts.txt").write_text(ASKED + "\n")
 
     def main(*args):
-        monkeypatch.setattr(sys, "argv", ["polydec", "verify", "--model", "zoo:diffusion", "--max-tokens", "14",
-                                          "--data", str(tmp_path / "prompts.txt"), "--method", "fast-dllm", *args])
+        monkeypatch.setattr(
+            sys,
+            "argv",
+            [
+                "polydec",
+                "verify",
+                "--model",
+                "zoo:diffusion",
+                "--max-tokens",
+                "14",
+                "--data",
+                str(tmp_path / "prompts.txt"),
+                "--method",
+                "fast-dllm",
+                *args,
+            ],
+        )
         with pytest.raises(SystemExit) as stop:
             command()
         return stop.value.code or 0
+
     assert main("--set", "cache=2", "--set", "block=4", "--set", "threshold=2", "--json") == 0
     said = json.loads(capfd.readouterr().out)
     assert said["method"] == "fast-dllm" and said["prompts"][0]["nats"] > 0
     assert main() == 0 and "KL, nats" in capfd.readouterr().out
-    assert main("--set", "cache=3") == 2 and "cache is 3: it must lie in 0 to 2" in capfd.readouterr().err
+    assert (
+        main("--set", "cache=3") == 2
+        and "cache is 3: it must lie in 0 to 2" in capfd.readouterr().err
+    )

@@ -1,4 +1,5 @@
 """Answers that go from fine to coarse: matches and weights."""
+
 import math
 
 import pytest
@@ -16,7 +17,10 @@ def test_the_finest_level_counts():
 
 def test_words_in_common_may_be_enough():
     assert f1("4 August", "4 August 1961") == pytest.approx(0.8) and f1("x", "y") == 0.0
-    assert Granularity().level("4 August", BORN) == 0 and Granularity(least=0.9).level("4 August", BORN) is None
+    assert (
+        Granularity().level("4 August", BORN) == 0
+        and Granularity(least=0.9).level("4 August", BORN) is None
+    )
 
 
 def test_a_finer_answer_never_weighs_less_and_without_fading_all_weigh_the_same():
@@ -25,7 +29,9 @@ def test_a_finer_answer_never_weighs_less_and_without_fading_all_weigh_the_same(
     assert found == pytest.approx([1.0, 0.5, 0.25, 0.125, 0.0])
     flat = Granularity(1.0, fade=0.0).figures(said, gold)
     assert flat["informativeness"] == flat["accuracy"] == pytest.approx(0.8)
-    assert flat["knowledge gap"] == pytest.approx(0.6) and flat["standard accuracy"] == pytest.approx(0.2)
+    assert flat["knowledge gap"] == pytest.approx(0.6) and flat[
+        "standard accuracy"
+    ] == pytest.approx(0.2)
 
 
 def test_bad_fields():

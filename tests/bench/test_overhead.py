@@ -1,4 +1,5 @@
 """benchmarks/overhead.py runs the engine over a network that computes nothing."""
+
 import sys
 from pathlib import Path
 

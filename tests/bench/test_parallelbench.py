@@ -1,4 +1,5 @@
 """ParallelBench: its judges on answers that are known, its closed forms by simulation, and the command."""
+
 import json
 import math
 import random
@@ -14,8 +15,17 @@ def solved(name, seed=0, number=0):
     """A problem and its list, place, new item: read from the question."""
     problem = pb.of_names(name, seed, number)
     items = pb.listed(problem.question.rpartition("Waiting line: ")[2])
-    others = [x for a in pb.FIRST for b in pb.LAST if (x := f"{a} {b}") in problem.question.rpartition("\n")[2]]
-    digits = [int(w.strip(".")) for w in problem.question.rpartition("\n")[2].split() if w.strip(".").isdigit()]
+    others = [
+        x
+        for a in pb.FIRST
+        for b in pb.LAST
+        if (x := f"{a} {b}") in problem.question.rpartition("\n")[2]
+    ]
+    digits = [
+        int(w.strip("."))
+        for w in problem.question.rpartition("\n")[2].split()
+        if w.strip(".").isdigit()
+    ]
     return problem, items, digits[0] if digits else 0, (others or [""])[0]
 
 
@@ -26,10 +36,18 @@ def test_a_right_answer_is_right_and_others_are_not(name):
         answer = pb.LISTS[name].change(items, at, new)
         written = "[" + ", ".join(f'"{x}"' for x in answer) + "]"
         assert len(items) == 3 + number % 4 and problem.right(written) and problem.strict(written)
-        assert problem.right("Here it is: " + written.replace('"', "")) and not problem.strict(written.replace('"', ""))
-        assert not problem.right(written.replace("]", "")) and not problem.right("") and not problem.right("[]")
-        assert not problem.right("[" + ", ".join(f'"{x}"' for x in [*answer, answer[0]]) + "]")     # twice the same person
-    assert not pb.of_names("shuffle", 0, 0).right(str(solved("shuffle")[1]))                         # not another order
+        assert problem.right("Here it is: " + written.replace('"', "")) and not problem.strict(
+            written.replace('"', "")
+        )
+        assert (
+            not problem.right(written.replace("]", ""))
+            and not problem.right("")
+            and not problem.right("[]")
+        )
+        assert not problem.right(
+            "[" + ", ".join(f'"{x}"' for x in [*answer, answer[0]]) + "]"
+        )  # twice the same person
+    assert not pb.of_names("shuffle", 0, 0).right(str(solved("shuffle")[1]))  # not another order
 
 
 def test_puzzles_are_judged():
@@ -39,22 +57,33 @@ def test_puzzles_are_judged():
         rows = [(a, b, c, d), (b, a, d, c), (c, d, a, b), (d, c, b, a)]
         text = "\n".join(",".join(r) for r in rows)
         assert square.right(text) and square.strict(text)
-        assert not square.right("\n".join(",".join(r) for r in (*rows[:3], rows[0]))) and not square.right(text[:-2])
+        assert not square.right(
+            "\n".join(",".join(r) for r in (*rows[:3], rows[0]))
+        ) and not square.right(text[:-2])
         puzzle = pb.sudoku(0, i)
         given = [line.split(",") for line in puzzle.question.splitlines()[-4:]]
         assert sum(x == "_" for row in given for x in row) == 4
-        answers = [s for s in squares() if all(x in ("_", y) for r, t in zip(given, s) for x, y in zip(r, t))]
+        answers = [
+            s
+            for s in squares()
+            if all(x in ("_", y) for r, t in zip(given, s) for x, y in zip(r, t))
+        ]
         assert answers and all(puzzle.right("\n".join(",".join(r) for r in s)) for s in answers)
         wrong = [[y if y != "1" else "2" for y in r] for r in answers[0]]
         assert not puzzle.right("\n".join(",".join(r) for r in wrong))
         words = pb.words_to_sentence(0, i)
         asked = words.question.rpartition(": ")[2].strip(".")
-        assert words.strict(f"A {asked}.") and words.right(asked) and not words.right(asked.partition(",")[2])
+        assert (
+            words.strict(f"A {asked}.")
+            and words.right(asked)
+            and not words.right(asked.partition(",")[2])
+        )
 
 
 def squares():
     """All 4 x 4 sudokus."""
     from itertools import permutations
+
     rows = list(permutations("1234"))
 
     def go(done):
@@ -62,9 +91,12 @@ def squares():
             yield done
             return
         for row in rows:
-            if all(x != y for r in done for x, y in zip(r, row)) and (len(done) % 2 == 0 or all(
-                    len({*done[-1][j:j + 2], *row[j:j + 2]}) == 4 for j in (0, 2))):
+            if all(x != y for r in done for x, y in zip(r, row)) and (
+                len(done) % 2 == 0
+                or all(len({*done[-1][j : j + 2], *row[j : j + 2]}) == 4 for j in (0, 2))
+            ):
                 yield from go([*done, row])
+
     return list(go([]))
 
 
@@ -86,8 +118,10 @@ def drawn(task, sizes, r):
     return out
 
 
-@pytest.mark.parametrize("task, right", [("shuffle", lambda x: len({*x}) == len(x)),
-                                         ("replace_random", lambda x: x.count("new") == 1)])
+@pytest.mark.parametrize(
+    "task, right",
+    [("shuffle", lambda x: len({*x}) == len(x)), ("replace_random", lambda x: x.count("new") == 1)],
+)
 @pytest.mark.parametrize("sizes", [(4,), (2, 2), (3, 1), (1, 1, 1, 1), (6,), (3, 3)])
 def test_closed_forms_agree_with_a_simulation(task, right, sizes):
     r, n = random.Random(0), 4000
@@ -98,9 +132,12 @@ def test_closed_forms_agree_with_a_simulation(task, right, sizes):
 
 def test_known_values():
     assert pb.closed("shuffle", (4,)) == pytest.approx(24 / 256) and pb.closed("copy", (5,)) == 1
-    assert pb.closed("replace_random", (5,)) == pytest.approx(0.8 ** 4)
+    assert pb.closed("replace_random", (5,)) == pytest.approx(0.8**4)
     assert pb.floor("shuffle", (4,)) == pytest.approx(4 * math.log(4) - math.log(24))
-    assert pb.floor("replace_random", (5,)) == pytest.approx(4 * math.log(5 / 4)) and pb.floor("sort", (5,)) is None
+    assert (
+        pb.floor("replace_random", (5,)) == pytest.approx(4 * math.log(5 / 4))
+        and pb.floor("sort", (5,)) is None
+    )
     assert pb.groups(6, 4) == (2, 2, 1, 1) and pb.groups(3, 9) == (1, 1, 1)
 
 
@@ -121,17 +158,33 @@ def test_the_command(capfd, monkeypatch):
     from polydec.cli.main import main as command
 
     def main(*args):
-        monkeypatch.setattr(sys, "argv", ["polydec", "bench", "--model", "zoo:diffusion", "--threads", "1", *args])
+        monkeypatch.setattr(
+            sys, "argv", ["polydec", "bench", "--model", "zoo:diffusion", "--threads", "1", *args]
+        )
         with pytest.raises(SystemExit) as stop:
             command()
         return stop.value.code or 0
-    asked = ("--suite", "parallelbench-digits", "--each", "2", "--methods", "mdlm:steps=6,llada:steps=1")
+
+    asked = (
+        "--suite",
+        "parallelbench-digits",
+        "--each",
+        "2",
+        "--methods",
+        "mdlm:steps=6,llada:steps=1",
+    )
     assert main(*asked, "--temperature", "1", "--json") == 0
     rows = json.loads(capfd.readouterr().out)["rows"]
     assert [r["task"] for r in rows][::2] == list(pb.DIGITS) and all(r["n"] == 2 for r in rows)
     shuffles = {r["method"]: r for r in rows if r["task"] == "shuffle"}
     assert shuffles["mdlm steps=6"]["closed_form"] == 1 and shuffles["mdlm steps=6"]["passes"] == 6
-    assert shuffles["llada steps=1"]["closed_form"] == pytest.approx(720 / 6 ** 6)
+    assert shuffles["llada steps=1"]["closed_form"] == pytest.approx(720 / 6**6)
     assert main(*asked) == 0 and "closed form" in capfd.readouterr().out
-    assert main("--suite", "nothing") == 2 and "suite is 'nothing': it must be" in capfd.readouterr().err
-    assert main("--suite", "parallelbench", "--limit", "3") == 2 and "does not take" in capfd.readouterr().err
+    assert (
+        main("--suite", "nothing") == 2
+        and "suite is 'nothing': it must be" in capfd.readouterr().err
+    )
+    assert (
+        main("--suite", "parallelbench", "--limit", "3") == 2
+        and "does not take" in capfd.readouterr().err
+    )

@@ -1,4 +1,5 @@
 """The command line on a micro model: what it prints, and one sentence with exit code 2 for everything that is wrong."""
+
 import json
 import os
 import shutil
@@ -45,27 +46,59 @@ def polydec(monkeypatch, capsys):
             main()
         out = capsys.readouterr()
         return int(stop.value.code or 0), out.out, out.err
+
     return call
 
 
 def test_generate_json(polydec, model):
-    code, out, _ = polydec("generate", "The grey fox", "--model", model, "--max-tokens", "12", "--json", "--dtype", "float32",
-                           "--method", "plain")
+    code, out, _ = polydec(
+        "generate",
+        "The grey fox",
+        "--model",
+        model,
+        "--max-tokens",
+        "12",
+        "--json",
+        "--dtype",
+        "float32",
+        "--method",
+        "plain",
+    )
     answer = json.loads(out)
     assert code == 0 and out.count("\n") == 1
     assert set(answer) == {"text", "token_ids", "finish_reason", "usage", "method", "metrics"}
     assert set(answer["usage"]) == {"prompt_tokens", "completion_tokens"}
     assert set(answer["method"]) == {"name", "guarantee", "options"}
-    assert {"seconds", "tokens_per_second", "target_passes", "tokens_per_pass", "positions_fed", "mean_acceptance_length",
-            "draft_acceptance_rate", "kernel"} <= set(answer["metrics"])
+    assert {
+        "seconds",
+        "tokens_per_second",
+        "target_passes",
+        "tokens_per_pass",
+        "positions_fed",
+        "mean_acceptance_length",
+        "draft_acceptance_rate",
+        "kernel",
+    } <= set(answer["metrics"])
     assert answer["usage"]["completion_tokens"] == len(answer["token_ids"]) <= 12
     fed = answer["usage"]["prompt_tokens"] + answer["metrics"]["target_passes"] - 1
-    assert answer["metrics"]["positions_fed"] == fed          # plain decoding feeds every token once
+    assert answer["metrics"]["positions_fed"] == fed  # plain decoding feeds every token once
 
 
 def test_generate_streams_what_json_says(polydec, model):
-    args = ("generate", "The grey fox", "--model", model, "--max-tokens", "20", "--dtype", "float32", "--seed", "3",
-            "--temperature", "1")
+    args = (
+        "generate",
+        "The grey fox",
+        "--model",
+        model,
+        "--max-tokens",
+        "20",
+        "--dtype",
+        "float32",
+        "--seed",
+        "3",
+        "--temperature",
+        "1",
+    )
     _, text, err = polydec(*args)
     _, out, _ = polydec(*args, "--json")
     assert text == json.loads(out)["text"] + "\n"
@@ -73,33 +106,87 @@ def test_generate_streams_what_json_says(polydec, model):
 
 
 def test_an_answer_that_is_brought_to_an_end_says_so(polydec, model):
-    _, text, err = polydec("generate", "The grey fox", "--model", model, "--max-tokens", "12", "--temperature", "0",
-                           "--regex", "[a-z ]{5,}[.]", "--finish")
+    _, text, err = polydec(
+        "generate",
+        "The grey fox",
+        "--model",
+        model,
+        "--max-tokens",
+        "12",
+        "--temperature",
+        "0",
+        "--regex",
+        "[a-z ]{5,}[.]",
+        "--finish",
+    )
     assert text.endswith(".\n") and " tokens to end in time), " in err and "stop (" in err
 
 
 def test_choices_and_logprobs(polydec, model):
-    _, out, _ = polydec("generate", "The", "--model", model, "--max-tokens", "5", "--json", "--n", "2", "--logprobs", "2",
-                        "--temperature", "1", "--ignore-eos")
+    _, out, _ = polydec(
+        "generate",
+        "The",
+        "--model",
+        model,
+        "--max-tokens",
+        "5",
+        "--json",
+        "--n",
+        "2",
+        "--logprobs",
+        "2",
+        "--temperature",
+        "1",
+        "--ignore-eos",
+    )
     choices = json.loads(out)["choices"]
     assert len(choices) == 2 and choices[0]["token_ids"] != choices[1]["token_ids"]
-    assert all(len(c["logprobs"]) == 5 and len(t["top"]) == 2 for c in choices for t in c["logprobs"])
+    assert all(
+        len(c["logprobs"]) == 5 and len(t["top"]) == 2 for c in choices for t in c["logprobs"]
+    )
 
 
 def test_trace_replays(polydec, model, tmp_path):
     from polydec.core.trace import Edited, Opened, from_json, replay
+
     path = tmp_path / "trace.jsonl"
-    _, out, _ = polydec("generate", "The old river", "--model", model, "--max-tokens", "24", "--method", "prompt-lookup",
-                        "--json", "--trace", str(path), "--ignore-eos")
+    _, out, _ = polydec(
+        "generate",
+        "The old river",
+        "--model",
+        model,
+        "--max-tokens",
+        "24",
+        "--method",
+        "prompt-lookup",
+        "--json",
+        "--trace",
+        str(path),
+        "--ignore-eos",
+    )
     events = [from_json(json.loads(line)) for line in path.read_text().split("\n") if line]
     prompt = next(e.prompt for e in events if isinstance(e, Opened))
-    assert replay(prompt, [e.edit for e in events if isinstance(e, Edited)]) == json.loads(out)["token_ids"]
+    assert (
+        replay(prompt, [e.edit for e in events if isinstance(e, Edited)])
+        == json.loads(out)["token_ids"]
+    )
 
 
 def test_trace_says_what_an_approximation_promises(polydec, model, tmp_path):
     path = tmp_path / "trace.jsonl"
-    args = ("generate", "The old river", "--model", model, "--method", "unified-layer-skipping", "--max-tokens", "4", "--json",
-            "--trace", str(path))
+    args = (
+        "generate",
+        "The old river",
+        "--model",
+        model,
+        "--method",
+        "unified-layer-skipping",
+        "--max-tokens",
+        "4",
+        "--json",
+        "--trace",
+        str(path),
+    )
     _, out, _ = polydec(*args)
     kept, opened = path.read_text(), json.loads(path.read_text().split("\n")[0])
     assert opened["event"] == "Opened" and opened["method"] == json.loads(out)["method"]
@@ -111,7 +198,12 @@ def test_trace_says_what_an_approximation_promises(polydec, model, tmp_path):
 
 def test_defaults_of_methods_can_be_given_back(polydec):
     from polydec import registry
-    for name, option in (("rsd-c", "levels=2,1,1"), ("auto", "ask=none"), ("prompt-lookup", "cost_aware=true")):
+
+    for name, option in (
+        ("rsd-c", "levels=2,1,1"),
+        ("auto", "ask=none"),
+        ("prompt-lookup", "cost_aware=true"),
+    ):
         out = polydec("methods", name)[1]
         assert f"--set {option} " in out
         known = {o.name: o for o in registry.options(name)}
@@ -123,8 +215,20 @@ def test_defaults_of_methods_can_be_given_back(polydec):
 def test_methods(polydec):
     code, out, _ = polydec("methods", "--json")
     rows = json.loads(out)
-    assert code == 0 and {"plain", "prompt-lookup", "token-recycling", "draft-model"} <= {r["name"] for r in rows}
-    keys = {"name", "title", "kind", "family", "guarantee", "needs", "needs_training", "options", "source"}
+    assert code == 0 and {"plain", "prompt-lookup", "token-recycling", "draft-model"} <= {
+        r["name"] for r in rows
+    }
+    keys = {
+        "name",
+        "title",
+        "kind",
+        "family",
+        "guarantee",
+        "needs",
+        "needs_training",
+        "options",
+        "source",
+    }
     assert all(keys <= set(r) for r in rows)
     assert all(polydec("methods", r["name"])[0] == 0 for r in rows)
     assert polydec("methods")[0] == 0
@@ -145,8 +249,21 @@ def test_methods_are_found_by_words(polydec):
 
 def test_what_was_trained_is_given_by_its_directory(polydec, model, tmp_path):
     stop_head.save(tmp_path / "head", stop_head.fresh(32, 1, False, 0), {})
-    args = ("generate", "The fox", "--model", model, "--draft", model, "--method", "specdec-plus-plus", "--max-tokens", "4",
-            "--dtype", "float32", "--json")
+    args = (
+        "generate",
+        "The fox",
+        "--model",
+        model,
+        "--draft",
+        model,
+        "--method",
+        "specdec-plus-plus",
+        "--max-tokens",
+        "4",
+        "--dtype",
+        "float32",
+        "--json",
+    )
     code, _, err = polydec(*args)
     assert code == 2 and "--with DIR" in err
     code, _, err = polydec(*args, "--with", str(tmp_path / "head"))
@@ -159,11 +276,30 @@ def test_what_was_trained_and_is_not_read_is_said(polydec, model, tmp_path):
     head = str(tmp_path / "head")
     stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
     for method, drafts in (("plain", False), ("draft-model", True), ("auto", True)):
-        code, _, err = polydec("generate", "The fox", "--model", model, "--draft", model, "--dtype", "float32", "--with", head,
-                               "--method", method, "--max-tokens", "4")
+        code, _, err = polydec(
+            "generate",
+            "The fox",
+            "--model",
+            model,
+            "--draft",
+            model,
+            "--dtype",
+            "float32",
+            "--with",
+            head,
+            "--method",
+            method,
+            "--max-tokens",
+            "4",
+        )
         assert code == 0
-        assert f"polydec: {head} is a stop head, and {method} does not read it: specdec-plus-plus would\n" in err
-        assert (f"polydec: {model} is the draft model, and {method} does not read it\n" in err) == (not drafts)
+        assert (
+            f"polydec: {head} is a stop head, and {method} does not read it: specdec-plus-plus would\n"
+            in err
+        )
+        assert (f"polydec: {model} is the draft model, and {method} does not read it\n" in err) == (
+            not drafts
+        )
 
 
 def test_a_constraint_may_come_through_a_pipe(polydec, model, tmp_path):
@@ -171,45 +307,90 @@ def test_a_constraint_may_come_through_a_pipe(polydec, model, tmp_path):
     os.mkfifo(pipe)
 
     def write():
-        with pipe.open("w") as file:              # waits for a reader
+        with pipe.open("w") as file:  # waits for a reader
             file.write('{"enum": ["fox"]}')
         read[0] += 1
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    code, out, err = polydec("generate", "The fox", "--model", model, "--dtype", "float32", "--json-schema", str(pipe),
-                             "--max-tokens", "12")
+    code, out, err = polydec(
+        "generate",
+        "The fox",
+        "--model",
+        model,
+        "--dtype",
+        "float32",
+        "--json-schema",
+        str(pipe),
+        "--max-tokens",
+        "12",
+    )
     writer.join(10)
     assert code == 0 and out.strip() == '"fox"' and read == [1], err
 
 
 def test_what_does_nothing_is_said(polydec, model):
     def said(*flags):
-        code, _, err = polydec("generate", "The fox", "--model", model, "--max-tokens", "4", "--dtype", "float32", *flags)
-        return code, [line.removeprefix("polydec: ") for line in err.splitlines() if line.startswith("polydec: ")]
+        code, _, err = polydec(
+            "generate",
+            "The fox",
+            "--model",
+            model,
+            "--max-tokens",
+            "4",
+            "--dtype",
+            "float32",
+            *flags,
+        )
+        return code, [
+            line.removeprefix("polydec: ")
+            for line in err.splitlines()
+            if line.startswith("polydec: ")
+        ]
 
     unlikely = "at temperature 0 the likeliest token is written, whatever is unlikely"
-    assert said("--temperature", "0", "--top-p", "0.5") == (0, [f"top_p is 0.5 and does nothing here: {unlikely}"])
+    assert said("--temperature", "0", "--top-p", "0.5") == (
+        0,
+        [f"top_p is 0.5 and does nothing here: {unlikely}"],
+    )
     assert said("--temperature", "1", "--top-p", "0.5") == (0, [])
     assert said("--sample", "dry_base=3", "--repetition-penalty", "1.2") == (
-        0, ["dry_base is 3.0 and does nothing here: it is off, as dry_multiplier is 0.0"])
+        0,
+        ["dry_base is 3.0 and does nothing here: it is off, as dry_multiplier is 0.0"],
+    )
     assert said("--sample", "dry_base=3", "--sample", "dry_multiplier=0.5") == (0, [])
     assert said("--logprobs", "2") == (0, ["logprobs is 2: they stand in the JSON object (--json)"])
     assert said("--logprobs", "2", "--json") == (0, [])
-    assert said("--shots", "2") == (2, ["shots is 2 and there is nothing to show: give --exemplars, or leave it out"])
+    assert said("--shots", "2") == (
+        2,
+        ["shots is 2 and there is nothing to show: give --exemplars, or leave it out"],
+    )
 
 
-@pytest.mark.parametrize("command, flags, said", [
-    ("bench", ("--method", "eagle-3"), "bench does not take --method or --set: it compares methods"),
-    ("bench", ("--regex", "a+"), "--regex is given, and bench does nothing with it"),
-    ("bench", ("--infill", "[[3]]"), "--infill is given, and bench"),
-    ("bench", ("--stop-token-id", "1"), "--stop-token-id is given, and bench"),
-    ("verify", ("--n", "2"), "--n is given, and verify does nothing with it"),
-    ("verify", ("--infill", "a"), "--infill is given, and verify"),
-    ("verify", ("--logprobs", "1"), "--logprobs is given, and verify"),
-    ("chat", ("--trace", "t.jsonl"), "chat does not take --json, --n, --raw, --trace or --logprobs"),
-])
-def test_flags_that_a_command_would_do_nothing_with_are_refused(polydec, model, command, flags, said):
+@pytest.mark.parametrize(
+    "command, flags, said",
+    [
+        (
+            "bench",
+            ("--method", "eagle-3"),
+            "bench does not take --method or --set: it compares methods",
+        ),
+        ("bench", ("--regex", "a+"), "--regex is given, and bench does nothing with it"),
+        ("bench", ("--infill", "[[3]]"), "--infill is given, and bench"),
+        ("bench", ("--stop-token-id", "1"), "--stop-token-id is given, and bench"),
+        ("verify", ("--n", "2"), "--n is given, and verify does nothing with it"),
+        ("verify", ("--infill", "a"), "--infill is given, and verify"),
+        ("verify", ("--logprobs", "1"), "--logprobs is given, and verify"),
+        (
+            "chat",
+            ("--trace", "t.jsonl"),
+            "chat does not take --json, --n, --raw, --trace or --logprobs",
+        ),
+    ],
+)
+def test_flags_that_a_command_would_do_nothing_with_are_refused(
+    polydec, model, command, flags, said
+):
     code, _, err = polydec(command, "--model", model, *flags)
     assert code == 2 and said in err and err.count("\n") == 1
 
@@ -217,10 +398,28 @@ def test_flags_that_a_command_would_do_nothing_with_are_refused(polydec, model, 
 def test_verify_holds_to_constraints_and_stops(polydec, model, tmp_path):
     data = tmp_path / "q.txt"
     data.write_text("The tall baker\nThe young teacher watched the\n")
-    common = ("verify", "--model", model, "--method", "prompt-lookup", "--data", str(data), "--json", "--dtype", "float32",
-              "--max-tokens", "24")
+    common = (
+        "verify",
+        "--model",
+        model,
+        "--method",
+        "prompt-lookup",
+        "--data",
+        str(data),
+        "--json",
+        "--dtype",
+        "float32",
+        "--max-tokens",
+        "24",
+    )
     tokens = []
-    for more in ((), ("--regex", "(the|fox| ){3}"), ("--ignore-eos",), ("--stop", "e"), ("--order", "llamacpp")):
+    for more in (
+        (),
+        ("--regex", "(the|fox| ){3}"),
+        ("--ignore-eos",),
+        ("--stop", "e"),
+        ("--order", "llamacpp"),
+    ):
         code, out, _ = polydec(*common, *more)
         said = json.loads(out)
         assert code == 0 and said["counts"]["equal"] == 2
@@ -233,19 +432,61 @@ def test_verify_holds_to_constraints_and_stops(polydec, model, tmp_path):
 
 def test_verify_and_bench(polydec, model, tmp_path):
     data = tmp_path / "q.jsonl"
-    data.write_text("".join(json.dumps({"prompt": p, "category": c}) + "\n" for p, c in
-                            (("The tall baker", "a"), ("The young teacher watched the", "b"))))
-    code, out, _ = polydec("verify", "--model", model, "--method", "prompt-lookup", "--data", str(data), "--json",
-                           "--dtype", "float32", "--max-tokens", "40")
+    data.write_text(
+        "".join(
+            json.dumps({"prompt": p, "category": c}) + "\n"
+            for p, c in (("The tall baker", "a"), ("The young teacher watched the", "b"))
+        )
+    )
+    code, out, _ = polydec(
+        "verify",
+        "--model",
+        model,
+        "--method",
+        "prompt-lookup",
+        "--data",
+        str(data),
+        "--json",
+        "--dtype",
+        "float32",
+        "--max-tokens",
+        "40",
+    )
     assert code == 0 and json.loads(out)["counts"] == {"equal": 2, "near-tie": 0, "fault": 0}
-    code, out, _ = polydec("bench", "--model", model, "--methods", "plain,prompt-lookup:depth=3", "--data", str(data), "--json",
-                           "--max-tokens", "16", "--repeat", "2", "--dtype", "float32")
+    code, out, _ = polydec(
+        "bench",
+        "--model",
+        model,
+        "--methods",
+        "plain,prompt-lookup:depth=3",
+        "--data",
+        str(data),
+        "--json",
+        "--max-tokens",
+        "16",
+        "--repeat",
+        "2",
+        "--dtype",
+        "float32",
+    )
     result = json.loads(out)
-    keys = {"model", "method", "workload", "batch", "tokens_per_second", "ratio_to_plain", "ratio_interval", "tokens_per_pass",
-            "positions_fed", "mean_acceptance_length", "identical"}
+    keys = {
+        "model",
+        "method",
+        "workload",
+        "batch",
+        "tokens_per_second",
+        "ratio_to_plain",
+        "ratio_interval",
+        "tokens_per_pass",
+        "positions_fed",
+        "mean_acceptance_length",
+        "identical",
+    }
     assert code == 0 and result["machine"] and all(keys <= set(r) for r in result["rows"])
     assert {(r["method"], r["workload"]) for r in result["rows"]} == {
-        (m, w) for m in ("plain", "prompt-lookup depth=3") for w in ("a", "b", "all")}
+        (m, w) for m in ("plain", "prompt-lookup depth=3") for w in ("a", "b", "all")
+    }
     assert all(r["identical"] for r in result["rows"])
 
 
@@ -288,9 +529,13 @@ def test_bad_input(polydec, model, case):
 def test_bad_prompts(polydec, model, tmp_path):
     long = tmp_path / "long.txt"
     long.write_text("The grey fox watched the boat. " * 200)
-    for args, says in ((["", "--model", model], "empty"), (["  ", "--model", model], "empty"), (["--model", model], "prompt"),
-                       (["--prompt-file", str(long), "--model", model], "context"),
-                       (["--prompt-file", str(tmp_path / "none.txt"), "--model", model], "none.txt")):
+    for args, says in (
+        (["", "--model", model], "empty"),
+        (["  ", "--model", model], "empty"),
+        (["--model", model], "prompt"),
+        (["--prompt-file", str(long), "--model", model], "context"),
+        (["--prompt-file", str(tmp_path / "none.txt"), "--model", model], "none.txt"),
+    ):
         code, _, err = polydec("generate", *args)
         assert code == 2 and says in err and err.count("\n") == 1
 
@@ -301,8 +546,11 @@ def test_bad_models(polydec, model, other, tmp_path):
     shutil.copytree(model, short)
     weights = short / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    for args in (["--model", str(empty)], ["--model", str(short)],
-                 ["--model", model, "--draft", other, "--method", "draft-model"]):
+    for args in (
+        ["--model", str(empty)],
+        ["--model", str(short)],
+        ["--model", model, "--draft", other, "--method", "draft-model"],
+    ):
         code, _, err = polydec("generate", "The", *args)
         assert code == 2 and err.startswith("polydec: ") and err.count("\n") == 1
 
@@ -310,15 +558,33 @@ def test_bad_models(polydec, model, other, tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_interrupt_keeps_the_text_so_far(model):
     code = "from polydec.cli.main import main; main()"
-    args = ["generate", "The grey fox", "--model", model, "--ignore-eos", "--max-tokens", "220", "--temperature", "1",
-            "--threads", "1", "--method", "plain"]
-    p = subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    args = [
+        "generate",
+        "The grey fox",
+        "--model",
+        model,
+        "--ignore-eos",
+        "--max-tokens",
+        "220",
+        "--temperature",
+        "1",
+        "--threads",
+        "1",
+        "--method",
+        "plain",
+    ]
+    p = subprocess.Popen(
+        [sys.executable, "-c", code, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     first = p.stdout.read(1)
     time.sleep(0.02)
     p.send_signal(signal.SIGINT)
     rest, err = p.communicate(timeout=60)
     assert "Traceback" not in err and first + rest
-    assert p.returncode in (0, 130)               # 0: it was faster than the signal
+    assert p.returncode in (0, 130)  # 0: it was faster than the signal
 
 
 def test_an_interrupt_while_libraries_load_is_met_as_well():
@@ -338,25 +604,50 @@ def test_an_interrupt_while_libraries_load_is_met_as_well():
 def test_bench_takes_lists_and_says_what_is_wrong_before_it_runs(polydec, model, monkeypatch):
     from polydec.bench import measure
     from polydec.cli.bench import parse
-    assert [(m.name, m.options) for m in parse("rsd-c:levels=2,1,1:nodes=3, auto,token-recycling:shape=3,2")] == [
-        ("rsd-c", {"levels": "2,1,1", "nodes": "3"}), ("auto", {}), ("token-recycling", {"shape": "3,2"})]
-    monkeypatch.setattr(measure, "measure", None)             # nothing is decoded
-    for args, says in ((("bench", "--methods", "auto:depth=99"), "depth is 99"), (("bench", "--limit", "0"), "limit is 0"),
-                       (("bench", "--methods", "draft-model"), "draft model"), (("verify", "--limit", "-1"), "limit is -1"),
-                       (("verify", "--method", "auto", "--set", "depth=99"), "depth is 99")):
+
+    assert [
+        (m.name, m.options)
+        for m in parse("rsd-c:levels=2,1,1:nodes=3, auto,token-recycling:shape=3,2")
+    ] == [
+        ("rsd-c", {"levels": "2,1,1", "nodes": "3"}),
+        ("auto", {}),
+        ("token-recycling", {"shape": "3,2"}),
+    ]
+    monkeypatch.setattr(measure, "measure", None)  # nothing is decoded
+    for args, says in (
+        (("bench", "--methods", "auto:depth=99"), "depth is 99"),
+        (("bench", "--limit", "0"), "limit is 0"),
+        (("bench", "--methods", "draft-model"), "draft model"),
+        (("verify", "--limit", "-1"), "limit is -1"),
+        (("verify", "--method", "auto", "--set", "depth=99"), "depth is 99"),
+    ):
         code, out, err = polydec(*args, "--model", model, "--draft", "none")
         assert code == 2 and out == "" and says in err
 
 
 def test_figures_are_whole_in_a_narrow_place(polydec, model, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    out = polydec("bench", "--model", model, "--methods", "draft-model-tree:levels=2,1", "--draft", model, "--limit", "1",
-                  "--max-tokens", "4", "--repeat", "1")[1]
+    out = polydec(
+        "bench",
+        "--model",
+        model,
+        "--methods",
+        "draft-model-tree:levels=2,1",
+        "--draft",
+        model,
+        "--limit",
+        "1",
+        "--max-tokens",
+        "4",
+        "--repeat",
+        "1",
+    )[1]
     assert "tokens/pass" in out and "draft-model-tree levels=2,1" in out and "…" not in out
 
 
 def test_a_chat_outlives_a_turn_that_is_too_long(polydec, model, monkeypatch):
     import io
+
     chat = ("chat", "--model", model, "--max-tokens", "4", "--method", "prompt-lookup")
     monkeypatch.setattr("sys.stdin", io.StringIO(f"The fox\n{'The grey fox. ' * 400}\nThe fox\n\n"))
     code, _, err = polydec(*chat)
@@ -367,14 +658,35 @@ def test_a_chat_outlives_a_turn_that_is_too_long(polydec, model, monkeypatch):
 
 
 def test_n_best_of_one_search(polydec, model):
-    code, out, _ = polydec("generate", "the fox", "--model", model, "--method", "beam", "--set", "width=4", "--n", "2",
-                           "--json", "--max-tokens", "12")
+    code, out, _ = polydec(
+        "generate",
+        "the fox",
+        "--model",
+        model,
+        "--method",
+        "beam",
+        "--set",
+        "width=4",
+        "--n",
+        "2",
+        "--json",
+        "--max-tokens",
+        "12",
+    )
     made = json.loads(out)
     first, second = made["choices"]
     assert code == 0 and first["text"] == made["text"] and first["score"] >= second["score"]
-    assert first["token_ids"] != second["token_ids"] and made["metrics"]["tokens_scored"] <= 1 + 11 * 4
+    assert (
+        first["token_ids"] != second["token_ids"] and made["metrics"]["tokens_scored"] <= 1 + 11 * 4
+    )
 
 
 def test_more_answers_than_a_search_gives(polydec, model):
-    code, _, err = polydec("generate", "the fox", "--model", model, "--method", "beam", "--set", "width=4", "--n", "5")
-    assert code == 2 and "n is 5: a search of width 4 gives at most 4 texts" in err and "Traceback" not in err
+    code, _, err = polydec(
+        "generate", "the fox", "--model", model, "--method", "beam", "--set", "width=4", "--n", "5"
+    )
+    assert (
+        code == 2
+        and "n is 5: a search of width 4 gives at most 4 texts" in err
+        and "Traceback" not in err
+    )

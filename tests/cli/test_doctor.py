@@ -1,4 +1,5 @@
 """polydec doctor and polydec tune."""
+
 import dataclasses
 import json
 import subprocess
@@ -22,6 +23,7 @@ def command(monkeypatch, capsys):
             main()
         assert int(stop.value.code or 0) == code
         return capsys.readouterr()
+
     return call
 
 
@@ -33,7 +35,10 @@ def own_cache(tmp_path, monkeypatch):
 def test_doctor(command):
     report = json.loads(command("doctor", "--model", "zoo:tiny", "--json").out)
     assert report["model"]["ngrams"] is None
-    assert report["model"]["name"] == "zoo:tiny" and report["model"]["draft"]["name"] == "zoo:tiny-draft"
+    assert (
+        report["model"]["name"] == "zoo:tiny"
+        and report["model"]["draft"]["name"] == "zoo:tiny-draft"
+    )
     assert report["model"]["kernel"].startswith("native") or report["model"]["why_not_native"]
     assert {e["name"] for e in report["zoo"]} >= {"zoo:tiny", "zoo:smollm2"}
     assert "asked       zoo:tiny" in command("doctor", "--model", "zoo:tiny").out
@@ -67,7 +72,11 @@ def test_without_a_profile_it_is_measured_and_said(monkeypatch):
 def test_wrong_options_are_refused_before_anything_is_measured(monkeypatch):
     monkeypatch.setattr(profile, "measure", None)
     engine = api.Engine(api.load("zoo:tiny"))
-    for method, options in (("auto", {"depth": 99}), ("prompt-lookup", {"dept": 3}), ("merged-drafts", {"trust": 0.0})):
+    for method, options in (
+        ("auto", {"depth": 99}),
+        ("prompt-lookup", {"dept": 3}),
+        ("merged-drafts", {"trust": 0.0}),
+    ):
         with pytest.raises(ValueError, match=r"dept|trust"):
             engine.submit("The old river", method=method, options=options)
 
@@ -111,43 +120,82 @@ def test_a_damaged_file_of_profiles_is_moved_aside():
     profile.path().write_text('{"someone\'s": "years of work"')
     found = profile.Profile(1, {1: 1.0}, 2, {1: 1.5}, {}, {}, {}, 0.1, 0.0, "today")
     profile.keep(lm, found)
-    assert profile.read(lm) == found and "years" in profile.path().with_suffix(".damaged").read_text()
+    assert (
+        profile.read(lm) == found and "years" in profile.path().with_suffix(".damaged").read_text()
+    )
 
 
 def test_what_a_profile_says_of_several_sequences():
     """Passes whose times follow the law: 4 ms, 1 a row, 2 a sequence behind 1,000 tokens (3 of several), 0.5 a further one."""
+
     def t(rows, sequences, context):
-        return 3.0 + rows + 0.5 * (sequences - 1) + sequences * (3.0 if sequences > 1 else 2.0) * context / 1000
+        return (
+            3.0
+            + rows
+            + 0.5 * (sequences - 1)
+            + sequences * (3.0 if sequences > 1 else 2.0) * context / 1000
+        )
+
     rows, far = ({m: t(m, 1, c) for m in (1, 2, 4, 8)} for c in (100, 900))
-    found = profile.Profile(100, rows, 900, far, {}, {4: t(4, 4, 100)}, {4: t(4, 4, 900)}, 0.25, 0.125, "today").costs
+    found = profile.Profile(
+        100, rows, 900, far, {}, {4: t(4, 4, 100)}, {4: t(4, 4, 900)}, 0.25, 0.125, "today"
+    ).costs
     assert found.crowd == pytest.approx(1.5) and found.beside_ms == pytest.approx(0.625)
     assert found.pass_ms(5, 1, 300) == pytest.approx(0.25 + t(5, 1, 300))
     assert found.pass_ms(6, 2, 300) == pytest.approx(0.25 + 0.125 + t(6, 2, 300))
-    calm = profile.Profile(100, rows, 900, far, {}, {4: t(4, 1, 100)}, {4: t(4, 1, 900)}, 0.0, 0.0, "today").costs
-    assert calm.crowd == 1.0 and calm.beside_ms == 0.0          # what was measured is never a gain
+    calm = profile.Profile(
+        100, rows, 900, far, {}, {4: t(4, 1, 100)}, {4: t(4, 1, 900)}, 0.0, 0.0, "today"
+    ).costs
+    assert calm.crowd == 1.0 and calm.beside_ms == 0.0  # what was measured is never a gain
 
 
 def test_profiles_of_every_wrong_kind_count_as_none(command):
     lm = api.load("zoo:tiny")
-    whole = profile.Profile(1, {1: 1.0, 2: 2.0}, 2, {1: 1.5, 2: 2.5}, {1: 1.0}, {2: 1.5},
-                            {2: 2.0}, 0.1, 0.02, "x")
+    whole = profile.Profile(
+        1, {1: 1.0, 2: 2.0}, 2, {1: 1.5, 2: 2.5}, {1: 1.0}, {2: 1.5}, {2: 2.0}, 0.1, 0.02, "x"
+    )
     good = json.loads(json.dumps(dataclasses.asdict(whole)))
-    wrong = (None, True, -1, 0, 2 ** 80, 1.5, float("nan"), float("inf"), "1", [], {}, {"1": None}, {"1": "x"}, {"x": 1.0},
-             {"1": -1.0}, {"2": 1.0}, {"1": float("nan")}, {"0": 1.0, "1": 1.0}, {str(10 ** 9): 1.0, "1": 1.0})
+    wrong = (
+        None,
+        True,
+        -1,
+        0,
+        2**80,
+        1.5,
+        float("nan"),
+        float("inf"),
+        "1",
+        [],
+        {},
+        {"1": None},
+        {"1": "x"},
+        {"x": 1.0},
+        {"1": -1.0},
+        {"2": 1.0},
+        {"1": float("nan")},
+        {"0": 1.0, "1": 1.0},
+        {str(10**9): 1.0, "1": 1.0},
+    )
     profile.path().parent.mkdir(parents=True)
-    texts = [json.dumps({profile.key(lm): bad}) for key in good for w in wrong
-             for bad in ({**good, key: w}, {k: v for k, v in good.items() if k != key})]
+    texts = [
+        json.dumps({profile.key(lm): bad})
+        for key in good
+        for w in wrong
+        for bad in ({**good, key: w}, {k: v for k, v in good.items() if k != key})
+    ]
     for text in ("[" * 10_000, "\xff", *texts):
         profile.path().write_text(text)
         found = profile.read(lm)
-        assert found is None or found.costs.rows_ms     # a text for `measured`, no draft: what is left is a profile
+        assert (
+            found is None or found.costs.rows_ms
+        )  # a text for `measured`, no draft: what is left is a profile
     assert "profile" in command("doctor", "--model", "zoo:tiny").out
 
 
-@pytest.mark.parametrize("threads", ["0", "40000", "100000", str(10 ** 30)])
+@pytest.mark.parametrize("threads", ["0", "40000", "100000", str(10**30)])
 @pytest.mark.parametrize("who", ["doctor", "tune", "generate"])
 def test_threads_are_bounded_before_torch_takes_them(command, monkeypatch, who, threads):
-    monkeypatch.setattr(api, "load", None)                   # nothing is loaded
+    monkeypatch.setattr(api, "load", None)  # nothing is loaded
     err = command(who, *(["hi"] if who == "generate" else []), "--threads", threads, code=2).err
     assert "threads is" in err and err.count("\n") == 1
 
@@ -160,7 +208,7 @@ def test_tune_refuses(command, seconds):
 def test_tune_says_first_where_nothing_can_be_kept(command, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(profile, "measure", None)             # not a pass is made
+    monkeypatch.setattr(profile, "measure", None)  # not a pass is made
     err = command("tune", "--model", "zoo:tiny", code=2).err
     assert str(tmp_path / "file") in err and "XDG_CACHE_HOME" in err and err.count("\n") == 1
 
@@ -168,12 +216,15 @@ def test_tune_says_first_where_nothing_can_be_kept(command, tmp_path, monkeypatc
 def test_passes_feed_what_they_say():
     network = toy(0).network
     fed = []
+
     class Watched:
         size = network.size
         new_cache = network.new_cache
+
         def forward(self, queries):
             fed.append([len(q) for q in queries])
             return network.forward(queries)
+
     call = Passes(Watched(), 5, batch=2)
     assert call(3) > 0 and fed[-1] == [3, 3]
     assert set(table(call, (1, 2), 0.0)) == {1, 2}

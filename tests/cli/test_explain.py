@@ -1,4 +1,5 @@
 """polydec explain: the parts of a request, or what would run in its place."""
+
 import json
 import sys
 
@@ -23,45 +24,111 @@ def told(capsys, monkeypatch, *args):
 
 
 def test_parts_in_their_order(capsys, monkeypatch, model):
-    code, out, _ = told(capsys, monkeypatch, "The grey fox", "--model", model, "--repetition-penalty", "1.2", "--top-p", "0.5",
-                        "--regex", "(the|fox| )+", "--method", "prompt-lookup", "--set", "depth=3", "--json")
+    code, out, _ = told(
+        capsys,
+        monkeypatch,
+        "The grey fox",
+        "--model",
+        model,
+        "--repetition-penalty",
+        "1.2",
+        "--top-p",
+        "0.5",
+        "--regex",
+        "(the|fox| )+",
+        "--method",
+        "prompt-lookup",
+        "--set",
+        "depth=3",
+        "--json",
+    )
     said = json.loads(out)
     assert code == 0 and said["refused"] is None
     by_role = {p["role"]: p for p in said["parts"]}
-    assert list(by_role) == ["model", "constraint", "sampling rule", "idle rule", "method", "length"]
+    assert list(by_role) == [
+        "model",
+        "constraint",
+        "sampling rule",
+        "idle rule",
+        "method",
+        "length",
+    ]
     assert by_role["idle rule"]["name"] == "top_p" and by_role["method"]["options"]["depth"] == "3"
-    assert [p["name"] for p in said["parts"] if p["role"] == "sampling rule"] == ["repetition_penalty", "temperature"]
+    assert [p["name"] for p in said["parts"] if p["role"] == "sampling rule"] == [
+        "repetition_penalty",
+        "temperature",
+    ]
     assert "exactly the law" in by_role["method"]["says"]
 
 
 def test_a_rule_that_is_off_is_shown_where_a_field_of_it_is_given(capsys, monkeypatch, model):
-    code, out, _ = told(capsys, monkeypatch, "The grey fox", "--model", model, "--sample", "dry_base=3", "--json")
-    still, = (p for p in json.loads(out)["parts"] if p["role"] == "idle rule")
+    code, out, _ = told(
+        capsys, monkeypatch, "The grey fox", "--model", model, "--sample", "dry_base=3", "--json"
+    )
+    (still,) = (p for p in json.loads(out)["parts"] if p["role"] == "idle rule")
     assert code == 0 and still["name"] == "dry" and still["options"] == {"dry_base": "3.0"}
     assert still["says"] == "does nothing here: it is off, as dry_multiplier is 0.0"
 
 
 def test_what_ends_in_time_says_so(capsys, monkeypatch, model):
-    asked = ("The grey fox", "--model", model, "--regex", "(the|fox| )+", "--finish", "--max-tokens", "20", "--json")
+    asked = (
+        "The grey fox",
+        "--model",
+        model,
+        "--regex",
+        "(the|fox| )+",
+        "--finish",
+        "--max-tokens",
+        "20",
+        "--json",
+    )
     code, out, _ = told(capsys, monkeypatch, *asked)
-    assert code == 0 and [p["name"] for p in json.loads(out)["parts"] if p["role"] == "constraint"] == ["Regex", "InTime"]
+    assert code == 0 and [
+        p["name"] for p in json.loads(out)["parts"] if p["role"] == "constraint"
+    ] == ["Regex", "InTime"]
     code, out, err = told(capsys, monkeypatch, "The grey fox", "--model", model, "--finish")
-    assert code == 2 and "finish is true: it brings constrained answers to an end" in err and "without finish" in out
+    assert (
+        code == 2
+        and "finish is true: it brings constrained answers to an end" in err
+        and "without finish" in out
+    )
 
 
 def test_as_a_table(capsys, monkeypatch, model):
-    code, out, _ = told(capsys, monkeypatch, "The grey fox", "--model", model, "--temperature", "0.7", "--steer", "dola")
+    code, out, _ = told(
+        capsys,
+        monkeypatch,
+        "The grey fox",
+        "--model",
+        model,
+        "--temperature",
+        "0.7",
+        "--steer",
+        "dola",
+    )
     assert code == 0 and "steering" in out and "dola" in out and "temperature=0.7" in out
 
 
 def test_what_was_trained_is_shown_with_what_reads_it(capsys, monkeypatch, model, tmp_path):
     head = str(tmp_path / "head")
     stop_head.save(head, stop_head.fresh(32, 1, False, 0), {})
-    asked = ("The grey fox", "--model", model, "--draft", model, "--with", head, "--dtype", "float32", "--json", "--method")
+    asked = (
+        "The grey fox",
+        "--model",
+        model,
+        "--draft",
+        model,
+        "--with",
+        head,
+        "--dtype",
+        "float32",
+        "--json",
+        "--method",
+    )
     said = {}
     for method in ("auto", "specdec-plus-plus"):
         code, out, _ = told(capsys, monkeypatch, *asked, method)
-        part, = (p for p in json.loads(out)["parts"] if p["role"] == "trained")
+        (part,) = (p for p in json.loads(out)["parts"] if p["role"] == "trained")
         assert code == 0 and part["name"] == head
         said[method] = part["says"]
     assert said["auto"] == "a stop head; nothing below reads it: specdec-plus-plus would"
@@ -74,9 +141,15 @@ def test_refused(capsys, monkeypatch, model):
     assert code == 2 and "layerskip and steering cfg do not go together" in err
     assert out == "it would run with method auto, or with method plain, or without steering\n"
     code, out, err = told(capsys, monkeypatch, *asked, "--json")
-    assert code == 2 and json.loads(out)["instead"][0] == "with method auto" and json.loads(out)["refused"] in err
+    assert (
+        code == 2
+        and json.loads(out)["instead"][0] == "with method auto"
+        and json.loads(out)["refused"] in err
+    )
 
 
 def test_nothing_is_traced(capsys, monkeypatch, model, tmp_path):
-    code, _, err = told(capsys, monkeypatch, "The grey fox", "--model", model, "--trace", str(tmp_path / "t.jsonl"))
+    code, _, err = told(
+        capsys, monkeypatch, "The grey fox", "--model", model, "--trace", str(tmp_path / "t.jsonl")
+    )
     assert code == 2 and "trace is given" in err and not list(tmp_path.iterdir())

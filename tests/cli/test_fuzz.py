@@ -1,4 +1,5 @@
 """As many random inputs as fit into a quarter of a minute, with a fixed seed; and the fuzzer sees what it should see."""
+
 import random
 
 import pytest
@@ -48,12 +49,20 @@ def test_faults_are_found(monkeypatch):
     real = fuzz.Sampling
 
     def forgets(**fields):
-        return real(**{k: v for k, v in fields.items() if k not in ("allowed_token_ids", "bad_token_ids", "min_tokens")})
+        return real(
+            **{
+                k: v
+                for k, v in fields.items()
+                if k not in ("allowed_token_ids", "bad_token_ids", "min_tokens")
+            }
+        )
+
     monkeypatch.setattr(fuzz, "Sampling", forgets)
     assert any("forbidden" in f.wrong for f in fuzz.run(0, 30, ["request"]))
     monkeypatch.undo()
 
     from polydec.cli import methods
+
     monkeypatch.setattr(methods.registry, "describe", lambda name: {}["nothing"])
     assert any("KeyError" in f.wrong for f in fuzz.run(0, 120, ["command"]))
 

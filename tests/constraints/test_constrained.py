@@ -1,4 +1,5 @@
 """Constraints under draft and verify: the law is the masked law, whoever drafts."""
+
 import math
 
 import pytest
@@ -35,9 +36,17 @@ DRAFTERS = {
     "chain": lambda draft, language: (FromModel(draft, Chain()), Exact(), Fixed(2)),
     "tree": lambda draft, language: (FromModel(draft, Static((2, 1))), Exact(), Fixed(2, 4)),
     "lookup": lambda draft, language: (Lookup(), Match(), Fixed(3)),
-    "forced": lambda draft, language: (FirstOf((Forced(draft.vocab, language), Lookup())), Match(), Fixed(3)),
+    "forced": lambda draft, language: (
+        FirstOf((Forced(draft.vocab, language), Lookup())),
+        Match(),
+        Fixed(3),
+    ),
 }
-CONSTRAINTS = {"choice": AnyOf(("ab", "ba", "aab", "b")), "grammar": Regex("(ab|ba)*b?"), "span": SpanOf("abba")}
+CONSTRAINTS = {
+    "choice": AnyOf(("ab", "ba", "aab", "b")),
+    "grammar": Regex("(ab|ba)*b?"),
+    "span": SpanOf("abba"),
+}
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
@@ -46,8 +55,14 @@ def test_the_output_law_is_the_masked_law(constraint, drafter):
     for seed, (target, draft) in enumerate(pairs(9)):
         length = 2 if seed else 3
         language = CONSTRAINTS[constraint].language(target.vocab, target.vocab.eos)
-        shapers = (Constrained(language, tuple(target.vocab.eos)), Repetition(1.3), Temperature(0.8))
-        decoder = Speculative(bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language))
+        shapers = (
+            Constrained(language, tuple(target.vocab.eos)),
+            Repetition(1.3),
+            Temperature(0.8),
+        )
+        decoder = Speculative(
+            bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        )
         got = law_of(lambda rng, d=decoder, k=length: answer_one(d, Request(PROMPT, k), rng))
         assert distance(got, target_law(target, PROMPT, length, shapers)) < 1e-9
 
@@ -55,21 +70,35 @@ def test_the_output_law_is_the_masked_law(constraint, drafter):
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_contrast_under_a_grammar_and_rules_has_the_law_of_its_definition(drafter):
     for seed, (target, draft) in enumerate(pairs(6)):
-        steered = Contrast(target, (toy(seed + 50, target.vocab.size),), Gated(Difference(1.7, 0.7, 0.05), 0.9))
+        steered = Contrast(
+            target, (toy(seed + 50, target.vocab.size),), Gated(Difference(1.7, 0.7, 0.05), 0.9)
+        )
         language = CONSTRAINTS["grammar"].language(target.vocab, target.vocab.eos)
-        shapers = (Constrained(language, tuple(target.vocab.eos)), Repetition(1.3), Temperature(0.8))
-        decoder = Speculative(bend(steered, shapers), *DRAFTERS[drafter](bend(draft, shapers), language))
+        shapers = (
+            Constrained(language, tuple(target.vocab.eos)),
+            Repetition(1.3),
+            Temperature(0.8),
+        )
+        decoder = Speculative(
+            bend(steered, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        )
         got = law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng))
         assert distance(got, target_law(steered, PROMPT, 2, shapers)) < 1e-9
 
 
 def test_everything_that_is_written_is_in_the_language():
     import re
+
     target, _ = pairs(4)[3]
     language = Regex("(ab|ca)+b").language(target.vocab, target.vocab.eos)
     got = target_law(target, PROMPT, 6, (Constrained(language, tuple(target.vocab.eos)),))
-    said = {target.vocab.words.decode(x for x in text if x not in target.vocab.eos): text for text in got}
-    assert all(re.fullmatch("(ab|ca)+b", x) for x, text in said.items() if text[-1] in target.vocab.eos)
+    said = {
+        target.vocab.words.decode(x for x in text if x not in target.vocab.eos): text
+        for text in got
+    }
+    assert all(
+        re.fullmatch("(ab|ca)+b", x) for x, text in said.items() if text[-1] in target.vocab.eos
+    )
     assert abs(sum(got.values()) - 1.0) < 1e-12 and len(got) > 3
 
 
@@ -79,7 +108,9 @@ def test_greedy_texts_are_those_of_plain_decoding(drafter):
         target, draft = toy(seed, 7, sharp=2.0), toy(seed + seed % 2, 7, sharp=2.0)
         language = Regex("(ab[cd]|e(a|b){2,3})+f?").language(target.vocab, target.vocab.eos)
         shapers = (Constrained(language, tuple(target.vocab.eos)), Greedy())
-        some = Speculative(bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language))
+        some = Speculative(
+            bend(target, shapers), *DRAFTERS[drafter](bend(draft, shapers), language)
+        )
         plain = Speculative(bend(target, shapers), Nothing(), Match(), Fixed(0))
         got, want = (run([answer_one(d, Request(PROMPT, 24))])[0].token_ids for d in (some, plain))
         assert got == want
@@ -90,12 +121,24 @@ def lm():
     return load("zoo:tiny")
 
 
-SCHEMA = JsonSchema.of({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9},
-                                                         "age": {"type": "integer"}},
-                        "required": ["name", "age"], "additionalProperties": False})
+SCHEMA = JsonSchema.of(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+)
 
 
-METHODS = ["draft-model", "token-recycling", "prompt-lookup", "lookahead", "jump-forward", "eagle-2-tree"]
+METHODS = [
+    "draft-model",
+    "token-recycling",
+    "prompt-lookup",
+    "lookahead",
+    "jump-forward",
+    "eagle-2-tree",
+]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -106,11 +149,22 @@ def test_methods_write_the_json_of_plain_decoding(lm, method):
 
 
 def test_how_far_the_mask_bends_the_law_is_reported(lm):
-    free, bent = generate(lm, "Tom was"), generate(lm, "Tom was", constraint=AnyOf((" happy", " sad")), logprobs=0)
+    free, bent = (
+        generate(lm, "Tom was"),
+        generate(lm, "Tom was", constraint=AnyOf((" happy", " sad")), logprobs=0),
+    )
     assert "log_mass_kept" not in free.metrics
     notes = bent.choices[0].logprobs
-    sampled = generate(lm, "Tom was", constraint=AnyOf((" happy", " sad")), logprobs=0, sampling=lm.sampling(temperature=1.0))
-    off = sum(n.model_logp - n.logp for n in sampled.choices[0].logprobs)      # at temperature 1 it is the mass
+    sampled = generate(
+        lm,
+        "Tom was",
+        constraint=AnyOf((" happy", " sad")),
+        logprobs=0,
+        sampling=lm.sampling(temperature=1.0),
+    )
+    off = sum(
+        n.model_logp - n.logp for n in sampled.choices[0].logprobs
+    )  # at temperature 1 it is the mass
     assert notes is not None and sampled.metrics["log_mass_kept"] == pytest.approx(off, abs=1e-4)
     assert sampled.metrics["least_log_mass_kept"] <= 0 and sampled.metrics["log_mass_kept"] <= 0
 
@@ -120,10 +174,13 @@ def test_guard_counts_what_all_rules_leave():
     language = AnyOf(("ab",)).language(vocab, vocab.eos)
     guard = build_guard(Sampling(bad_token_ids=(1,)), eos=vocab.eos, language=language)
     import torch
-    row = torch.tensor([.5, .2, .2, .1]).log()
+
+    row = torch.tensor([0.5, 0.2, 0.2, 0.1]).log()
     state = guard.start(PROMPT)
-    assert guard.kept(state, row) == pytest.approx(math.log(.5))
-    with pytest.raises(ValueError, match="no token is left that constraint and bad_token_ids allow together"):
+    assert guard.kept(state, row) == pytest.approx(math.log(0.5))
+    with pytest.raises(
+        ValueError, match="no token is left that constraint and bad_token_ids allow together"
+    ):
         guard.step(guard.step(state, 0), 1)
 
 
@@ -132,15 +189,23 @@ def test_the_mask_stands_first_in_vllms_order_and_before_the_temperature_in_all(
     language = AnyOf(("ab",)).language(vocab, vocab.eos)
     for order in ("vllm", "llamacpp", "transformers"):
         sampling = Sampling(repetition_penalty=1.2, top_p=0.9, temperature=0.5)
-        made = [type(s).__name__ for s in build_shapers(sampling, order=order, eos=vocab.eos, language=language)]
-        assert made.index("Constrained") < made.index("Temperature") and made.index("Constrained") < made.index("TopP")
+        made = [
+            type(s).__name__
+            for s in build_shapers(sampling, order=order, eos=vocab.eos, language=language)
+        ]
+        assert made.index("Constrained") < made.index("Temperature") and made.index(
+            "Constrained"
+        ) < made.index("TopP")
 
 
-@pytest.mark.parametrize("fields, says", [
-    ({"constraint": AnyOf(("a",)), "ignore_eos": True}, "no token to end an answer with"),
-    ({"constraint": AnyOf(("a",)), "sampling": Sampling(min_tokens=3)}, "min_tokens is 3"),
-    ({"constraint": Regex("(")}, "regex is '('"),
-])
+@pytest.mark.parametrize(
+    "fields, says",
+    [
+        ({"constraint": AnyOf(("a",)), "ignore_eos": True}, "no token to end an answer with"),
+        ({"constraint": AnyOf(("a",)), "sampling": Sampling(min_tokens=3)}, "min_tokens is 3"),
+        ({"constraint": Regex("(")}, "regex is '('"),
+    ],
+)
 def test_refused_in_the_plan(lm, fields, says):
     with pytest.raises(ValueError) as error:
         generate(lm, "x", **fields)
@@ -149,4 +214,6 @@ def test_refused_in_the_plan(lm, fields, says):
 
 def test_where_rules_and_constraint_leave_nothing_the_answer_ends_with_an_error(lm):
     with pytest.raises(ValueError, match="constraint and min_tokens"):
-        generate(lm, "Tom", constraint=Regex("a{1,3}"), sampling=Sampling(min_tokens=9, temperature=0))
+        generate(
+            lm, "Tom", constraint=Regex("a{1,3}"), sampling=Sampling(min_tokens=9, temperature=0)
+        )

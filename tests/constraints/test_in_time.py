@@ -1,4 +1,5 @@
 """Answers that end in time: within their tokens, with the law untouched while there is time, whoever drafts."""
+
 import json
 import random
 import re
@@ -57,7 +58,14 @@ def vocab(lm):
     return lm.checkpoint.lm.vocab
 
 
-PATTERNS = ("[0-9]+", "a*b", "(ab|cd)*(e|fg)", "[a-z ]{3,}!", "-?[0-9]+([.][0-9]+)?", "(Yes|No), (because|but) .*[.]")
+PATTERNS = (
+    "[0-9]+",
+    "a*b",
+    "(ab|cd)*(e|fg)",
+    "[a-z ]{3,}!",
+    "-?[0-9]+([.][0-9]+)?",
+    "(Yes|No), (because|but) .*[.]",
+)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -72,22 +80,59 @@ def test_texts_end_within_any_number_of_tokens(pattern, vocab):
             assert re.fullmatch(pattern, said)
 
 
-SCHEMAS = ({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}}},
-            "required": ["a", "b"]},
-           {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 2},
-           {"type": "object", "properties": {"n": {"type": "number"}, "when": {"type": "string", "format": "date"},
-                                             "s": {"type": "string", "minLength": 12}}, "required": ["when", "s"]})
-LISTED = {"type": "array", "items": {"type": "object", "required": list("abcd"), "additionalProperties": False, "properties": {
-    name: {"type": "string"} for name in "abcd"}}}
+SCHEMAS = (
+    {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string"},
+            "b": {"type": "array", "items": {"type": "integer"}},
+        },
+        "required": ["a", "b"],
+    },
+    {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 2},
+    {
+        "type": "object",
+        "properties": {
+            "n": {"type": "number"},
+            "when": {"type": "string", "format": "date"},
+            "s": {"type": "string", "minLength": 12},
+        },
+        "required": ["when", "s"],
+    },
+)
+LISTED = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": list("abcd"),
+        "additionalProperties": False,
+        "properties": {name: {"type": "string"} for name in "abcd"},
+    },
+}
 """One token more, and there are as many more as a whole item needs."""
 
 
-@pytest.mark.parametrize("schema, least", [
-    ({"type": "object", "required": list("abcdefghij"), "additionalProperties": False,
-      "properties": {name: {"type": "string" if name < "f" else "number"} for name in "abcdefghij"}}, 95),
-    ({"type": "string", "format": "uri"}, 6), ({"type": "string", "pattern": "^[a-z]+[.](js|css)$"}, 8),
-    ({"type": "array", "minItems": 3, "items": {"enum": [True, [[0]]]}}, 18), (LISTED, 3)],
-    ids=["many strings", "uri", "pattern", "brackets", "list"])
+@pytest.mark.parametrize(
+    "schema, least",
+    [
+        (
+            {
+                "type": "object",
+                "required": list("abcdefghij"),
+                "additionalProperties": False,
+                "properties": {
+                    name: {"type": "string" if name < "f" else "number"} for name in "abcdefghij"
+                },
+            },
+            95,
+        ),
+        ({"type": "string", "format": "uri"}, 6),
+        ({"type": "string", "pattern": "^[a-z]+[.](js|css)$"}, 8),
+        ({"type": "array", "minItems": 3, "items": {"enum": [True, [[0]]]}}, 18),
+        (LISTED, 3),
+    ],
+    ids=["many strings", "uri", "pattern", "brackets", "list"],
+)
 def test_ways_out_are_short(schema, least, vocab):
     """No filler in strings and numbers, no white space; `least`: characters that a value needs, roughly."""
     inner = JsonSchema.of(schema).language(vocab, vocab.eos)
@@ -112,7 +157,9 @@ def test_json_ends_in_time_and_is_valid(schema, vocab):
         for _ in range(3):
             text = walked(language, most, rng)
             assert text[-1] in vocab.eos and len(text) <= most
-            jsonschema.validate(json.loads(b"".join(language.ways.pieces[x] for x in text[:-1])), schema)
+            jsonschema.validate(
+                json.loads(b"".join(language.ways.pieces[x] for x in text[:-1])), schema
+            )
 
 
 def test_with_time_enough_nothing_is_different(vocab):
@@ -121,7 +168,9 @@ def test_with_time_enough_nothing_is_different(vocab):
     language, rng = ended(JsonSchema.of(SCHEMAS[0]), vocab, 10_000), random.Random(1)
     state, plain = language.start(), inner.start()
     for _ in range(60):
-        assert torch.equal(language.mask(state), inner.mask(plain)) and language.forced(state) == inner.forced(plain)
+        assert torch.equal(language.mask(state), inner.mask(plain)) and language.forced(
+            state
+        ) == inner.forced(plain)
         allowed = inner.mask(plain)
         allowed[list(vocab.eos)] = False
         if not allowed.any():
@@ -131,8 +180,15 @@ def test_with_time_enough_nothing_is_different(vocab):
     assert state.out is None
 
 
-@pytest.mark.parametrize("constraint", [Regex("[a-z]{5}[0-9]+"), AnyOf(("some words", "some other words here")),
-                                        Lark('start: "(" start ")" | "x"'), JsonSchema.of(SCHEMAS[2])])
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Regex("[a-z]{5}[0-9]+"),
+        AnyOf(("some words", "some other words here")),
+        Lark('start: "(" start ")" | "x"'),
+        JsonSchema.of(SCHEMAS[2]),
+    ],
+)
 def test_as_many_tokens_as_the_way_out_takes_leave_no_choice(constraint, vocab):
     inner = constraint.language(vocab, vocab.eos)
     way = ended(constraint, vocab, 200).ways.out(inner, inner.start(), sorted(vocab.eos), 200)
@@ -144,7 +200,9 @@ def test_as_many_tokens_as_the_way_out_takes_leave_no_choice(constraint, vocab):
         assert not language.mask(language.step(state, (token + 1) % vocab.size)).any()
     assert language.steered(way) == len(way)
     assert language.forced(language.start()) == b"".join(inner.pieces[x] or b"" for x in way)
-    with pytest.raises(ValueError, match=f"max_tokens is {len(way) - 1}: no text of the constraint was found"):
+    with pytest.raises(
+        ValueError, match=f"max_tokens is {len(way) - 1}: no text of the constraint was found"
+    ):
         ended(constraint, vocab, len(way) - 1)
 
 
@@ -153,18 +211,30 @@ def test_known_bugs_are_caught(bug, vocab, monkeypatch):
     """The end takes a token, and a way out leads from where it was found."""
     if bug == "the end is not counted":
         out = module.Ways.out
-        monkeypatch.setattr(module.Ways, "out", lambda *given: None if (way := out(*given)) is None else way[:-1])
+        monkeypatch.setattr(
+            module.Ways, "out", lambda *given: None if (way := out(*given)) is None else way[:-1]
+        )
     else:
         step = InTime.step
-        monkeypatch.setattr(InTime, "step", lambda self, state, token: Place(
-            step(self, state, token).inner, state.used + 1, state.look, state.out))
+        monkeypatch.setattr(
+            InTime,
+            "step",
+            lambda self, state, token: Place(
+                step(self, state, token).inner, state.used + 1, state.look, state.out
+            ),
+        )
     with pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
         test_as_many_tokens_as_the_way_out_takes_leave_no_choice(Regex("[a-z]{5}[0-9]+"), vocab)
 
 
-@pytest.mark.parametrize("drafter", [
-    lambda draft, language: (FromModel(draft, Static((2, 1))), Exact(), Fixed(2, 4)),
-    lambda draft, language: (Forced(draft.vocab, language), Match(), Fixed(3))], ids=["tree", "forced"])
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        lambda draft, language: (FromModel(draft, Static((2, 1))), Exact(), Fixed(2, 4)),
+        lambda draft, language: (Forced(draft.vocab, language), Match(), Fixed(3)),
+    ],
+    ids=["tree", "forced"],
+)
 def test_the_output_law_is_that_of_the_masks(drafter):
     steered = 0
     for seed, (target, draft) in enumerate(pairs(9)):
@@ -182,7 +252,9 @@ def test_the_output_law_is_that_of_the_masks(drafter):
 SCHEMA = JsonSchema.of(SCHEMAS[0])
 
 
-@pytest.mark.parametrize("method", ["auto", "prompt-lookup", "jump-forward", "draft-model", "eagle-2-tree", "lookahead"])
+@pytest.mark.parametrize(
+    "method", ["auto", "prompt-lookup", "jump-forward", "draft-model", "eagle-2-tree", "lookahead"]
+)
 def test_methods_end_as_plain_decoding_does(lm, method):
     ask = {"constraint": SCHEMA, "max_tokens": 30, "finish": True}
     got, want = (generate(lm, "Tom is a boy. He is", method=m, **ask) for m in (method, "plain"))
@@ -192,16 +264,27 @@ def test_methods_end_as_plain_decoding_does(lm, method):
 
 
 def test_without_it_the_same_answer_is_cut(lm):
-    assert generate(lm, "Tom is a boy. He is", constraint=SCHEMA, max_tokens=30).finish_reason == "length"
+    assert (
+        generate(lm, "Tom is a boy. He is", constraint=SCHEMA, max_tokens=30).finish_reason
+        == "length"
+    )
 
 
-@pytest.mark.parametrize(("fields", "says"), [
-    ({"finish": True}, "finish is true: it brings constrained answers to an end, so give a constraint"),
-    ({"finish": True, "constraint": Regex("[a-z]{90}"), "max_tokens": 6},
-     "max_tokens is 6: no text of the constraint was found"),
-    ({"finish": "soon", "constraint": SCHEMA}, "finish"),
-    ({"finish": True, "constraint": SCHEMA, "min": 3}, "finish is true and min_tokens is 3"),
-])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"finish": True},
+            "finish is true: it brings constrained answers to an end, so give a constraint",
+        ),
+        (
+            {"finish": True, "constraint": Regex("[a-z]{90}"), "max_tokens": 6},
+            "max_tokens is 6: no text of the constraint was found",
+        ),
+        ({"finish": "soon", "constraint": SCHEMA}, "finish"),
+        ({"finish": True, "constraint": SCHEMA, "min": 3}, "finish is true and min_tokens is 3"),
+    ],
+)
 def test_refused_before_any_pass(lm, fields, says):
     given = {k: v for k, v in fields.items() if k != "min"}
     if "min" in fields:
@@ -215,6 +298,7 @@ def test_where_a_way_out_is_too_complex_to_follow_nothing_is_forced(vocab, monke
 
     def too_complex(*given):
         raise ValueError("constraint became too complex to follow")
+
     monkeypatch.setattr(module.Ways, "out", too_complex)
     text = walked(language, 30, random.Random(3))
     assert len(text) == 30 or text[-1] in vocab.eos

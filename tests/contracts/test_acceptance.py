@@ -1,4 +1,5 @@
 """Acceptance where the best is known, and known bugs that cost nothing but acceptance."""
+
 from dataclasses import dataclass
 from math import exp
 
@@ -27,7 +28,9 @@ SWITCHES = {"entropy-adaptive"}
 
 @pytest.mark.parametrize("name", sorted(set(NEEDS_A_DRAFT) - SWITCHES))
 def test_a_draft_that_equals_the_target_is_never_rejected(name):
-    check_acceptance(lambda target, draft: decoder(name, target, draft), sampled=name not in SHALLOW)
+    check_acceptance(
+        lambda target, draft: decoder(name, target, draft), sampled=name not in SHALLOW
+    )
 
 
 def exact(tree):
@@ -53,12 +56,14 @@ def test_coupled_drafts_of_such_a_draft(tree):
 
 class FirstNodes(ModelGuess):
     """Commits the first nodes of a tree in place of the accepted ones."""
+
     def learn(self, draft, scores, verdict):
-        self.session.commit(draft.token[:1 + len(verdict.path)])
+        self.session.commit(draft.token[: 1 + len(verdict.path)])
 
 
 class Forgets(ModelGuess):
     """Commits the root alone."""
+
     def learn(self, draft, scores, verdict):
         self.session.commit(draft.token[:1])
 
@@ -77,19 +82,24 @@ class Committing:
 @pytest.mark.parametrize("tree", [Static((2, 2)), BestFirst(3)], ids=["drawn", "certain"])
 def test_a_draft_that_commits_other_tokens(guess, tree):
     with pytest.raises(AssertionError, match="draft and target equal"):
-        check_acceptance(lambda t, d: Speculative(t, Committing(guess, d, tree), Exact(), Fixed(3, 8)))
+        check_acceptance(
+            lambda t, d: Speculative(t, Committing(guess, d, tree), Exact(), Fixed(3, 8))
+        )
 
 
 @dataclass(frozen=True)
 class OtherNoise:
     """A coupled tree that is drawn with another position's noise."""
+
     tree: object
 
     async def grow(self, session, root, position, budget, rng):
         return await self.tree.grow(session, root, position + 1, budget, rng)
 
 
-@pytest.mark.parametrize("tree", [CoupledChain(), CoupledStatic((2, 1)), CoupledStatic((1, 1))], ids=str)
+@pytest.mark.parametrize(
+    "tree", [CoupledChain(), CoupledStatic((2, 1)), CoupledStatic((1, 1))], ids=str
+)
 def test_noise_of_another_position(tree):
     with pytest.raises(AssertionError, match="draft and target equal"):
         check_acceptance(coupled(OtherNoise(tree)))
@@ -97,6 +107,7 @@ def test_noise_of_another_position(tree):
 
 class SameNoise:
     """Randomness that gives one position's noise for all."""
+
     def __init__(self, rng, position):
         self.rng, self.position = rng, position
 
@@ -107,6 +118,7 @@ class SameNoise:
 @dataclass(frozen=True)
 class FirstNoise:
     """A coupled tree whose levels are all drawn with the first one's noise."""
+
     tree: object
 
     async def grow(self, session, root, position, budget, rng):
@@ -130,6 +142,7 @@ def test_the_likeliest_paths(width):
 @dataclass(frozen=True)
 class Ordered:
     """Best-first, written again: expands, and then keeps, by `value` of a path's probability and its last step's."""
+
     width: int
     value: object
     keeps: object = None
@@ -147,12 +160,12 @@ class Ordered:
             level.sort(key=lambda one: -self.value(one[1], one[2]))
             found += level
             tips = []
-            for path, p, _, at in level[:self.width]:
+            for path, p, _, at in level[: self.width]:
                 tips.append((path, p, len(fed)))
                 fed = fed.grown(path[-1], at, Draw.CERTAIN, None)
         found.sort(key=lambda one: (-keeps(one[1], one[2]), len(one[0])))
         keep, place, out = {()}, {(): 0}, Draft.chain(root)
-        for path, *_ in found:                    # a node whose parent was not kept is left out
+        for path, *_ in found:  # a node whose parent was not kept is left out
             if path[:-1] in keep and len(keep) <= budget.nodes:
                 keep.add(path)
         for path in sorted(keep - {()}, key=len):

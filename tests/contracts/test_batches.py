@@ -1,4 +1,5 @@
 """Any mix of methods in one batch: every request says what it says alone."""
+
 import random
 from dataclasses import replace
 
@@ -23,7 +24,9 @@ PROMPTS = ((0, 1, 0, 2, 0, 1), (3,), (4, 4, 1), (2, 1, 3, 0, 5, 1, 3, 0))
 def mixed(law, small, names, seed, most=24):
     jobs = []
     for i, name in enumerate(names):
-        choice = 0 if registry.get(name).CARD.kind == "search" else i      # of a search it is a rank, which has an end
+        choice = (
+            0 if registry.get(name).CARD.kind == "search" else i
+        )  # of a search it is a rank, which has an end
         request = Request(PROMPTS[(seed + i) % 4], most - i % (most - 4), seed=seed, choice=choice)
         jobs.append((decoder(name, law, small), request))
     alone = [run([answer_one(d, r)])[0].token_ids for d, r in jobs]
@@ -49,14 +52,25 @@ def test_every_method_at_once():
 def on_a_network(tmp_path, dtype, temperature, draws):
     """Batches of eight methods drawn at random, on a random Llama."""
     torch.set_num_threads(1)
-    lm = api.load(str(micro.write(tmp_path / "a")), draft=str(micro.write(tmp_path / "b", seed=1)), dtype=dtype)
+    lm = api.load(
+        str(micro.write(tmp_path / "a")),
+        draft=str(micro.write(tmp_path / "b", seed=1)),
+        dtype=dtype,
+    )
     lm = replace(lm, artefacts=artefacts(lm.checkpoint.lm.vocab, lm.draft.lm.network.config.width))
-    vars(lm)["costs"] = Costs()                   # instead of measuring
+    vars(lm)["costs"] = Costs()  # instead of measuring
     for seed in draws:
         drawn = random.Random(seed).sample(sorted(registry.of_family("ar")), 8)
+
         def submit(engine, i, seed=seed, drawn=drawn):
-            return engine.submit(f"The grey fox {i} the fox and the grey", method=drawn[i], seed=seed, max_tokens=20,
-                                 sampling=lm.sampling(temperature=temperature))
+            return engine.submit(
+                f"The grey fox {i} the fox and the grey",
+                method=drawn[i],
+                seed=seed,
+                max_tokens=20,
+                sampling=lm.sampling(temperature=temperature),
+            )
+
         alone = []
         for i in range(8):
             engine = api.Engine(lm)

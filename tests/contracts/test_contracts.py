@@ -1,4 +1,5 @@
 """Every mechanism and recipe that the registry finds keeps its role's contract."""
+
 import pytest
 
 from polydec import registry
@@ -20,7 +21,7 @@ OTHERS = {"search", "rollouts", "routing", "constraint"}
 
 @pytest.mark.parametrize("name", registry.mechanisms("verifiers"))
 def test_verifier(name):
-    laws = 2 if name == "k_seq" else 1            # of k-SEQ's known bugs one does not show in the first laws
+    laws = 2 if name == "k_seq" else 1  # of k-SEQ's known bugs one does not show in the first laws
     check_verifier(example(registry.mechanisms("verifiers")[name]), laws=laws)
 
 
@@ -44,8 +45,16 @@ def test_drafter(name):
     check_drafter(example(registry.mechanisms("drafters")[name]))
 
 
-@pytest.mark.parametrize("drafter", [Lookup(4, 2, True, False), Lookup(1, 1, False, False), Recycling(2, 20),
-                                     Recycling(recycle_prefill=True)], ids=str)
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        Lookup(4, 2, True, False),
+        Lookup(1, 1, False, False),
+        Recycling(2, 20),
+        Recycling(recycle_prefill=True),
+    ],
+    ids=str,
+)
 def test_drafter_options(drafter):
     check_drafter(drafter)
 
@@ -55,14 +64,18 @@ def test_policy(name):
     check_policy(example(registry.mechanisms("policies")[name]))
 
 
-@pytest.mark.parametrize("name", [n for n in registry.of_family("ar") if registry.get(n).CARD.kind not in OTHERS])
+@pytest.mark.parametrize(
+    "name", [n for n in registry.of_family("ar") if registry.get(n).CARD.kind not in OTHERS]
+)
 def test_recipe(name):
     check_decoder(lambda target, draft: decoder(name, target, draft), laws=8, length=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shaping", SHAPERS)
-@pytest.mark.parametrize("name", [n for n in registry.of_family("ar") if registry.get(n).CARD.guarantee is Exactness.LAW])
+@pytest.mark.parametrize(
+    "name", [n for n in registry.of_family("ar") if registry.get(n).CARD.guarantee is Exactness.LAW]
+)
 def test_recipe_over_all_laws(name, shaping):
     check_law(lambda target, draft: decoder(name, target, draft), laws=12, shapings=[shaping])
 

@@ -1,4 +1,5 @@
 """Drafters that read hidden states: an oracle that is never wrong, and known bugs that make it so."""
+
 from dataclasses import dataclass, replace
 
 import pytest
@@ -15,6 +16,7 @@ from polydec.testing.toy import toy
 class Oracle:
     """Drafts behind the last token whose state is known, as Medusa and Hydra do. prompt: reads the prompt's states; width:
     children of a node, the likeliest ones; guess: one with a fault."""
+
     law: object
     prompt: bool = False
     width: int = 1
@@ -45,7 +47,7 @@ class OracleGuess:
                 for token in self.read(self.state_H, path).topk(self.config.width).indices.tolist():
                     if len(tree) <= budget.nodes:
                         below[tree.add(node, token)] = (*path, token)
-            tips = dict(list(below.items())[:1])              # the likeliest path goes on
+            tips = dict(list(below.items())[:1])  # the likeliest path goes on
         return tree.draft()
 
     def learn(self, draft, scores, verdict):
@@ -61,6 +63,7 @@ class OracleGuess:
 @dataclass(frozen=True)
 class Feature:
     """Keeps a state of its own that every (state, token behind it) moves on, as EAGLE's draft cache is."""
+
     law: object
     guess: type = None
 
@@ -85,7 +88,9 @@ class FeatureGuess:
         return zip(scores.hidden_NH[[0, *verdict.path]], verdict.tokens(draft), strict=True)
 
     def learn(self, draft, scores, verdict):
-        self.fed += [(state_H.clone(), token) for state_H, token in self.pairs(draft, scores, verdict)]
+        self.fed += [
+            (state_H.clone(), token) for state_H, token in self.pairs(draft, scores, verdict)
+        ]
 
     def fork(self, session=None, choice=None):
         return type(self)(self.law, self.fed)
@@ -94,7 +99,12 @@ class FeatureGuess:
         pass
 
 
-GOOD = [lambda law: Oracle(law), lambda law: Oracle(law, True), lambda law: Oracle(law, True, 3), Feature]
+GOOD = [
+    lambda law: Oracle(law),
+    lambda law: Oracle(law, True),
+    lambda law: Oracle(law, True, 3),
+    Feature,
+]
 
 
 @pytest.mark.parametrize("make", GOOD, ids=["chain", "prompt", "tree", "feature"])
@@ -109,30 +119,35 @@ def test_it_is_a_drafter(make):
 
 class RootState(OracleGuess):
     """Reads the root's state in place of the last accepted node's."""
+
     def learn(self, draft, scores, verdict):
         self.state_H = scores.hidden_NH[0].clone()
 
 
 class LastNode(OracleGuess):
     """Reads the state of the draft's last node, accepted or not."""
+
     def learn(self, draft, scores, verdict):
         self.state_H = scores.hidden_NH[-1].clone()
 
 
 class ByCount(OracleGuess):
     """Reads the state of the node whose number is how many were accepted: right in chains."""
+
     def learn(self, draft, scores, verdict):
         self.state_H = scores.hidden_NH[len(verdict.path)].clone()
 
 
 class Constant(OracleGuess):
     """Reads no state."""
+
     def learn(self, draft, scores, verdict):
         self.state_H = torch.zeros(4, dtype=torch.float64)
 
 
 class Late(OracleGuess):
     """Reads the state of the round before."""
+
     before = None
 
     def learn(self, draft, scores, verdict):
@@ -141,6 +156,7 @@ class Late(OracleGuess):
 
 class First(OracleGuess):
     """Reads one state and keeps it."""
+
     def learn(self, draft, scores, verdict):
         if self.state_H is None:
             super().learn(draft, scores, verdict)
@@ -148,30 +164,35 @@ class First(OracleGuess):
 
 class RootFilled(OracleGuess):
     """Fills the path to a node with the root's token."""
+
     def read(self, state_H, path):
         return super().read(state_H, path[:1] * len(path))
 
 
 class OneShort(OracleGuess):
     """Leaves the path's last token out."""
+
     def read(self, state_H, path):
         return super().read(state_H, path[:-1])
 
 
 class Kin(OracleGuess):
     """A fork that learns what its twin is told."""
+
     def fork(self, session=None, choice=None):
         return self
 
 
 class RootPairs(FeatureGuess):
     """Pairs every state with the root's token."""
+
     def pairs(self, draft, scores, verdict):
         return ((state_H, draft.token[0]) for state_H, _ in super().pairs(draft, scores, verdict))
 
 
 class Unshifted(FeatureGuess):
     """Pairs every state with its own token, not with the one behind it."""
+
     def pairs(self, draft, scores, verdict):
         return zip(scores.hidden_NH[[0, *verdict.path]], verdict.committed(draft), strict=True)
 

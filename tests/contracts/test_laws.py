@@ -1,4 +1,5 @@
 """The output law of every composition, enumerated, is the target's."""
+
 import pytest
 
 from polydec.drafters.lookup import Lookup
@@ -28,7 +29,13 @@ DRAFTERS = {
     "coupled tree": (lambda d: FromModel(d, CoupledStatic((2, 1))), Fixed(2, 4)),
 }
 VERIFIERS = {"match": Match(), "exact": Exact(), "coupled": Coupled()}
-CELLS = [(s, d, v) for s in SHAPERS for d in DRAFTERS for v in VERIFIERS if not d.startswith("coupled") or v == "coupled"]
+CELLS = [
+    (s, d, v)
+    for s in SHAPERS
+    for d in DRAFTERS
+    for v in VERIFIERS
+    if not d.startswith("coupled") or v == "coupled"
+]
 
 PLAIN = ("chain", "tree without replacement", "coupled tree")
 """Drafters whose cells are enumerated without shapers too: a plain law is a shaped one whose shapers do nothing."""
@@ -36,17 +43,30 @@ PLAIN = ("chain", "tree without replacement", "coupled tree")
 
 def law(shaping, drafter, verifier, laws, length):
     make, policy = DRAFTERS[drafter]
-    check_law(lambda t, d: Speculative(t, make(d), VERIFIERS[verifier], policy), laws=laws, length=length, shapings=[shaping])
+    check_law(
+        lambda t, d: Speculative(t, make(d), VERIFIERS[verifier], policy),
+        laws=laws,
+        length=length,
+        shapings=[shaping],
+    )
 
 
-@pytest.mark.parametrize("shaping, drafter, verifier", [c for c in CELLS if c[0] == "shaped" or c[1] in PLAIN])
+@pytest.mark.parametrize(
+    "shaping, drafter, verifier", [c for c in CELLS if c[0] == "shaped" or c[1] in PLAIN]
+)
 def test_two_tokens(shaping, drafter, verifier):
     law(shaping, drafter, verifier, 8, 2)
 
 
-@pytest.mark.parametrize("shaping, drafter, verifier", [
-    ("shaped", "chain", "exact"), ("shaped", "lookup", "match"), ("plain", "coupled chain", "coupled"),
-    ("plain", "tree without replacement", "exact")])
+@pytest.mark.parametrize(
+    "shaping, drafter, verifier",
+    [
+        ("shaped", "chain", "exact"),
+        ("shaped", "lookup", "match"),
+        ("plain", "coupled chain", "coupled"),
+        ("plain", "tree without replacement", "exact"),
+    ],
+)
 def test_three_tokens(shaping, drafter, verifier):
     """A few cells only: `-m slow` runs them all."""
     law(shaping, drafter, verifier, 2, 3)
@@ -55,4 +75,10 @@ def test_three_tokens(shaping, drafter, verifier):
 @pytest.mark.slow
 @pytest.mark.parametrize("shaping, drafter, verifier", CELLS)
 def test_all_laws(shaping, drafter, verifier):
-    law(shaping, drafter, verifier, 4 if (drafter, verifier) == ("independent tree", "match") else 8, 3)
+    law(
+        shaping,
+        drafter,
+        verifier,
+        4 if (drafter, verifier) == ("independent tree", "match") else 8,
+        3,
+    )

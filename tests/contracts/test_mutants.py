@@ -1,4 +1,5 @@
 """Known bugs of published decoders, each of which a contract must catch."""
+
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -18,7 +19,14 @@ from polydec.families.ar.types import Verdict, follow
 from polydec.models.lm import LM
 from polydec.policies.fixed import Fixed
 from polydec.targets.shaped import Node, ShapedSession, Trail
-from polydec.testing.check_decoder import check_batch, check_choices, check_decoder, check_ends, check_law, check_replay
+from polydec.testing.check_decoder import (
+    check_batch,
+    check_choices,
+    check_decoder,
+    check_ends,
+    check_law,
+    check_replay,
+)
 from polydec.testing.check_drafter import check_drafter, check_policy
 from polydec.testing.check_target import check_shaped, check_target
 from polydec.testing.check_tree import check_tree
@@ -33,21 +41,27 @@ from polydec.verifiers.exact import Exact
 @dataclass(frozen=True)
 class Rejection:
     """The exact rule for drawn children, written again with one place to break for each fault."""
+
     exactness: ClassVar = Exactness.LAW
-    residual: bool = True                 # False: a rejected draw's replacement comes from p itself
-    bonus_above: bool = False             # the token after the path is drawn from the row of its parent
-    certain_as_drawn: bool = False        # a certain child is tested against the law that was read for its siblings
-    forget: bool = False                  # siblings without replacement are tested as if they were independent
-    probes: bool = False                  # a probe may be accepted
-    one_accept: bool = False              # all tests of a position share one draw
-    reads_token_first: bool = False       # tests the draft with the randomness that the final draw uses
+    residual: bool = True  # False: a rejected draw's replacement comes from p itself
+    bonus_above: bool = False  # the token after the path is drawn from the row of its parent
+    certain_as_drawn: bool = (
+        False  # a certain child is tested against the law that was read for its siblings
+    )
+    forget: bool = False  # siblings without replacement are tested as if they were independent
+    probes: bool = False  # a probe may be accepted
+    one_accept: bool = False  # all tests of a position share one draw
+    reads_token_first: bool = False  # tests the draft with the randomness that the final draw uses
 
     def verify(self, draft, scores, rng, position):
         node, path = 0, []
         while True:
             here, down, left = rng.at("token", position + len(path)), None, {}
             probe = draft.probe if draft.probe and not self.probes else (False,) * len(draft)
-            children, only = [c for c, a in enumerate(draft.parent) if a == node and not probe[c]], scores.certain(node)
+            children, only = (
+                [c for c, a in enumerate(draft.parent) if a == node and not probe[c]],
+                scores.certain(node),
+            )
             if only is not None:
                 down = next((c for c in children if draft.token[c] == only), None)
                 if down is None:
@@ -65,7 +79,11 @@ class Rejection:
                     q_V = probs(scores.row(node)) * 0
                     q_V[x] = 1.0
                 a = min(1.0, float(p_V[x]) / float(q_V[x])) if float(q_V[x]) > 0 else 1.0
-                name = here if self.reads_token_first else here.at("accept", 0 if self.one_accept else k)
+                name = (
+                    here
+                    if self.reads_token_first
+                    else here.at("accept", 0 if self.one_accept else k)
+                )
                 if float(p_V[x]) > 0 and name.bernoulli(a):
                     down = c
                     break
@@ -74,7 +92,10 @@ class Rejection:
                     left[id(law_V)] = without(q_V, x)
             if down is None:
                 above = draft.parent[node] if self.bonus_above and node else node
-                return Verdict(tuple(path), here.categorical(p_V if above == node else probs(scores.row(above))))
+                return Verdict(
+                    tuple(path),
+                    here.categorical(p_V if above == node else probs(scores.row(above))),
+                )
             path.append(down)
             node = down
 
@@ -95,11 +116,14 @@ def test_faulty_verifier(fault):
 @dataclass(frozen=True)
 class Noisy:
     """A verifier that draws every position with the noise of the first."""
+
     exactness: ClassVar = Exactness.LAW
 
     def verify(self, draft, scores, rng, position):
         noise = rng.at("token", position)
-        return follow(draft, lambda node, depth: noise.noise(len(scores.row(node))).argmax(scores.row(node)))
+        return follow(
+            draft, lambda node, depth: noise.noise(len(scores.row(node))).argmax(scores.row(node))
+        )
 
 
 def test_noise_of_another_position():
@@ -110,6 +134,7 @@ def test_noise_of_another_position():
 @dataclass(frozen=True)
 class Remade:
     """A tree whose drafts are changed after they were drawn."""
+
     change: object
     tree: object = Static((2, 1))
 
@@ -118,27 +143,46 @@ class Remade:
 
 
 def forgotten_flag(draft):
-    return replace(draft, draw=tuple(Draw.INDEPENDENT if d is Draw.WITHOUT else d for d in draft.draw))
+    return replace(
+        draft, draw=tuple(Draw.INDEPENDENT if d is Draw.WITHOUT else d for d in draft.draw)
+    )
 
 
 def dropped_weak_draws(draft):
-    keep = [i for i, law_V in enumerate(draft.law) if law_V is None or float(law_V[draft.token[i]].exp()) > 0.25]
+    keep = [
+        i
+        for i, law_V in enumerate(draft.law)
+        if law_V is None or float(law_V[draft.token[i]].exp()) > 0.25
+    ]
     keep = [i for i in keep if set(draft.path_to(i)) <= set(keep)]
     new = {i: n for n, i in enumerate(keep)} | {-1: -1}
-    return Draft(tuple(draft.token[i] for i in keep), tuple(new[draft.parent[i]] for i in keep),
-                 tuple(draft.draw[i] for i in keep), tuple(draft.law[i] for i in keep))
+    return Draft(
+        tuple(draft.token[i] for i in keep),
+        tuple(new[draft.parent[i]] for i in keep),
+        tuple(draft.draw[i] for i in keep),
+        tuple(draft.law[i] for i in keep),
+    )
 
 
 def cold_law(draft):
-    return replace(draft, law=tuple(None if law_V is None else (law_V / 0.7).log_softmax(-1) for law_V in draft.law))
+    return replace(
+        draft,
+        law=tuple(None if law_V is None else (law_V / 0.7).log_softmax(-1) for law_V in draft.law),
+    )
 
 
 def sorted_siblings(draft):
     """Siblings by token, not in the order drawn."""
-    order = sorted(range(len(draft)), key=lambda i: (draft.depth[i], draft.parent[i], draft.token[i]))
+    order = sorted(
+        range(len(draft)), key=lambda i: (draft.depth[i], draft.parent[i], draft.token[i])
+    )
     new = {i: n for n, i in enumerate(order)} | {-1: -1}
-    return Draft(tuple(draft.token[i] for i in order), tuple(new[draft.parent[i]] for i in order),
-                 tuple(draft.draw[i] for i in order), tuple(draft.law[i] for i in order))
+    return Draft(
+        tuple(draft.token[i] for i in order),
+        tuple(new[draft.parent[i]] for i in order),
+        tuple(draft.draw[i] for i in order),
+        tuple(draft.law[i] for i in order),
+    )
 
 
 def called_certain(draft):
@@ -158,12 +202,17 @@ def test_faulty_tree(change):
 @pytest.mark.parametrize("change", TREES[:4])
 def test_faulty_tree_shows_in_the_output_law(change):
     with pytest.raises(AssertionError):
-        check_law(lambda t, d: Speculative(t, FromModel(d, Remade(change)), Exact(), Fixed(2, 4)), laws=8, length=2)
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, Remade(change)), Exact(), Fixed(2, 4)),
+            laws=8,
+            length=2,
+        )
 
 
 @dataclass(frozen=True)
 class WrongNames:
     """Draws keyed by the absolute position: a token that was rejected is drawn again with the same randomness."""
+
     async def grow(self, session, root, position, budget, rng):
         draft = Draft.chain(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
@@ -180,6 +229,7 @@ def test_draws_named_by_position_alone():
 
 class LongCommit(TextCache):
     """Keeps one staged entry more than was accepted."""
+
     def keep(self, path, stay):
         more = [j for j in range(len(self.parent)) if j not in (*path, *stay)][:1] if path else []
         super().keep([*path, *more], stay)
@@ -187,12 +237,14 @@ class LongCommit(TextCache):
 
 class LongTruncate(TextCache):
     """Forgets one entry too few."""
+
     def truncate(self, length):
         super().truncate(min(length + 1, self.length))
 
 
 class SharedFork(TextCache):
     """Twins that write to one another."""
+
     def fork(self, length=None):
         twin = super().fork(length)
         if length is None:
@@ -202,6 +254,7 @@ class SharedFork(TextCache):
 
 class FirstRows(TextCache):
     """Keeps the first staged entries in place of the accepted ones."""
+
     def keep(self, path, stay):
         super().keep(range(len(path)), stay)
 
@@ -217,6 +270,7 @@ def test_faulty_cache(cache):
 
 class Lagging(Node):
     """The state of a node is that of its parent: one token behind."""
+
     __slots__ = ()
 
     def next(self, token):
@@ -239,7 +293,9 @@ class LaggingShaped:
         return self.target.vocab
 
     def open(self, prompt):
-        return ShapedSession(self.shapers, self.target.open(prompt), Trail(Lagging(None, None, tuple(prompt[:-1]))))
+        return ShapedSession(
+            self.shapers, self.target.open(prompt), Trail(Lagging(None, None, tuple(prompt[:-1])))
+        )
 
 
 def test_shaper_state_one_token_behind():
@@ -257,6 +313,7 @@ def test_shaper_state_one_token_behind():
 @dataclass(frozen=True)
 class Broken:
     """A decoder with a fault around it."""
+
     inner: Speculative
     exactness: ClassVar = Exactness.LAW
 
@@ -270,16 +327,22 @@ class Broken:
 
 class EosLeak(Broken):
     """Takes an accepted run whole, although an end stands inside it."""
+
     async def run(self, request, rng, into):
         ends = request.stop_ids | (frozenset() if request.ignore_eos else self.inner.vocab.eos)
         free = replace(request, ignore_eos=True, stop_ids=frozenset())
         out = (await self.inner.run(free, rng, Transcript(free, frozenset(), into.on)))[0]
         stop = next((i for i, x in enumerate(out.token_ids) if x in ends), None)
-        return [out if stop is None else replace(out, token_ids=out.token_ids[:stop + 2], finish_reason="stop")]
+        return [
+            out
+            if stop is None
+            else replace(out, token_ids=out.token_ids[: stop + 2], finish_reason="stop")
+        ]
 
 
 class OneStream(Broken):
     """All choices and seeds draw from one stream."""
+
     def run(self, request, rng, into):
         return self.inner.run(request, lambda choice: Rng.of(0), into)
 
@@ -289,6 +352,7 @@ COUNT = defaultdict(int)
 
 class TakesTurns(Broken):
     """The stream depends on how many requests came before: neighbours share randomness."""
+
     def run(self, request, rng, into):
         COUNT["requests"] += 1
         stream = Rng.of(COUNT["requests"])
@@ -297,18 +361,31 @@ class TakesTurns(Broken):
 
 class Mislabelled(Broken):
     """Reports its edits one position off."""
+
     def run(self, request, rng, into):
         def shifted(event):
             if type(event).__name__ == "Edited":
-                event = replace(event, edit=replace(event.edit, write=tuple((max(3, at - 1), x) for at, x in event.edit.write)))
+                event = replace(
+                    event,
+                    edit=replace(
+                        event.edit, write=tuple((max(3, at - 1), x) for at, x in event.edit.write)
+                    ),
+                )
             on(event)
 
         on, into.on = into.on, shifted
         return self.inner.run(request, rng, into)
 
 
-@pytest.mark.parametrize("fault, check", [(EosLeak, check_ends), (OneStream, check_choices), (TakesTurns, check_batch),
-                                          (Mislabelled, check_replay)])
+@pytest.mark.parametrize(
+    "fault, check",
+    [
+        (EosLeak, check_ends),
+        (OneStream, check_choices),
+        (TakesTurns, check_batch),
+        (Mislabelled, check_replay),
+    ],
+)
 def test_faulty_decoder(fault, check):
     def good(target, draft):
         return Speculative(target, FromModel(draft, Chain()), Exact(), Fixed(3))
@@ -320,6 +397,7 @@ def test_faulty_decoder(fault, check):
 
 class ForkShares(LookupGuess):
     """A fork that learns what its twin is told."""
+
     def fork(self, session=None, choice=None):
         return self
 
@@ -333,6 +411,7 @@ class Forgetful(Lookup):
 
 class Deep(Nothing):
     """Drafts past its budget."""
+
     def open(self, prompt, session):
         return DeepGuess()
 
@@ -346,7 +425,8 @@ class DeepGuess:
 
     def learn(self, draft, scores, verdict): ...
     def close(self): ...
-    def fork(self, session=None, choice=None): return self
+    def fork(self, session=None, choice=None):
+        return self
 
 
 @pytest.mark.parametrize("drafter", [Forgetful(), Deep()], ids=["fork shares", "too deep"])
@@ -357,6 +437,7 @@ def test_faulty_drafter(drafter):
 
 class Moody(Fixed):
     """A policy that remembers outside its state."""
+
     def budget(self, state):
         COUNT["policy"] += 1
         return replace(super().budget(state), depth=COUNT["policy"] % 3)

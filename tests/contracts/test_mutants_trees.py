@@ -1,4 +1,5 @@
 """Known bugs of trees that draw without replacement or grow by decisions, each of which a contract must catch."""
+
 from dataclasses import dataclass, replace
 
 import pytest
@@ -23,36 +24,47 @@ from polydec.verifiers.k_seq import KSeq
 @dataclass(frozen=True)
 class Likeliest:
     """A beam that draws one path too many a level and keeps the likeliest."""
+
     width: int = 2
 
     async def grow(self, session, root, position, budget, rng):
-        draft = await StochasticBeam(self.width + 1).grow(session, root, position, replace(budget, nodes=64), rng)
+        draft = await StochasticBeam(self.width + 1).grow(
+            session, root, position, replace(budget, nodes=64), rng
+        )
         keep, kept = [0], {0}
         for depth in range(1, max(draft.depth) + 1):
             level = [i for i, d in enumerate(draft.depth) if d == depth and draft.parent[i] in kept]
-            level = sorted(sorted(level, key=lambda i: -draft.chance[i])[:self.width])
-            kept |= set(level[:max(0, budget.nodes + 1 - len(keep))])
-            keep += level[:max(0, budget.nodes + 1 - len(keep))]
+            level = sorted(sorted(level, key=lambda i: -draft.chance[i])[: self.width])
+            kept |= set(level[: max(0, budget.nodes + 1 - len(keep))])
+            keep += level[: max(0, budget.nodes + 1 - len(keep))]
         return draft.only(keep)
 
 
 @dataclass(frozen=True)
 class BySize:
     """Siblings in the order of their probabilities, not in the order drawn."""
+
     tree: object
 
     async def grow(self, session, root, position, budget, rng):
         draft = await self.tree.grow(session, root, position, budget, rng)
         chance = draft.chance or (1.0,)
-        order = sorted(range(len(draft)), key=lambda i: (draft.depth[i], draft.parent[i], -chance[i]))
+        order = sorted(
+            range(len(draft)), key=lambda i: (draft.depth[i], draft.parent[i], -chance[i])
+        )
         new = {i: n for n, i in enumerate(order)} | {-1: -1}
-        return Draft(tuple(draft.token[i] for i in order), tuple(new[draft.parent[i]] for i in order),
-                     tuple(draft.draw[i] for i in order), tuple(draft.law[i] for i in order))
+        return Draft(
+            tuple(draft.token[i] for i in order),
+            tuple(new[draft.parent[i]] for i in order),
+            tuple(draft.draw[i] for i in order),
+            tuple(draft.law[i] for i in order),
+        )
 
 
 @dataclass(frozen=True)
 class DropsLate:
     """Growth that looks at what it drew and leaves out what is worth too little."""
+
     threshold: float = 0.3
 
     async def grow(self, session, root, position, budget, rng):
@@ -68,6 +80,7 @@ class DropsLate:
 @dataclass(frozen=True)
 class Conditional:
     """Children that carry what their siblings left of the row as their law: the verifier takes that out once more."""
+
     async def grow(self, session, root, position, budget, rng):
         draft = Draft.chain(root)
         if budget.depth and budget.nodes > 1:
@@ -85,7 +98,11 @@ FAULTS = [Likeliest(), BySize(StochasticBeam(2)), BySize(BestSlot()), DropsLate(
 
 
 def name(tree):
-    return f"{type(tree).__name__} {type(tree.tree).__name__}" if hasattr(tree, "tree") else type(tree).__name__
+    return (
+        f"{type(tree).__name__} {type(tree.tree).__name__}"
+        if hasattr(tree, "tree")
+        else type(tree).__name__
+    )
 
 
 @pytest.mark.parametrize("tree", FAULTS, ids=name)
@@ -97,16 +114,21 @@ def test_faulty_tree(tree):
 @pytest.mark.parametrize("tree", FAULTS[:4], ids=name)
 def test_it_shows_in_the_output_law(tree):
     with pytest.raises(AssertionError, match="output law"):
-        check_law(lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=8, length=2)
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=8, length=2
+        )
 
 
-@pytest.mark.parametrize("name, wrong", [
-    ("factor", lambda p, q, k: 1.0),                                      # k trials at full strength give too much
-    ("factor", lambda p, q, k: 1.0 + (k - 1) / 8),                        # below the root
-    ("rest", lambda p, q, k, rho: residual(p, q)),                        # what one rejected draw leaves
-    ("rest", lambda p, q, k, rho: p),
-    ("once", lambda beta, k: beta),                                       # one trial's chance in place of k trials'
-])
+@pytest.mark.parametrize(
+    "name, wrong",
+    [
+        ("factor", lambda p, q, k: 1.0),  # k trials at full strength give too much
+        ("factor", lambda p, q, k: 1.0 + (k - 1) / 8),  # below the root
+        ("rest", lambda p, q, k, rho: residual(p, q)),  # what one rejected draw leaves
+        ("rest", lambda p, q, k, rho: p),
+        ("once", lambda beta, k: beta),  # one trial's chance in place of k trials'
+    ],
+)
 def test_faulty_k_seq(monkeypatch, name, wrong):
     """The rule itself passes: tests/contracts/test_contracts.py."""
     monkeypatch.setattr(k_seq, name, wrong)
@@ -117,11 +139,22 @@ def test_faulty_k_seq(monkeypatch, name, wrong):
 @dataclass(frozen=True)
 class Deduplicated:
     """Sequences that agree are counted once: what is tried again and again looks as if it had been drawn once."""
+
     async def grow(self, session, root, position, budget, rng):
         draft = await Sequences(2).grow(session, root, position, budget, rng)
-        return draft.only([i for i in range(len(draft)) if not i or draft.child(draft.parent[i], draft.token[i]) == i])
+        return draft.only(
+            [
+                i
+                for i in range(len(draft))
+                if not i or draft.child(draft.parent[i], draft.token[i]) == i
+            ]
+        )
 
 
 def test_sequences_counted_once():
     with pytest.raises(AssertionError, match="output law"):
-        check_law(lambda t, d: Speculative(t, FromModel(d, Deduplicated()), KSeq(), Fixed(2, 4)), laws=8, length=2)
+        check_law(
+            lambda t, d: Speculative(t, FromModel(d, Deduplicated()), KSeq(), Fixed(2, 4)),
+            laws=8,
+            length=2,
+        )

@@ -1,4 +1,5 @@
 """Every method that draws several texts for an answer keeps the contract of such methods."""
+
 import pytest
 
 from polydec import registry
@@ -20,7 +21,9 @@ ROLLOUTS = [name for name, m in registry.recipes().items() if m.CARD.kind == "ro
 
 def ended(target, drawn, length):
     """Those that came to an end of their own; all where none did."""
-    return [i for i, (text, _) in enumerate(drawn) if text[-1] in target.vocab.eos] or range(len(drawn))
+    return [i for i, (text, _) in enumerate(drawn) if text[-1] in target.vocab.eos] or range(
+        len(drawn)
+    )
 
 
 def likeliest(target, drawn, length):
@@ -46,13 +49,28 @@ def majority(target, drawn, length):
     return next(i for i in same if drawn[i][1] == best)
 
 
-PICKED = {"best-of-n": likeliest, "self-consistency": majority, "complexity-voting": majority, "first-finish-search": shortest}
+PICKED = {
+    "best-of-n": likeliest,
+    "self-consistency": majority,
+    "complexity-voting": majority,
+    "first-finish-search": shortest,
+}
 
 
 @pytest.mark.parametrize("name", ROLLOUTS)
 def test_rollouts(name):
     known = {o.name for o in registry.options(name)}
-    small = {"tries": 2, "width": 2, "keep": 2, "steps": 2, "depth": 4, "longest": 2, "most": 4, "budget": 30, "interval": 2}
+    small = {
+        "tries": 2,
+        "width": 2,
+        "keep": 2,
+        "steps": 2,
+        "depth": 4,
+        "longest": 2,
+        "most": 4,
+        "budget": 30,
+        "interval": 2,
+    }
     options = {k: v for k, v in small.items() if k in known}
     trained = artefacts if registry.get(name).CARD.needs_training else lambda vocab: ()
 
@@ -62,10 +80,18 @@ def test_rollouts(name):
     check_rollouts(make, picked=PICKED.get(name))
 
 
-DRAFTERS = {"model": (FromModel(toy(9, 3, cost=0.1), Chain()), Fixed(2)), "copied": (Lookup(2, 2, True, False), Fixed(2))}
+DRAFTERS = {
+    "model": (FromModel(toy(9, 3, cost=0.1), Chain()), Fixed(2)),
+    "copied": (Lookup(2, 2, True, False), Fixed(2)),
+}
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_rollouts_with_a_drafter_inside_have_the_same_law(drafter):
     guess, policy = DRAFTERS[drafter]
-    check_law(lambda target: Rollouts(Speculative(target, guess, Exact(), policy), BestOf(), 2, 2), 2, likeliest, laws=1)
+    check_law(
+        lambda target: Rollouts(Speculative(target, guess, Exact(), policy), BestOf(), 2, 2),
+        2,
+        likeliest,
+        laws=1,
+    )

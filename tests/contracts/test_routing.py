@@ -1,4 +1,5 @@
 """Every method in which two models share out the steps of a text ends, draws and batches as all methods do."""
+
 import pytest
 
 from polydec import registry
@@ -13,7 +14,9 @@ ROUTING = [name for name, m in registry.recipes().items() if m.CARD.kind == "rou
 @pytest.mark.parametrize("name", ROUTING)
 def test_routing(name, longest):
     def make(target, draft):
-        return build(name, target, draft, {"longest": longest}, artefacts=artefacts(target.vocab))[0]
+        return build(name, target, draft, {"longest": longest}, artefacts=artefacts(target.vocab))[
+            0
+        ]
 
     check_ends(make, ledger=False)
     check_replay(make)

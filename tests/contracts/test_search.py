@@ -1,13 +1,20 @@
 """Every search that the registry finds keeps the contract of searches."""
+
 import pytest
 
 from polydec import registry
 from polydec.testing.check_search import check_search, mean_logp
 from polydec.testing.kits import build
 
-DRAWN = {"stochastic-beam-search"}                # its answers are drawn, not ranked: no width finds the best texts
-MIXED = {"superposed-decoding"}                   # its score is of a mixture, and no width finds the best texts
-SEARCHES = [name for name, m in registry.recipes().items() if m.CARD.kind == "search" and name != "exact-extract"]
+DRAWN = {
+    "stochastic-beam-search"
+}  # its answers are drawn, not ranked: no width finds the best texts
+MIXED = {"superposed-decoding"}  # its score is of a mixture, and no width finds the best texts
+SEARCHES = [
+    name
+    for name, m in registry.recipes().items()
+    if m.CARD.kind == "search" and name != "exact-extract"
+]
 """exact-extract answers with spans of its prompt and no other texts: tests/families/test_likeliest.py checks it."""
 
 
@@ -15,13 +22,22 @@ SEARCHES = [name for name, m in registry.recipes().items() if m.CARD.kind == "se
 def test_search(name):
     known = {o.name for o in registry.options(name)}
     plain = {k: v for k, v in {"width": 6, "groups": 3}.items() if k in known}
-    charged = "strength" in known or name in MIXED       # a search that charges says so by this option
+    charged = "strength" in known or name in MIXED  # a search that charges says so by this option
 
     def wide(target, width):
-        return build(name, target, None, {k: v for k, v in {"width": width, "groups": 1}.items() if k in known})[0]
+        return build(
+            name,
+            target,
+            None,
+            {k: v for k, v in {"width": width, "groups": 1}.items() if k in known},
+        )[0]
 
-    several = "width" in known                    # a search without a width follows one text
+    several = "width" in known  # a search without a width follows one text
     drawn = name in DRAWN
-    check_search(lambda target: build(name, target, None, plain)[0], 6 if several or drawn else 1,
-                 wide=wide if several and not drawn and name not in MIXED else None, ranked=not drawn,
-                 score=None if charged or drawn else mean_logp)
+    check_search(
+        lambda target: build(name, target, None, plain)[0],
+        6 if several or drawn else 1,
+        wide=wide if several and not drawn and name not in MIXED else None,
+        ranked=not drawn,
+        score=None if charged or drawn else mean_logp,
+    )

@@ -1,4 +1,5 @@
 """Every unmasker, refresh rule and diffusion recipe that the registry finds keeps its contract."""
+
 from dataclasses import replace
 
 import pytest
@@ -40,7 +41,9 @@ def made(name, denoiser, own=0, **options):
     if BLOCKS in card.needs or own:
         denoiser = replace(denoiser, block=own or 4)
     size = denoiser.vocab.size
-    draft = toy(3, size, eos=denoiser.eos if denoiser.eos >= 0 else None) if card.needs_draft else None
+    draft = (
+        toy(3, size, eos=denoiser.eos if denoiser.eos >= 0 else None) if card.needs_draft else None
+    )
     return build(name, denoiser, draft, options, artefacts=artefacts(denoiser.vocab))[0]
 
 

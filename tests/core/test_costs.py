@@ -9,8 +9,10 @@ from polydec.testing.toy import toy
 def test_share_of_a_pass():
     costs = Costs((4.0, 5.0, 7.0, 9.0))
     assert costs.share(1) == 4.0 and costs.share(3) == 7.0
-    assert costs.share(2, peers=2) == 4.5                     # four rows in all
-    assert costs.share(6) == pytest.approx(9.0 + 2 * 5 / 3)   # a straight line through the table's first and last entry
+    assert costs.share(2, peers=2) == 4.5  # four rows in all
+    assert costs.share(6) == pytest.approx(
+        9.0 + 2 * 5 / 3
+    )  # a straight line through the table's first and last entry
     assert costs.share(8, peers=2) == pytest.approx((9.0 + 12 * 5 / 3) / 2)
 
 
@@ -33,11 +35,20 @@ def test_a_table_that_falls_does_not_go_below_its_end():
     assert Costs((4.0, 3.0)).share(50) == 3.0
 
 
-@pytest.mark.parametrize("given, match", [({"rows_ms": (1.0,)}, "rows_ms"), ({"rows_ms": (1.0, 0.0)}, "rows_ms"),
-                                          ({"more_ms": (1.0, 1.0, 1.0)}, "more_ms"), ({"beside_ms": -1.0}, "beside_ms"),
-                                          ({"crowd": 0.5}, "crowd"), ({"crowd": float("nan")}, "crowd"),
-                                          ({"more_ms": (1.0, -1.0)}, "more_ms"),
-                                          ({"draft_ms": -1.0}, "draft_ms"), ({"draft_ms": float("nan")}, "draft_ms")])
+@pytest.mark.parametrize(
+    "given, match",
+    [
+        ({"rows_ms": (1.0,)}, "rows_ms"),
+        ({"rows_ms": (1.0, 0.0)}, "rows_ms"),
+        ({"more_ms": (1.0, 1.0, 1.0)}, "more_ms"),
+        ({"beside_ms": -1.0}, "beside_ms"),
+        ({"crowd": 0.5}, "crowd"),
+        ({"crowd": float("nan")}, "crowd"),
+        ({"more_ms": (1.0, -1.0)}, "more_ms"),
+        ({"draft_ms": -1.0}, "draft_ms"),
+        ({"draft_ms": float("nan")}, "draft_ms"),
+    ],
+)
 def test_bad_tables(given, match):
     with pytest.raises(ValueError, match=match):
         Costs(**given)
@@ -60,9 +71,16 @@ def test_peers_are_the_open_sessions():
     assert one.peers == 1
 
 
-@pytest.mark.parametrize("rows_ms, answers, least, most", [
-    ((50.0, 60.0), 4, 60, 80), ((50.0, 60.0), 64, 384, 384), ((50.0, 50.0), 4, 3800, 4096), ((50.0, 100.0), 4, 24, 24),
-    ((50.0, 55.0), 4096, 4096, 4096)])
+@pytest.mark.parametrize(
+    "rows_ms, answers, least, most",
+    [
+        ((50.0, 60.0), 4, 60, 80),
+        ((50.0, 60.0), 64, 384, 384),
+        ((50.0, 50.0), 4, 3800, 4096),
+        ((50.0, 100.0), 4, 24, 24),
+        ((50.0, 55.0), 4096, 4096, 4096),
+    ],
+)
 def test_a_budget_is_as_small_as_its_share_of_the_speed_allows(rows_ms, answers, least, most):
     """Where a pass costs a and each row b, 0.95 of the best speed needs about 19 a / b rows."""
     assert least <= Costs(rows_ms).budget(answers) <= most

@@ -1,4 +1,5 @@
 """The autoregressive loop."""
+
 from dataclasses import dataclass, replace
 
 import pytest
@@ -26,6 +27,7 @@ from polydec.verifiers.match import Match
 @dataclass(frozen=True)
 class Oracle:
     """Drafts these tokens, whatever the text."""
+
     tokens: tuple
     seen: list
     prompt: bool = False
@@ -34,13 +36,15 @@ class Oracle:
 
     @property
     def want(self):
-        return Want(law=Reads.NOTHING, base=Reads.ROW if self.prompt else Reads.NOTHING, prompt=self.prompt)
+        return Want(
+            law=Reads.NOTHING, base=Reads.ROW if self.prompt else Reads.NOTHING, prompt=self.prompt
+        )
 
     def open(self, prompt, session):
         return self
 
     async def propose(self, root, position, budget, rng):
-        return Draft.chain(root, self.tokens[position:position + budget.depth])
+        return Draft.chain(root, self.tokens[position : position + budget.depth])
 
     def learn(self, draft, scores, verdict):
         self.seen.append((draft, scores, verdict))
@@ -57,7 +61,9 @@ def plain(target):
 
 
 def decode(decoder, request, on=None):
-    return run([answer_one(decoder, request) if on is None else answer_one(decoder, request, on=on)])[0]
+    return run(
+        [answer_one(decoder, request) if on is None else answer_one(decoder, request, on=on)]
+    )[0]
 
 
 def test_exactness_is_the_verifiers():
@@ -68,7 +74,9 @@ def test_a_perfect_draft_takes_one_pass_for_depth_plus_one_tokens():
     target, request = toy(2, 6, eos=-1), Request((0, 1), max_tokens=20)
     text = decode(plain(target), request).token_ids
     seen, events = [], []
-    out = decode(Speculative(target, Oracle((0, 1, *text), seen), Match(), Fixed(4)), request, events.append)
+    out = decode(
+        Speculative(target, Oracle((0, 1, *text), seen), Match(), Fixed(4)), request, events.append
+    )
     assert out.token_ids == text and out.finish_reason == "length"
     s = out.stats
     assert (s.passes, s.drafts, s.drafted, s.accepted, s.first) == (4, 4, 16, 16, 5)
@@ -81,7 +89,11 @@ def test_drafts_never_pass_the_room_that_is_left():
     target, events = toy(2, 6, eos=-1), []
     request = Request((0, 1), max_tokens=7)
     text = decode(plain(target), request).token_ids
-    decode(Speculative(target, Oracle((0, 1, *text, 0, 0, 0, 0), []), Match(), Fixed(4)), request, events.append)
+    decode(
+        Speculative(target, Oracle((0, 1, *text, 0, 0, 0, 0), []), Match(), Fixed(4)),
+        request,
+        events.append,
+    )
     assert [len(e.token) for e in events if isinstance(e, Proposed)] == [5, 2]
 
 
@@ -102,14 +114,21 @@ def test_an_end_inside_an_accepted_run(place):
     place = next(i for i in range(place, 12) if text[i] not in text[:i])
     ends = toy(5, 8, eos=text[place])
     events = []
-    out = decode(Speculative(ends, Oracle((0, 1, *text), []), Match(), Fixed(5)), request, events.append)
-    assert out.token_ids == text[:place + 1] and out.finish_reason == "stop"
+    out = decode(
+        Speculative(ends, Oracle((0, 1, *text), []), Match(), Fixed(5)), request, events.append
+    )
+    assert out.token_ids == text[: place + 1] and out.finish_reason == "stop"
     fed = [e for e in events if isinstance(e, Proposed)][-1]
     assert text[place] not in fed.token[1:-1]
-    stop = decode(Speculative(target, Oracle((0, 1, *text), []), Match(), Fixed(5)),
-                  replace(request, stop_ids=frozenset({text[place]})))
+    stop = decode(
+        Speculative(target, Oracle((0, 1, *text), []), Match(), Fixed(5)),
+        replace(request, stop_ids=frozenset({text[place]})),
+    )
     assert stop.token_ids == out.token_ids and stop.finish_reason == "stop"
-    ignored = decode(Speculative(ends, Oracle((0, 1, *text), []), Match(), Fixed(5)), replace(request, ignore_eos=True))
+    ignored = decode(
+        Speculative(ends, Oracle((0, 1, *text), []), Match(), Fixed(5)),
+        replace(request, ignore_eos=True),
+    )
     assert ignored.token_ids == text
 
 
@@ -143,26 +162,36 @@ def test_events_in_order_and_replay():
     assert events[0] == Opened(2, (0, 1, 0, 1)) and events[-1] == Finished(2, "length")
     kinds = [type(e) for e in events[1:-1]]
     assert kinds == [Proposed, Verified, Edited] * (len(kinds) // 3)
-    assert tuple(replay((0, 1, 0, 1), [e.edit for e in events if isinstance(e, Edited)])) == out.token_ids
+    assert (
+        tuple(replay((0, 1, 0, 1), [e.edit for e in events if isinstance(e, Edited)]))
+        == out.token_ids
+    )
 
 
-@pytest.mark.parametrize("shapers", [(), (Temperature(0.5),), (Greedy(),)], ids=["plain", "warm", "greedy"])
+@pytest.mark.parametrize(
+    "shapers", [(), (Temperature(0.5),), (Greedy(),)], ids=["plain", "warm", "greedy"]
+)
 def test_logprobs_of_the_shaped_law_and_of_the_model(shapers):
     base = toy(4, 5, eos=-1)
     target = Shaped(base, *shapers) if shapers else base
     request = Request((0, 1), max_tokens=9, logprobs=2, seed=1)
     alone = decode(plain(target), request)
-    drafted = decode(Speculative(target, Oracle((0, 1, *alone.token_ids), []), Match(), Fixed(3)), request)
+    drafted = decode(
+        Speculative(target, Oracle((0, 1, *alone.token_ids), []), Match(), Fixed(3)), request
+    )
     assert drafted.logprobs == alone.logprobs and len(alone.logprobs) == 9
     text = [0, 1]
     for note in alone.logprobs:
+
         async def row(of, text=tuple(text)):
             return (await of.open(text).score(Draft.chain(text[-1]), Want())).row(0)
 
         model, shaped = run([row(base)])[0], run([row(target)])[0]
         assert note.model_logp == pytest.approx(float(model[note.token]))
         assert note.logp == pytest.approx(float(shaped[note.token]))
-        assert note.top == tuple((int(i), pytest.approx(float(model[i]))) for i in model.topk(2).indices)
+        assert note.top == tuple(
+            (int(i), pytest.approx(float(model[i]))) for i in model.topk(2).indices
+        )
         text.append(note.token)
     none = decode(plain(target), replace(request, logprobs=0))
     assert none.logprobs[0].top == () and none.logprobs[0].logp == alone.logprobs[0].logp
@@ -171,13 +200,19 @@ def test_logprobs_of_the_shaped_law_and_of_the_model(shapers):
 
 def test_prompt_rows_reach_a_drafter_that_wants_them():
     target, seen = toy(4, 5), []
-    decode(Speculative(target, Oracle((), seen, prompt=True), Match(), Fixed(0)), Request((0, 1, 2, 3), max_tokens=2))
+    decode(
+        Speculative(target, Oracle((), seen, prompt=True), Match(), Fixed(0)),
+        Request((0, 1, 2, 3), max_tokens=2),
+    )
     draft, scores, verdict = seen[0]
     assert draft.token == (0, 1, 2) and verdict == Verdict((1, 2), 3, prompt=True)
     assert scores.base.topk(2, 1)[0][0] == int(target.network.weight[1, 2].argmax())
     seen.clear()
-    decode(Speculative(target, Oracle((), seen, prompt=True), Match(), Fixed(0)), Request((1,), max_tokens=1))
-    assert seen == ["closed"]                     # a prompt of one token has no rows before its root's
+    decode(
+        Speculative(target, Oracle((), seen, prompt=True), Match(), Fixed(0)),
+        Request((1,), max_tokens=1),
+    )
+    assert seen == ["closed"]  # a prompt of one token has no rows before its root's
 
 
 def test_a_drafter_that_fails_to_open_still_closes_the_session():
@@ -215,15 +250,19 @@ def test_cancelled_requests_close_their_sessions_and_leave_the_others_alone():
     def watch(event):
         written.append(event)
         if isinstance(event, Edited) and len(written) > 9:
-            scheduler.cancel(cut)                 # from inside its own step
+            scheduler.cancel(cut)  # from inside its own step
 
-    cut = scheduler.submit(answer_one(Speculative(target, Oracle((0, 1, *alone), seen), Match(), Fixed(1)), request, on=watch))
+    cut = scheduler.submit(
+        answer_one(
+            Speculative(target, Oracle((0, 1, *alone), seen), Match(), Fixed(1)), request, on=watch
+        )
+    )
     while scheduler.step():
         pass
     assert kept.result.token_ids == alone
     assert cut.done and cut.result is None and seen[-1] == "closed"
     got = replay((0, 1), [e.edit for e in written if isinstance(e, Edited)])
-    assert 0 < len(got) < 30 and tuple(got) == alone[:len(got)]
+    assert 0 < len(got) < 30 and tuple(got) == alone[: len(got)]
 
 
 def test_all_answers_of_a_request_and_one_of_them():
@@ -231,14 +270,20 @@ def test_all_answers_of_a_request_and_one_of_them():
     request = Request((0, 1), 12, seed=3, n=3)
     texts = [r.token_ids for r in run([answers(plain(target), request)])[0]]
     assert len(set(texts)) == 3
-    assert texts == [run([answer_one(plain(target), replace(request, n=1, choice=i))])[0].token_ids for i in range(3)]
-    other = run([answer_one(plain(target), replace(request, n=1), Rng.of(3, 2))])[0]       # a stream in place of its own
+    assert texts == [
+        run([answer_one(plain(target), replace(request, n=1, choice=i))])[0].token_ids
+        for i in range(3)
+    ]
+    other = run([answer_one(plain(target), replace(request, n=1), Rng.of(3, 2))])[
+        0
+    ]  # a stream in place of its own
     assert other.token_ids == texts[2]
 
 
 @dataclass(frozen=True)
 class Numbered:
     """A rule that knows which answer it shapes."""
+
     choice: int = 0
 
     def for_choice(self, choice):

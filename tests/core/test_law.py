@@ -1,4 +1,5 @@
 """Arithmetic on laws."""
+
 import math
 
 import torch
@@ -23,7 +24,7 @@ def test_one_hot():
 
 def test_residual():
     assert torch.allclose(law.residual(P, Q), torch.tensor([0.75, 0.0, 0.25], dtype=torch.float64))
-    assert law.residual(P, P) is P                # rounding rejected what could not be
+    assert law.residual(P, P) is P  # rounding rejected what could not be
     assert P.tolist() == [0.5, 0.3, 0.2]
 
 
@@ -36,6 +37,9 @@ def test_divergence():
     """Against its definition: the mean of two divergences from the mixture."""
     m = (P + Q) / 2
     want = float((P * (P / m).log() + Q * (Q / m).log()).sum()) / 2
-    assert abs(law.divergence(P.log(), Q.log()) - want) < 1e-12 and law.divergence(P.log(), P.log()) == 0.0
+    assert (
+        abs(law.divergence(P.log(), Q.log()) - want) < 1e-12
+        and law.divergence(P.log(), P.log()) == 0.0
+    )
     apart = torch.eye(2, dtype=torch.float64).log()
     assert abs(law.divergence(apart[0], apart[1]) - math.log(2)) < 1e-12

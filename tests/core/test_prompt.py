@@ -1,4 +1,5 @@
 """Log-probabilities of a prompt, beside the answer to it."""
+
 import pytest
 
 from polydec.core.decoder import streams
@@ -19,7 +20,7 @@ PROMPT = (1, 3, 0, 2, 2, 3, 1, 0, 4, 2, 1)
 def law_behind(target, text):
     """The law of the token behind a text, from a session of its own."""
     session = target.open(text)
-    scores, = run([session.score(Draft.chain(text[-1]), Want(law=Reads.ROW))])
+    (scores,) = run([session.score(Draft.chain(text[-1]), Want(law=Reads.ROW))])
     session.close()
     return scores.row(0)
 
@@ -31,15 +32,19 @@ def test_each_token_has_the_law_that_it_has_alone(part, top):
     noted = Noted(Speculative(target, Lookup(), Exact(), Fixed(3)), target, top, part)
     request = Request(PROMPT, max_tokens=6, seed=1)
     into = Transcript(request)
-    result, = run([noted.run(request, streams(request), into)])[0]
+    (result,) = run([noted.run(request, streams(request), into)])[0]
     assert [n.token for n in into.prompt] == list(PROMPT)
-    assert into.prompt[0].model_logp is None and into.prompt[0].rank is None and into.prompt[0].top == ()
+    assert (
+        into.prompt[0].model_logp is None
+        and into.prompt[0].rank is None
+        and into.prompt[0].top == ()
+    )
     for at, note in enumerate(into.prompt[1:], 1):
         row_V = law_behind(target, PROMPT[:at])
         assert note.model_logp == pytest.approx(float(row_V[note.token]), abs=1e-6)
         order = sorted(range(5), key=lambda x: -row_V[x])
         assert note.rank == order.index(note.token) + 1 and [x for x, _ in note.top] == order[:top]
-    plain, = run([noted.decoder.run(request, streams(request), Transcript(request))])[0]
+    (plain,) = run([noted.decoder.run(request, streams(request), Transcript(request))])[0]
     assert result.token_ids == plain.token_ids
     assert noted.exactness is noted.decoder.exactness and noted.vocab is noted.decoder.vocab
     assert not target.live, "a session was not closed"
@@ -49,5 +54,11 @@ def test_a_prompt_of_one_token():
     target = toy(4, 5)
     request = Request((2,), max_tokens=3)
     into = Transcript(request)
-    run([Noted(Speculative(target, Lookup(), Exact(), Fixed(3)), target, 1).run(request, streams(request), into)])
+    run(
+        [
+            Noted(Speculative(target, Lookup(), Exact(), Fixed(3)), target, 1).run(
+                request, streams(request), into
+            )
+        ]
+    )
     assert [n.token for n in into.prompt] == [2] and into.prompt[0].model_logp is None

@@ -1,4 +1,5 @@
 """Named, single-use randomness."""
+
 import pytest
 import torch
 
@@ -10,7 +11,11 @@ P = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
 def test_a_draw_is_a_function_of_seed_choice_and_names():
     assert Rng.of(3, 1).at("token", 5).uniform() == Rng.of(3, 1).at("token", 5).uniform()
     others = [Rng.of(3, 1), Rng.of(4, 1), Rng.of(3, 0)]
-    draws = {r.at(*names).uniform() for r in others for names in (("token", 5), ("token", 6), ("draft", 5), ("token", "5"))}
+    draws = {
+        r.at(*names).uniform()
+        for r in others
+        for names in (("token", 5), ("token", 6), ("draft", 5), ("token", "5"))
+    }
     assert len(draws) == 12
 
 
@@ -21,8 +26,16 @@ def test_names_nest_and_deriving_uses_nothing_up():
     assert child.uniform() == Rng.of(0).at("token", 1).uniform()
 
 
-@pytest.mark.parametrize("draw", [lambda r: r.uniform(), lambda r: r.bernoulli(0.5), lambda r: r.categorical(P),
-                                  lambda r: r.without_replacement(P, 2), lambda r: r.noise(4)])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda r: r.uniform(),
+        lambda r: r.bernoulli(0.5),
+        lambda r: r.categorical(P),
+        lambda r: r.without_replacement(P, 2),
+        lambda r: r.noise(4),
+    ],
+)
 def test_a_second_draw_raises(draw):
     rng = Rng.of(1)
     draw(rng)
@@ -33,8 +46,15 @@ def test_a_second_draw_raises(draw):
 def test_the_same_on_every_run():
     """Fixed for good: a seed's text must not change between releases."""
     assert Rng.of(0).at("token", 0).uniform() == 0.06600009560229336
-    assert [Rng.of(0).at("t", i).categorical(torch.ones(1000)) for i in range(4)] == [75, 151, 257, 306]
-    assert Rng.of(0).noise(3).gumbel_V.tolist() == pytest.approx([0.30034199121564786, 0.9356889334045909, 0.6343540186128988])
+    assert [Rng.of(0).at("t", i).categorical(torch.ones(1000)) for i in range(4)] == [
+        75,
+        151,
+        257,
+        306,
+    ]
+    assert Rng.of(0).noise(3).gumbel_V.tolist() == pytest.approx(
+        [0.30034199121564786, 0.9356889334045909, 0.6343540186128988]
+    )
 
 
 def test_distributions():
@@ -43,12 +63,24 @@ def test_distributions():
     u = torch.tensor([rng.at("u", i).uniform() for i in range(n)])
     assert abs(float(u.mean()) - 0.5) < 0.02 and abs(float(u.var()) - 1 / 12) < 0.01
     assert float(u.min()) >= 0.0 and float(u.max()) < 1.0
-    c = torch.bincount(torch.tensor([rng.at("c", i).categorical(3 * P) for i in range(n)]), minlength=4) / n
+    c = (
+        torch.bincount(
+            torch.tensor([rng.at("c", i).categorical(3 * P) for i in range(n)]), minlength=4
+        )
+        / n
+    )
     assert float((c - P).abs().max()) < 0.03
-    g = torch.bincount(torch.tensor([rng.at("g", i).noise(4).argmax(P.log()) for i in range(n)]), minlength=4) / n
+    g = (
+        torch.bincount(
+            torch.tensor([rng.at("g", i).noise(4).argmax(P.log()) for i in range(n)]), minlength=4
+        )
+        / n
+    )
     assert float((g - P).abs().max()) < 0.03
     assert abs(sum(rng.at("b", i).bernoulli(0.3) for i in range(n)) / n - 0.3) < 0.03
-    assert not any(rng.at("b0", i).bernoulli(0.0) for i in range(50)) and all(rng.at("b1", i).bernoulli(1.0) for i in range(50))
+    assert not any(rng.at("b0", i).bernoulli(0.0) for i in range(50)) and all(
+        rng.at("b1", i).bernoulli(1.0) for i in range(50)
+    )
 
 
 @pytest.mark.parametrize("how", ["without_replacement", "noise"])
@@ -56,15 +88,21 @@ def test_without_replacement(how):
     n, count = 4000, {}
     for i in range(n):
         r = Rng.of(i)
-        pair = r.without_replacement(P, 2) if how == "without_replacement" else r.noise(4).topk(P.log(), 2)
+        pair = (
+            r.without_replacement(P, 2)
+            if how == "without_replacement"
+            else r.noise(4).topk(P.log(), 2)
+        )
         count[pair] = count.get(pair, 0) + 1
     for a in (0, 2, 3):
         for b in (0, 2, 3):
             want = 0.0 if a == b else float(P[a] * P[b] / (1 - P[a]))
             assert abs(count.get((a, b), 0) / n - want) < 0.03
     r = Rng.of(0)
-    all_of = r.without_replacement(P, 9) if how == "without_replacement" else r.noise(4).topk(P.log(), 9)
-    assert sorted(all_of) == [0, 2, 3]            # fewer where fewer have weight
+    all_of = (
+        r.without_replacement(P, 9) if how == "without_replacement" else r.noise(4).topk(P.log(), 9)
+    )
+    assert sorted(all_of) == [0, 2, 3]  # fewer where fewer have weight
 
 
 def test_the_first_of_topk_is_the_argmax():

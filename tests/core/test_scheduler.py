@@ -1,4 +1,5 @@
 """The scheduler: merging, patience, failure, cancelling, accounts."""
+
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from polydec.core.scheduler import Scheduler, run
 @dataclass(eq=False)
 class Doubler:
     """Doubles its queries, and notes what each pass held."""
+
     cost: float = 1.0
     passes: list = field(default_factory=list)
 
@@ -84,7 +86,7 @@ def test_race_gives_the_first_and_closes_the_rest():
     async def main():
         return await race(slow(), ask(m, 5, 5), ask(m, 6, 6))
 
-    assert run([main()]) == [(1, 10)]             # the lowest index of the two that tie
+    assert run([main()]) == [(1, 10)]  # the lowest index of the two that tie
     assert closed == ["slow"]
     assert m.passes == [[1, 5, 6], [1, 5, 6]]
 
@@ -126,7 +128,12 @@ def test_failed_pass_fails_its_requests_only():
     tasks = [scheduler.submit(c) for c in (ask(m, "bad"), ask(m, 2), ask(other, 3), ask(m, 1, 1))]
     while scheduler.step():
         pass
-    assert [str(t.error) for t in tasks] == ["a pass failed", "a pass failed", "None", "a pass failed"]
+    assert [str(t.error) for t in tasks] == [
+        "a pass failed",
+        "a pass failed",
+        "None",
+        "a pass failed",
+    ]
     assert tasks[2].result == 6
 
     async def survives():
@@ -183,7 +190,7 @@ def test_submit_and_cancel_at_any_tick(tick):
     for _ in range(tick):
         scheduler.step()
     scheduler.cancel(task)
-    scheduler.cancel(task)                        # twice is once
+    scheduler.cancel(task)  # twice is once
     late = scheduler.submit(ask(m, 4))
     while scheduler.step():
         pass
@@ -263,6 +270,7 @@ async def Forward_(model, query, size):
 
 class Meeting:
     """A model whose pass ends when another one's is under way."""
+
     cost = 1.0
 
     def __init__(self, barrier):
@@ -285,9 +293,14 @@ def test_every_pass_of_a_watched_task_is_kept():
     while s.step():
         pass
     assert other.passes is None and other.result == 18
-    assert [(p.model, p.positions, p.of, p.queries) for p in watched.passes] == [(b, 1, 1, 1), (a, 2, 3, 3), (a, 1, 2, 2)]
-    assert all(p.seconds >= 0 for p in watched.passes) and sum(p.positions for p in watched.passes) == sum(
-        u.positions for u in watched.usage.values())
+    assert [(p.model, p.positions, p.of, p.queries) for p in watched.passes] == [
+        (b, 1, 1, 1),
+        (a, 2, 3, 3),
+        (a, 1, 2, 2),
+    ]
+    assert all(p.seconds >= 0 for p in watched.passes) and sum(
+        p.positions for p in watched.passes
+    ) == sum(u.positions for u in watched.usage.values())
     starts = [p.start for p in watched.passes]
     assert starts == sorted(starts)
 
@@ -305,17 +318,26 @@ def test_with_a_pool_failures_and_cancelled_tasks_end_as_without():
     with ThreadPoolExecutor(2) as pool:
         scheduler = Scheduler(pool=pool)
         good, bad = Doubler(), Doubler()
-        tasks = [scheduler.submit(ask(good, 1)), scheduler.submit(ask(bad, "short")), scheduler.submit(ask(good, 2))]
+        tasks = [
+            scheduler.submit(ask(good, 1)),
+            scheduler.submit(ask(bad, "short")),
+            scheduler.submit(ask(good, 2)),
+        ]
         scheduler.cancel(tasks[2])
         while scheduler.step():
             pass
-        assert tasks[0].result == 2 and isinstance(tasks[1].error, ValueError) and tasks[2].result is None
+        assert (
+            tasks[0].result == 2
+            and isinstance(tasks[1].error, ValueError)
+            and tasks[2].result is None
+        )
         with pytest.raises(OSError, match="a pass failed"):
             run([ask(bad, "bad")], Scheduler(pool=pool))
 
 
 class Once:
     """A model that counts its passes."""
+
     cost = 1.0
 
     def __init__(self):
@@ -366,6 +388,7 @@ def test_a_pause_stops_a_task_that_is_asked_to_and_no_other():
 
 class Counter:
     """A model whose passes are lists of sizes; a query is how many positions it has, and its answer as well."""
+
     cost = 1.0
 
     def __init__(self):
@@ -378,9 +401,12 @@ class Counter:
 
 def prompt(model, size, behind=0):
     """A query that may be fed in parts."""
+
     def split(most):
         assert 1 <= most < size
-        return Forward(model, most, most, rest=prompt(model, size - most, behind + most), behind=behind)
+        return Forward(
+            model, most, most, rest=prompt(model, size - most, behind + most), behind=behind
+        )
 
     return Forward(model, size, size, split if size > 1 else None, behind=behind)
 
@@ -402,10 +428,14 @@ def test_prompts_fill_up_what_the_others_leave(seed):
     tasks = [scheduler.submit(writer(m, n, 60, w)) for n, w in zip(sizes, written)]
     while scheduler.step():
         pass
-    assert all(t.done and t.error is None for t in tasks) and sum(map(sum, m.passes)) == sum(sizes) + 60 * len(sizes)
+    assert all(t.done and t.error is None for t in tasks) and sum(map(sum, m.passes)) == sum(
+        sizes
+    ) + 60 * len(sizes)
     assert all(sum(p) <= most for p in m.passes)
     assert all(w == [*range(w[0], w[0] + 60)] for w in written), "a token waited for a prompt"
-    busy = [p for p in m.passes if max(p) > 1]    # where a prompt is under way no room is left over, but in its last pass
+    busy = [
+        p for p in m.passes if max(p) > 1
+    ]  # where a prompt is under way no room is left over, but in its last pass
     assert sum(sum(p) < most for p in busy) <= len(sizes)
     assert [t.usage[m].positions for t in tasks] == [n + 60 for n in sizes]
 
@@ -414,7 +444,7 @@ def test_passes_are_as_large_as_those_who_wait_for_a_token_allow():
     m, scheduler = Counter(), Scheduler(positions=lambda writing: 8 if writing else 100)
     first = scheduler.submit(writer(m, 90, 6, []))
     for _ in range(2):
-        scheduler.step()                          # its prompt at once, then its first token
+        scheduler.step()  # its prompt at once, then its first token
     second = scheduler.submit(writer(m, 60, 1, []))
     while scheduler.step():
         pass
@@ -446,7 +476,11 @@ def test_prompts_get_on_beside_more_tokens_than_a_pass_takes():
     late = scheduler.submit(writer(m, 100, 1, []))
     while not late.done:
         assert scheduler.step()
-    assert len(m.passes) <= 100 and not any(t.done for t in tasks) and all(sum(p) <= 16 for p in m.passes)
+    assert (
+        len(m.passes) <= 100
+        and not any(t.done for t in tasks)
+        and all(sum(p) <= 16 for p in m.passes)
+    )
     scheduler.cancel(late)
 
 

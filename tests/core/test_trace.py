@@ -1,4 +1,5 @@
 """Events, their JSON, and replay."""
+
 import json
 
 import pytest
@@ -7,8 +8,13 @@ from polydec.core.trace import Edited, Finished, Opened, from_json, ignore, repl
 from polydec.core.types import Edit
 from polydec.families.ar.events import Proposed, Verified
 
-EVENTS = [Opened(0, (1, 2)), Proposed(1, 2, (2, 5), (-1, 0)), Verified(0, 2, (1,), 7),
-          Edited(0, Edit(((2, 5), (3, 7)), (1,), ((0, 4),)), (5, 7), ("a", ""), 1), Finished(0, "stop")]
+EVENTS = [
+    Opened(0, (1, 2)),
+    Proposed(1, 2, (2, 5), (-1, 0)),
+    Verified(0, 2, (1,), 7),
+    Edited(0, Edit(((2, 5), (3, 7)), (1,), ((0, 4),)), (5, 7), ("a", ""), 1),
+    Finished(0, "stop"),
+]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
@@ -32,9 +38,17 @@ def test_replay_appends_overwrites_erases_and_inserts():
     assert replay((1,), [Edit(((1, 5), (2, 6), (3, 7))), Edit(erase=(1, 3))]) == [6]
     assert replay((1,), [Edit(((1, 5), (2, 6))), Edit(insert=((1, 8), (3, 9)))]) == [8, 5, 9, 6]
     # all at once: positions of erase are the old ones, of insert and write the new ones
-    assert replay((1,), [Edit(((1, 5), (2, 6), (3, 7))), Edit(((2, 0), (4, 4)), (1, 2), ((1, 8), (2, 9)))]) == [8, 0, 7, 4]
+    assert replay(
+        (1,), [Edit(((1, 5), (2, 6), (3, 7))), Edit(((2, 0), (4, 4)), (1, 2), ((1, 8), (2, 9)))]
+    ) == [8, 0, 7, 4]
 
 
 def test_a_write_beyond_the_end_leaves_a_gap_and_does_not_count_until_that_is_closed():
     assert replay((1,), [Edit(((5, 5),))]) == []
-    assert replay((1,), [Edit(((5, 5),)), Edit(tuple((i, i) for i in range(1, 5)))]) == [1, 2, 3, 4, 5]
+    assert replay((1,), [Edit(((5, 5),)), Edit(tuple((i, i) for i in range(1, 5)))]) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]

@@ -1,4 +1,5 @@
 """Texts as they are written: ends, stop strings, edits in any order, forks, what several have in common."""
+
 import random
 
 import pytest
@@ -13,16 +14,19 @@ from polydec.core.types import Edit
 
 class Letters:
     """Token i is the i-th letter; a text stops before `stop`, and what may become it is held back."""
+
     def __init__(self, stop):
         self.stop, self.held, self.stopped = stop, "", False
 
     def push(self, token):
         self.held += chr(ord("a") + token)
         if self.stop in self.held:
-            self.stopped, out, self.held = True, self.held[:self.held.index(self.stop)], ""
+            self.stopped, out, self.held = True, self.held[: self.held.index(self.stop)], ""
             return out
-        keep = next((n for n in range(len(self.stop) - 1, 0, -1) if self.held.endswith(self.stop[:n])), 0)
-        out, self.held = self.held[:len(self.held) - keep], self.held[len(self.held) - keep:]
+        keep = next(
+            (n for n in range(len(self.stop) - 1, 0, -1) if self.held.endswith(self.stop[:n])), 0
+        )
+        out, self.held = self.held[: len(self.held) - keep], self.held[len(self.held) - keep :]
         return out
 
     def end(self):
@@ -70,7 +74,7 @@ def test_length():
     assert (t.tokens, t.finish_reason, t.room) == ([1, 2, 3], "length", 0)
     t = text(max_tokens=2)
     t.write([1, 9])
-    assert t.finish_reason == "stop"              # an end at the last place is an end
+    assert t.finish_reason == "stop"  # an end at the last place is an end
 
 
 def test_stop_string_inside_an_accepted_run():
@@ -78,8 +82,12 @@ def test_stop_string_inside_an_accepted_run():
     t = text(writer=lambda: Letters("cd"), on=events.append)
     t.write([0, 1, 2, 3, 4], accepted=5)
     assert (t.tokens, t.text, t.finish_reason) == ([0, 1, 2, 3], "ab", "stop")
-    assert events[1:] == [Edited(0, Edit(write=((1, 0), (2, 1), (3, 2), (4, 3))), (0, 1, 2, 3), ("a", "b", "", ""), 4),
-                          Finished(0, "stop")]
+    assert events[1:] == [
+        Edited(
+            0, Edit(write=((1, 0), (2, 1), (3, 2), (4, 3))), (0, 1, 2, 3), ("a", "b", "", ""), 4
+        ),
+        Finished(0, "stop"),
+    ]
 
 
 def test_what_is_held_back_comes_at_the_end():
@@ -121,7 +129,11 @@ def test_a_canvas_filled_in_any_order_reads_as_one_written_from_left_to_right(to
         before = len(t.tokens)
         count = t.edit(Edit(write=((1 + i, tokens[i]),)))
         assert len(t.tokens) == before + count
-    assert (t.tokens, t.text, t.finish_reason) == (straight.tokens, straight.text, straight.finish_reason)
+    assert (t.tokens, t.text, t.finish_reason) == (
+        straight.tokens,
+        straight.text,
+        straight.finish_reason,
+    )
     edits = [e for e in events if isinstance(e, Edited)]
     assert replay((1,), [e.edit for e in edits]) == straight.tokens
     assert "".join(p for e in edits for p in e.pieces) == straight.text
@@ -176,8 +188,8 @@ def test_common(lists):
     for t, tokens in zip(texts, lists):
         t.write(tokens)
     got = common(texts)
-    assert all(t[:len(got)] == got for t in lists)
-    longer = {tuple(t[:len(got) + 1]) for t in lists}
+    assert all(t[: len(got)] == got for t in lists)
+    longer = {tuple(t[: len(got) + 1]) for t in lists}
     assert not lists or len(longer) > 1 or min(map(len, lists)) == len(got)
 
 
@@ -223,6 +235,7 @@ def test_a_canvas_may_be_edited_in_silence():
 
 class Ascending:
     """Forbids a token that is no larger than the one before it."""
+
     def start(self, prompt):
         return prompt[-1]
 

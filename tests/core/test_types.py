@@ -1,4 +1,5 @@
 """Drafts, budgets and vocabularies."""
+
 from dataclasses import replace
 
 import pytest
@@ -15,15 +16,22 @@ LAW = torch.zeros(3)
 #    3 4     5
 #             \
 #              6
-TREE = Draft((7, 1, 2, 3, 3, 9, 4), (-1, 0, 0, 1, 1, 2, 5), (Draw.CERTAIN,) + (Draw.WITHOUT,) * 6,
-             (None,) + (LAW,) * 6, (False, False, False, True, False, False, False))
+TREE = Draft(
+    (7, 1, 2, 3, 3, 9, 4),
+    (-1, 0, 0, 1, 1, 2, 5),
+    (Draw.CERTAIN,) + (Draw.WITHOUT,) * 6,
+    (None,) + (LAW,) * 6,
+    (False, False, False, True, False, False, False),
+)
 
 
 def test_vocabularies_must_agree():
     a = Vocab(10, frozenset({9}), "one")
     a.require_same(Vocab(10, frozenset({8}), "one"), "draft")
     a.require_same(Vocab(10, frozenset()), "draft")
-    with pytest.raises(ValueError, match="draft has a vocabulary of 11 tokens, the target one of 10"):
+    with pytest.raises(
+        ValueError, match="draft has a vocabulary of 11 tokens, the target one of 10"
+    ):
         a.require_same(Vocab(11, frozenset()), "draft")
     with pytest.raises(ValueError, match="another tokenizer"):
         a.require_same(Vocab(10, frozenset(), "two"), "draft")
@@ -31,6 +39,7 @@ def test_vocabularies_must_agree():
 
 class Letters:
     """Letters a to j, and no mark unless it is asked for."""
+
     pieces = tuple(bytes([97 + i]) for i in range(10))
 
     def encode(self, text, special=True):
@@ -44,17 +53,25 @@ class Letters:
 
 def test_a_text_is_spelled_without_marks():
     vocab = Vocab(10, frozenset(), "letters", Letters())
-    assert vocab.spelled("bad", "note is 'bad'") == (1, 0, 3) and vocab.spelled("", "note is ''") == ()
-    with pytest.raises(ValueError, match=r"^note is 'xy': the model's tokenizer cannot spell it \(no letter of these\)$"):
+    assert (
+        vocab.spelled("bad", "note is 'bad'") == (1, 0, 3) and vocab.spelled("", "note is ''") == ()
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"^note is 'xy': the model's tokenizer cannot spell it \(no letter of these\)$",
+    ):
         vocab.spelled("xy", "note is 'xy'")
-    with pytest.raises(ValueError, match=r"^note is 'a': this model has no tokenizer to spell it with, so leave it empty$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^note is 'a': this model has no tokenizer to spell it with, so leave it empty$",
+    ):
         Vocab(10, frozenset()).spelled("a", "note is 'a'")
     assert Vocab(10, frozenset()).spelled("", "note is ''") == ()
 
 
 def test_shape_of_a_tree():
     assert len(TREE) == 7
-    assert TREE.children == ((1, 2), (4,), (5,), (), (), (6,), ())       # probes cannot be accepted
+    assert TREE.children == ((1, 2), (4,), (5,), (), (), (6,), ())  # probes cannot be accepted
     assert TREE.depth == (0, 1, 1, 2, 2, 2, 3)
     assert TREE.path_to(6) == (2, 5, 6) and TREE.path_to(0) == ()
     assert TREE.child(0, 2) == 2 and TREE.child(1, 3) == 4 and TREE.child(0, 5) is None
@@ -62,17 +79,41 @@ def test_shape_of_a_tree():
 
 def test_chains():
     drawn = Draft.chain(7, (1, 2), (LAW, LAW))
-    assert drawn.draw == (Draw.CERTAIN, Draw.INDEPENDENT, Draw.INDEPENDENT) and drawn.law == (None, LAW, LAW)
+    assert drawn.draw == (Draw.CERTAIN, Draw.INDEPENDENT, Draw.INDEPENDENT) and drawn.law == (
+        None,
+        LAW,
+        LAW,
+    )
     sure = Draft.chain(7, (1, 2))
-    assert sure.draw == (Draw.CERTAIN,) * 3 and sure.law == (None,) * 3 and sure.parent == (-1, 0, 1)
+    assert (
+        sure.draw == (Draw.CERTAIN,) * 3 and sure.law == (None,) * 3 and sure.parent == (-1, 0, 1)
+    )
     assert len(Draft.chain(7)) == 1
 
 
 def test_growing():
     one = Draft.chain(7).grown(3, 0, Draw.INDEPENDENT, LAW)
-    assert (one.token, one.parent, one.draw[1], one.law[1]) == ((7, 3), (-1, 0), Draw.INDEPENDENT, LAW)
-    assert one.extends(Draft.chain(7)) and not one.extends(Draft.chain(8)) and not Draft.chain(7).extends(one)
-    assert TREE.grown(1, 4, Draw.CERTAIN, None).probe == (False, False, False, True, False, False, False, False)
+    assert (one.token, one.parent, one.draw[1], one.law[1]) == (
+        (7, 3),
+        (-1, 0),
+        Draw.INDEPENDENT,
+        LAW,
+    )
+    assert (
+        one.extends(Draft.chain(7))
+        and not one.extends(Draft.chain(8))
+        and not Draft.chain(7).extends(one)
+    )
+    assert TREE.grown(1, 4, Draw.CERTAIN, None).probe == (
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+    )
 
 
 def test_following():
@@ -84,11 +125,19 @@ def test_following():
 def test_fit_cuts_by_depth_and_below_an_end():
     assert TREE.fit(9, frozenset()) is TREE
     below = TREE.fit(9, frozenset({9}))
-    assert below.token == (7, 1, 2, 3, 3, 9) and below.parent == (-1, 0, 0, 1, 1, 2) and len(below.law) == 6
+    assert (
+        below.token == (7, 1, 2, 3, 3, 9)
+        and below.parent == (-1, 0, 0, 1, 1, 2)
+        and len(below.law) == 6
+    )
     assert below.probe == (False, False, False, True, False, False)
     assert TREE.fit(1, frozenset()).token == (7, 1, 2)
     assert TREE.fit(0, frozenset()).token == (7,)
-    assert Draft.chain(9, (1, 2)).fit(9, frozenset({9})).token == (9, 1, 2)       # the root may be one: it was ignored
+    assert Draft.chain(9, (1, 2)).fit(9, frozenset({9})).token == (
+        9,
+        1,
+        2,
+    )  # the root may be one: it was ignored
     assert Draft.chain(7, (9, 2, 3)).fit(9, frozenset({9})).token == (7, 9)
     assert Draft.chain(7, (9, 2)).fit(1, frozenset()).probe is None
 
@@ -121,7 +170,11 @@ def test_branches_that_cannot_stay_are_refused():
 def test_branches_that_stay():
     path, stay, left = TREE.below(2, (0, 1, 2, 5, 6))
     assert (path, stay) == ((0,), (2, 5, 6))
-    assert left.token == (2, 9, 4) and left.parent == (-1, 0, 1) and left.draw == (Draw.CERTAIN, *[Draw.WITHOUT] * 2)
+    assert (
+        left.token == (2, 9, 4)
+        and left.parent == (-1, 0, 1)
+        and left.draw == (Draw.CERTAIN, *[Draw.WITHOUT] * 2)
+    )
     assert left.law[0] is None and left.law[1:] == (LAW, LAW)
     path, stay, left = Draft.certain((0, 1, 2), (-1, 0, 1), (1.0, 0.5, 0.25)).below(1, (0, 1))
     assert (path, stay, left.token, left.chance) == ((0,), (1,), (1,), (1.0,))
@@ -134,6 +187,12 @@ def test_nodes_that_tokens_follow():
 
 def test_a_draft_that_grew_extends_what_it_was():
     short, state = Draft.chain(7, (1,)), object()
-    assert short.grown(2, 1, Draw.CERTAIN, None).extends(short) and not short.extends(Draft.chain(7, (2,)))
+    assert short.grown(2, 1, Draw.CERTAIN, None).extends(short) and not short.extends(
+        Draft.chain(7, (2,))
+    )
     stated = [replace(short, state=(None, s)) for s in (state, state, object())]
-    assert stated[0].extends(stated[1]) and not stated[0].extends(stated[2]) and not stated[0].extends(short)
+    assert (
+        stated[0].extends(stated[1])
+        and not stated[0].extends(stated[2])
+        and not stated[0].extends(short)
+    )

@@ -1,4 +1,5 @@
 """What `auto` weighs, by what passes cost."""
+
 import pytest
 
 from polydec.drafters.cost_aware import CostAware
@@ -20,12 +21,16 @@ def weighed(costs: Costs, **options) -> CostAware:
     return drafter
 
 
-@pytest.mark.parametrize(("rows", "draft_ms", "notes", "asks"), [
-    (SHORT, 0.2, False, True),                    # a short pass: Token Recycling takes more than it brings
-    (SHORT, 0.7, False, False),                   # a draft's token is too dear for how often it is right
-    (LONG, 0.7, True, True),
-    (LONG, 4.0, True, False),
-    (DEAR, 0.0, False, False)])
+@pytest.mark.parametrize(
+    ("rows", "draft_ms", "notes", "asks"),
+    [
+        (SHORT, 0.2, False, True),  # a short pass: Token Recycling takes more than it brings
+        (SHORT, 0.7, False, False),  # a draft's token is too dear for how often it is right
+        (LONG, 0.7, True, True),
+        (LONG, 4.0, True, False),
+        (DEAR, 0.0, False, False),
+    ],
+)
 def test_what_costs_let_it_weigh(rows, draft_ms, notes, asks):
     drafter = weighed(Costs(rows, draft_ms))
     assert isinstance(drafter.free, MergedTree if notes else Suffix)

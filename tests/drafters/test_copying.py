@@ -1,4 +1,5 @@
 """CopySpec: its index, the choice of lengths, and the way it stands over a draft model."""
+
 import random
 
 import pytest
@@ -24,10 +25,20 @@ from polydec.verifiers.match import Match
 
 
 def propose(guess, depth=64):
-    return run([guess.propose(guess.windows.text[-1], len(guess.windows.text), Budget(depth, depth), Rng.of(0))])[0]
+    return run(
+        [
+            guess.propose(
+                guess.windows.text[-1], len(guess.windows.text), Budget(depth, depth), Rng.of(0)
+            )
+        ]
+    )[0]
 
 
-@pytest.mark.parametrize("how", [Copying(gamma=2, block=4), Copying(gamma=3, first=False), Copying(gamma=1, block=2)], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [Copying(gamma=2, block=4), Copying(gamma=3, first=False), Copying(gamma=1, block=2)],
+    ids=str,
+)
 def test_index_equals_a_scan_and_never_matches_itself(how):
     dice = random.Random(1)
     for _ in range(150):
@@ -35,17 +46,19 @@ def test_index_equals_a_scan_and_never_matches_itself(how):
         guess = how.open(text[:1], None)
         for i, x in enumerate(text[1:], 1):
             head, n = text[:i], how.gamma
-            ends = [e for e in range(n, i) if head[e - n:e] == head[-n:]] if i >= n else []
+            ends = [e for e in range(n, i) if head[e - n : e] == head[-n:]] if i >= n else []
             start = (ends[0] if how.first else ends[-1]) if ends else i
-            assert propose(guess).token[1:] == tuple(head[start:start + how.block])
+            assert propose(guess).token[1:] == tuple(head[start : start + how.block])
             guess.learn(Draft.chain(head[-1]), None, Verdict((), x))
 
 
 def test_is_lookup_with_one_length():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0, 1), max_tokens=60)
     for first in (False, True):
-        a, b = (run([answer_one(Speculative(target, d, Match(), Fixed(6)), request)])[0]
-                for d in (Copying(2, 6, first), Lookup(2, 2, first, loop=False)))
+        a, b = (
+            run([answer_one(Speculative(target, d, Match(), Fixed(6)), request)])[0]
+            for d in (Copying(2, 6, first), Lookup(2, 2, first, loop=False))
+        )
         assert a == b
 
 
@@ -62,15 +75,22 @@ def test_adapts_the_lengths_to_what_pays():
     guess = Copying(adapt=True, cost=0.2).open((1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4), None)
     guess.rate.update({2: 0.1, 3: 0.1, 4: 0.9})
     # (1 + .9 + … ) / (1 + .2 n): 1.58, 1.94, 2.15, 2.27, 2.34, 2.37, 2.37, …
-    best = max(range(1, 10), key=lambda n: sum(0.9 ** i for i in range(n + 1)) / (1 + 0.2 * n))
-    assert propose(guess).token[1:] == (5, 6, 7, 8, 9, 1, 2, 3)[:best] and propose(guess).chance[1] == 0.9
+    best = max(range(1, 10), key=lambda n: sum(0.9**i for i in range(n + 1)) / (1 + 0.2 * n))
+    assert (
+        propose(guess).token[1:] == (5, 6, 7, 8, 9, 1, 2, 3)[:best]
+        and propose(guess).chance[1] == 0.9
+    )
     guess.rate.update({4: 0.15})
-    assert len(propose(guess)) == 1               # nothing pays: nothing is copied
+    assert len(propose(guess)) == 1  # nothing pays: nothing is copied
     free = Copying(adapt=True, cost=0.0).open((1, 2, 3, 4, 5, 1, 2), None)
     assert propose(free).token[1:] == (3, 4, 5, 1, 2)
 
 
-@pytest.mark.parametrize("drafter", [Copying(adapt=True), Copying(adapt=True, cost=0.0), Copying(1, first=False)], ids=str)
+@pytest.mark.parametrize(
+    "drafter",
+    [Copying(adapt=True), Copying(adapt=True, cost=0.0), Copying(1, first=False)],
+    ids=str,
+)
 def test_contract(drafter):
     check_drafter(drafter)
 
@@ -86,7 +106,11 @@ def test_a_repeated_answer_is_copied_block_by_block():
 
 
 def test_without_a_block_it_is_the_draft_model():
-    target, draft, request = toy(4, 5, eos=-1), toy(5, 5, cost=0.1), Request((0, 1, 2, 0, 1), max_tokens=40, seed=2)
+    target, draft, request = (
+        toy(4, 5, eos=-1),
+        toy(5, 5, cost=0.1),
+        Request((0, 1, 2, 0, 1), max_tokens=40, seed=2),
+    )
     ours = build("copyspec-draft", target, draft, {"block": 0, "depth": 3})[0]
     theirs = build("draft-model", target, draft, {"depth": 3})[0]
     assert run([answer_one(ours, request)])[0] == run([answer_one(theirs, request)])[0]
@@ -94,7 +118,11 @@ def test_without_a_block_it_is_the_draft_model():
 
 def test_copies_and_model_drafts_take_turns():
     """Caches stay in step: with copies the greedy text is the same, and both sources are used."""
-    target, draft, request = toy(7, 6, eos=-1, sharp=3.0), toy(8, 6, cost=0.1), Request((0, 1, 2, 0, 1), max_tokens=60)
+    target, draft, request = (
+        toy(7, 6, eos=-1, sharp=3.0),
+        toy(8, 6, cost=0.1),
+        Request((0, 1, 2, 0, 1), max_tokens=60),
+    )
     both = build("copyspec-draft", target, draft, {"gamma": 1, "depth": 2})[0]
     events = []
     out = run([answer_one(both, request, on=events.append)])[0]
@@ -107,18 +135,27 @@ def test_copies_and_model_drafts_take_turns():
 def test_capped():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 0), max_tokens=30, seed=3)
     drafter = FromModel(toy(91, 5, cost=0.1), Chain())
-    a, b = (run([answer_one(Speculative(target, d, Exact(), Fixed(n)), request)])[0]
-            for d, n in ((Capped(drafter, 2), 9), (drafter, 2)))
+    a, b = (
+        run([answer_one(Speculative(target, d, Exact(), Fixed(n)), request)])[0]
+        for d, n in ((Capped(drafter, 2), 9), (drafter, 2))
+    )
     assert a == b
-    assert run([answer_one(Speculative(target, Capped(drafter, 9), Exact(), Fixed(2)), request)])[0] == a
+    assert (
+        run([answer_one(Speculative(target, Capped(drafter, 9), Exact(), Fixed(2)), request)])[0]
+        == a
+    )
     with pytest.raises(ValueError, match="depth is -1: it must lie in 0 to 64"):
         Capped(drafter, -1)
 
 
-@pytest.mark.parametrize("fields, message", [
-    ({"gamma": 0}, "gamma is 0: it must lie in 1 to 16"), ({"block": 65}, "block is 65: it must lie in 0 to 64"),
-    ({"cost": 2.0, "adapt": True}, "cost is 2.0: it must lie in 0 to 1"),
-])
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"gamma": 0}, "gamma is 0: it must lie in 1 to 16"),
+        ({"block": 65}, "block is 65: it must lie in 0 to 64"),
+        ({"cost": 2.0, "adapt": True}, "cost is 2.0: it must lie in 0 to 1"),
+    ],
+)
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
         Copying(**fields)

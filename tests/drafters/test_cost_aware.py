@@ -1,4 +1,5 @@
 """Cost-aware drafting: feed what pays."""
+
 from dataclasses import dataclass, field
 
 import pytest
@@ -40,16 +41,20 @@ def paid(seed=91, greedy=True):
 
 
 @pytest.mark.parametrize("costs", [FREE, DEAR, Costs()], ids=["free", "dear", "default"])
-@pytest.mark.parametrize("model", [None, paid(), paid(greedy=False)], ids=["no model", "greedy model", "drawing model"])
+@pytest.mark.parametrize(
+    "model", [None, paid(), paid(greedy=False)], ids=["no model", "greedy model", "drawing model"]
+)
 def test_contract(costs, model):
     check_drafter(CostAware(Lookup(), model, costs))
 
 
 def drafts(drafter, target, n=60, prompt=(0, 1, 0, 1, 0), **given):
     sizes = []
+
     def on(event):
         if isinstance(event, Proposed):
             sizes.append(len(event.token) - 1)
+
     decoder = Speculative(Shaped(target, Greedy()), drafter, Match(), Fixed(4, 8))
     result = run([answer_one(decoder, Request(prompt, max_tokens=n, ignore_eos=True), on=on)])[0]
     return result, sizes
@@ -73,16 +78,20 @@ def test_a_model_that_is_right_is_asked_and_one_that_is_wrong_soon_is_not():
     costs = Costs((1.0, 1.3), 0.05)
     target = toy(5, 3)
     asked = []
+
     class Watched(Chain):
         async def grow(self, *args):
             asked.append(1)
             return await super().grow(*args)
+
     for seed, most, least in ((5, 60, 15), (77, 35, 1)):
         asked.clear()
         opposite = toy(seed, 3)
-        if seed == 77:                            # sure of what never comes
+        if seed == 77:  # sure of what never comes
             opposite.network.weight = -8 * target.network.weight
-        result, _ = drafts(CostAware(Nothing(), FromModel(Shaped(opposite, Greedy()), Watched()), costs), target)
+        result, _ = drafts(
+            CostAware(Nothing(), FromModel(Shaped(opposite, Greedy()), Watched()), costs), target
+        )
         assert least <= len(asked) <= most
         if seed == 5:
             assert result.stats.passes < 45
@@ -121,10 +130,13 @@ def test_drawn_nodes_of_the_source_are_never_cut():
     class Drawn:
         price = 0.0
         want = Want(law=Reads.NOTHING)
+
         def open(self, prompt, session):
             return self
+
         async def propose(self, root, position, budget, rng):
             return Draft.chain(root, (0, 1), (row, row))
+
     guess = CostAware(Drawn(), None, Costs((1.0, 1.5), 0.0)).open((0, 1), toy(1).open((0, 1)))
     draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
     assert draft.token == (1, 0, 1)
@@ -132,14 +144,20 @@ def test_drawn_nodes_of_the_source_are_never_cut():
 
 def test_who_is_not_asked_learns_when_next_asked():
     """In a large batch nothing pays and nobody looks; alone again the copier knows all that was written."""
+
     class Crowd:
         peers = 8
+
     text = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
-    guess = CostAware(Suffix(floor=0.05), None, Costs((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))).open(text[:3], Crowd)
+    guess = CostAware(
+        Suffix(floor=0.05), None, Costs((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))
+    ).open(text[:3], Crowd)
+
     def step(n):
         draft = run([guess.propose(text[n - 1], n, Budget(4, 8), Rng.of(n))])[0]
         guess.learn(draft, None, Verdict((), text[n]))
         return len(draft)
+
     assert {step(n) for n in range(3, 10)} == {1} and guess.free.text == text[:3]
     Crowd.peers = 1
     assert step(10) > 1 and guess.free.text == text[:11]
@@ -152,6 +170,7 @@ def test_who_is_not_asked_learns_when_next_asked():
 
 class Cyclic:
     """Computes: says that the text counts on modulo 3, and takes `price` milliseconds for it."""
+
     want = Want(law=Reads.NOTHING)
 
     def __init__(self, price, step=1):
@@ -180,7 +199,9 @@ def counting():
     """A target that counts on modulo 3."""
     target = toy(1, 3)
     for x in range(3):
-        target.network.weight[:, x] = 20.0 * torch.nn.functional.one_hot(torch.tensor((x + 1) % 3), 3)
+        target.network.weight[:, x] = 20.0 * torch.nn.functional.one_hot(
+            torch.tensor((x + 1) % 3), 3
+        )
     return target
 
 
@@ -190,7 +211,7 @@ CHEAP_ROWS = Costs((1.0, 1.01, 1.02, 1.03, 1.04, 1.05))
 def test_a_drafter_that_computes_is_asked_while_it_is_worth_its_price():
     plain = drafts(Nothing(), counting())[0]
     passes = {}
-    for price in (0.0, 0.5, 3.9, 40.0):           # a round of five tokens saves what four take
+    for price in (0.0, 0.5, 3.9, 40.0):  # a round of five tokens saves what four take
         drafter = Cyclic(price)
         result, _ = drafts(CostAware(drafter, None, CHEAP_ROWS), counting(), 200)
         assert result.token_ids[:60] == plain.token_ids
@@ -198,7 +219,9 @@ def test_a_drafter_that_computes_is_asked_while_it_is_worth_its_price():
         if price in (0.0, 0.5):
             assert drafter.asked == result.stats.passes <= 42
     assert passes[40.0] == 200, "what costs more than it can ever save is never asked"
-    assert passes[0.5] < 0.5 * passes[3.9], "what hardly pays at first, and not at all once text is cheap, is given up"
+    assert passes[0.5] < 0.5 * passes[3.9], (
+        "what hardly pays at first, and not at all once text is cheap, is given up"
+    )
 
 
 def test_a_drafter_that_computes_and_is_wrong_is_seldom_asked_again():
@@ -211,8 +234,15 @@ def test_a_drafter_that_computes_and_is_wrong_is_seldom_asked_again():
 
 def test_prices_add_up():
     session = toy(1).open((0, 1))
-    price = CostAware(MergedTree((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))), Capped(Cyclic(4.0)),
-                   Costs()).open((0, 1), session).price
+    price = (
+        CostAware(
+            MergedTree((Priced(Lookup(), 0.25), FirstOf((Priced(Lookup(), 1.0), Cyclic(2.0))))),
+            Capped(Cyclic(4.0)),
+            Costs(),
+        )
+        .open((0, 1), session)
+        .price
+    )
     assert price == 7.25 and Priced(Cyclic(2.0), 0.5).open((0, 1), session).price == 2.5
     assert Suffix().open((0, 1), session).price == 0.0
     with pytest.raises(ValueError, match=r"ms is -1\.0: it must be finite and at least 0"):
@@ -222,6 +252,7 @@ def test_prices_add_up():
 @dataclass(frozen=True)
 class Probing:
     """A candidate below the root, and a chain of probes below the root and below the candidate."""
+
     chance: float
     price: float = 0.0
     want: Want = field(default_factory=lambda: Want(law=Reads.NOTHING))
@@ -232,8 +263,14 @@ class Probing:
     async def propose(self, root, position, budget, rng):
         if budget.depth < 2:
             return Draft.chain(root)
-        return Draft((root, 1, 0, 0, 0), (-1, 0, 0, 1, 3), (Draw.CERTAIN,) * 5, (None,) * 5, (False, False, True, True, True),
-                     (1.0, self.chance, 0.0, 0.0, 0.0))
+        return Draft(
+            (root, 1, 0, 0, 0),
+            (-1, 0, 0, 1, 3),
+            (Draw.CERTAIN,) * 5,
+            (None,) * 5,
+            (False, False, True, True, True),
+            (1.0, self.chance, 0.0, 0.0, 0.0),
+        )
 
     def learn(self, draft, scores, verdict):
         for i in range(len(draft)):
@@ -246,15 +283,24 @@ class Probing:
         pass
 
 
-@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: MergedTree((d, Recycling(2, 4)))], ids=["alone", "grafted"])
+@pytest.mark.parametrize(
+    "wrap", [lambda d: d, lambda d: MergedTree((d, Recycling(2, 4)))], ids=["alone", "grafted"]
+)
 def test_probes_go_where_what_they_stand_on_goes(wrap):
     for chance in (0.01, 0.99):
         drafter = CostAware(wrap(Probing(chance)), None, Costs())
         result, sizes = drafts(drafter, toy(1, 5, eos=-1), 40)
-        assert result.token_ids == drafts(Nothing(), toy(1, 5, eos=-1), 40)[0].token_ids and len(sizes) == result.stats.passes
+        assert (
+            result.token_ids == drafts(Nothing(), toy(1, 5, eos=-1), 40)[0].token_ids
+            and len(sizes) == result.stats.passes
+        )
     guess = CostAware(Probing(0.01), None, Costs()).open((0, 1), toy(1).open((0, 1)))
     draft = run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]
-    assert draft.token == (1, 0) and draft.probe == (False, True), "the root's probe is fed, the candidate is not worth a row"
+    assert draft.token == (1, 0) and draft.probe == (False, True), (
+        "the root's probe is fed, the candidate is not worth a row"
+    )
     guess = CostAware(Probing(0.99), None, Costs((1.0, 1.01))).open((0, 1), toy(1).open((0, 1)))
     assert len(run([guess.propose(1, 2, Budget(4, 8), Rng.of(0))])[0]) == 5
-    assert len(run([guess.propose(1, 2, Budget(4, 3), Rng.of(0))])[0]) == 2, "a candidate whose probes do not fit stays out"
+    assert len(run([guess.propose(1, 2, Budget(4, 3), Rng.of(0))])[0]) == 2, (
+        "a candidate whose probes do not fit stays out"
+    )

@@ -1,4 +1,5 @@
 """A masked-diffusion model that drafts: the path that it proposes, what it is refused for, and texts that stay as they are."""
+
 from collections import Counter
 from itertools import product
 
@@ -21,6 +22,7 @@ def proposed(config, text, depth):
 
     async def go():
         return await guess.propose(text[-1], len(text), Budget(depth, depth), Rng.of(0))
+
     return run([go()])[0].token[1:]
 
 
@@ -37,23 +39,32 @@ def test_without_the_text_it_is_the_likeliest_token_of_each_gap():
 def test_a_wide_beam_finds_the_best_path(eos):
     text = (0, 1, 2, 0, 1, 4, 0, 1)
     config = Diffusion(ToyDenoiser(Chain(3, 5), eos), 0.5, 1.0, 5, 1000)
-    laws = torch.stack([Chain(3, 5).law((*text, *(None,) * 4), i) for i in range(8, 12)]).log_softmax(-1)
-    seen = Counter(tuple(text[i - n:i]) for i in range(1, 9) for n in range(4) if n <= i)
+    laws = torch.stack(
+        [Chain(3, 5).law((*text, *(None,) * 4), i) for i in range(8, 12)]
+    ).log_softmax(-1)
+    seen = Counter(tuple(text[i - n : i]) for i in range(1, 9) for n in range(4) if n <= i)
 
     def score(path):
         out = 0.0
         for i, x in enumerate(path):
             context = (*text, *path[:i])[-2:]
-            out += 0.5 * float(laws[i, x]) + 0.5 * float(torch.tensor(share(x, context), dtype=torch.float64).log())
+            out += 0.5 * float(laws[i, x]) + 0.5 * float(
+                torch.tensor(share(x, context), dtype=torch.float64).log()
+            )
         return out / len(path)
 
     def share(x, context):
         for scale, n in ((1.0, 2), (0.4, 1)):
-            if seen[(*context[2 - n:], x)]:
-                return scale * seen[(*context[2 - n:], x)] / seen[context[2 - n:]]
+            if seen[(*context[2 - n :], x)]:
+                return scale * seen[(*context[2 - n :], x)] / seen[context[2 - n :]]
         return 0.16 * (seen[(x,)] + 1) / (len(text) + config.denoiser.vocab.size)
-    whole = [p for n in range(1, 5) for p in product(range(5), repeat=n)
-             if eos not in p[:-1] and (n == 4 or p[-1] == eos)]
+
+    whole = [
+        p
+        for n in range(1, 5)
+        for p in product(range(5), repeat=n)
+        if eos not in p[:-1] and (n == 4 or p[-1] == eos)
+    ]
     assert proposed(config, text, 4) == max(whole, key=score)
 
 
@@ -61,15 +72,23 @@ def test_a_long_text_and_blocks_bound_the_draft():
     text = tuple(i % 3 for i in range(30))
     assert len(proposed(Diffusion(ToyDenoiser(Chain(1, context=12))), text, 6)) == 6
     assert len(proposed(Diffusion(ToyDenoiser(Chain(1, context=4))), text, 6)) == 3
-    assert len(proposed(Diffusion(ToyDenoiser(Chain(1), block=8)), text, 6)) == 2      # positions 30 and 31
+    assert (
+        len(proposed(Diffusion(ToyDenoiser(Chain(1), block=8)), text, 6)) == 2
+    )  # positions 30 and 31
     assert proposed(Diffusion(ToyDenoiser(Chain(1))), text, 0) == ()
 
 
 def test_the_length_follows_what_was_accepted():
     policy, state = Average(2, 10, 3, 0.5), (10, 0.0, 0.0)
-    for drafted, accepted, want in ((10, 10, (8, 5.0, 5.0)), (8, 2, (6, 6.5, 3.5)), (6, 6, (6, 6.25, 4.75)),
-                                    (2, 2, (4, 4.125, 3.375))):
-        state = policy.observe(state, Draft.chain(0, (1,) * drafted), Verdict(tuple(range(1, accepted + 1)), 2))
+    for drafted, accepted, want in (
+        (10, 10, (8, 5.0, 5.0)),
+        (8, 2, (6, 6.5, 3.5)),
+        (6, 6, (6, 6.25, 4.75)),
+        (2, 2, (4, 4.125, 3.375)),
+    ):
+        state = policy.observe(
+            state, Draft.chain(0, (1,) * drafted), Verdict(tuple(range(1, accepted + 1)), 2)
+        )
         assert state == want and policy.budget(state).depth == want[0]
     assert policy.observe(state, Draft.chain(0), Verdict((), 2)) == state
 
@@ -77,7 +96,10 @@ def test_the_length_follows_what_was_accepted():
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """An autoregressive model, and a masked-diffusion one of its tokenizer."""
-    target, other = (micro.write(tmp_path_factory.mktemp(name), seed=seed) for name, seed in (("target", 0), ("other", 1)))
+    target, other = (
+        micro.write(tmp_path_factory.mktemp(name), seed=seed)
+        for name, seed in (("target", 0), ("other", 1))
+    )
     return str(target), micro.masked(tmp_path_factory.mktemp("draft") / "masked", str(other))
 
 
@@ -85,22 +107,34 @@ def test_texts_stay_as_they_are(pair):
     lm = load(pair[0], draft=pair[1], dtype="float32")
     engine = Engine(lm)
     for prompt in ("the fox", "one two"):
-        plain, drafted = engine.run([engine.submit(prompt, method=m, max_tokens=30) for m in ("plain", "diffuspec")])
+        plain, drafted = engine.run(
+            [engine.submit(prompt, method=m, max_tokens=30) for m in ("plain", "diffuspec")]
+        )
         assert plain.token_ids == drafted.token_ids and len(drafted.metrics["models"]) == 2
-    with pytest.raises(ValueError, match="method draft-model needs a draft model that continues texts"):
+    with pytest.raises(
+        ValueError, match="method draft-model needs a draft model that continues texts"
+    ):
         engine.submit("the fox", method="draft-model")
     assert engine.run([engine.submit("the fox", method="prompt-lookup", max_tokens=4)])[0].token_ids
 
 
 def test_it_needs_a_masked_diffusion_draft(pair):
     for draft in (None, pair[0]):
-        with pytest.raises(ValueError, match="method diffuspec needs a masked-diffusion draft model: name one"):
+        with pytest.raises(
+            ValueError, match="method diffuspec needs a masked-diffusion draft model: name one"
+        ):
             Engine(load(pair[0], draft=draft)).submit("the fox", method="diffuspec")
 
 
-@pytest.mark.parametrize("fields, message", [
-    ({"weight": 1.5}, "weight is 1.5: it must lie in 0 to 1"), ({"mass": -0.1}, "mass is -0.1: it must lie in 0 to 1"),
-    ({"top": 0}, "top is 0: it must be at least 1"), ({"beam": 0}, "beam is 0: it must be at least 1")])
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"weight": 1.5}, "weight is 1.5: it must lie in 0 to 1"),
+        ({"mass": -0.1}, "mass is -0.1: it must lie in 0 to 1"),
+        ({"top": 0}, "top is 0: it must be at least 1"),
+        ({"beam": 0}, "beam is 0: it must be at least 1"),
+    ],
+)
 def test_bad_values(fields, message):
     with pytest.raises(ValueError, match=message):
         Diffusion(ToyDenoiser(Chain(1)), **fields)

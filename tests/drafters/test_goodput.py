@@ -1,4 +1,5 @@
 """The goodput policy."""
+
 import pytest
 
 from polydec.core.types import Draft
@@ -34,6 +35,7 @@ def test_drafts_that_hold_grow_longer_than_doubtful_ones():
     def length(q):
         budget = policy.budget(state)
         return next(d for d in range(1, 30) if d == budget.depth or not budget.go_on(d, q))
+
     assert length(0.95) > length(0.2) >= 1
 
 
@@ -50,11 +52,22 @@ def test_where_nothing_costs_it_is_fixed():
     """Reduces to `fixed`."""
     policy = Goodput(Costs((1.0, 1.0), 0.0), depth=5)
     budget = policy.budget(policy.start())
-    assert isinstance(budget, Budget) and budget.depth == 5 and all(budget.go_on(d, 0.1) for d in range(1, 5))
+    assert (
+        isinstance(budget, Budget)
+        and budget.depth == 5
+        and all(budget.go_on(d, 0.1) for d in range(1, 5))
+    )
 
 
-@pytest.mark.parametrize("given, match", [({"depth": 65}, "depth"), ({"context": -1}, "context"), ({"trust": 0.0}, "trust"),
-                                          ({"explore": 0}, "explore")])
+@pytest.mark.parametrize(
+    "given, match",
+    [
+        ({"depth": 65}, "depth"),
+        ({"context": -1}, "context"),
+        ({"trust": 0.0}, "trust"),
+        ({"explore": 0}, "explore"),
+    ],
+)
 def test_bad_input(given, match):
     with pytest.raises(ValueError, match=match):
         Goodput(Costs(), **given)

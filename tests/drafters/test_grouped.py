@@ -1,4 +1,5 @@
 """EasySpec: groups of one are the draft model, the cache is exact behind every round, and what groups cost is acceptance."""
+
 import pytest
 import torch
 
@@ -27,12 +28,17 @@ LAYERS, TEXT = 8, (5, 6, 7, 30, 31)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    return checkpoint.open_source(str(micro.write(tmp_path_factory.mktemp("m") / "a", layers=LAYERS, hidden=64)))
+    return checkpoint.open_source(
+        str(micro.write(tmp_path_factory.mktemp("m") / "a", layers=LAYERS, hidden=64))
+    )
 
 
 def built(source, change=lambda name, t: t):
     weights = {name: change(name, t.double()) for name, t in source.weights.items()}
-    return LM(Transformer.build(source.config, weights, dtype="float64"), Vocab(source.config["vocab_size"], frozenset()))
+    return LM(
+        Transformer.build(source.config, weights, dtype="float64"),
+        Vocab(source.config["vocab_size"], frozenset()),
+    )
 
 
 def calm(name, t):
@@ -52,6 +58,7 @@ def chain_rows(lm, together):
         await session.score(Draft.chain(TEXT[-1]), Want())
         scores = await part.score(Draft.chain(TEXT[-1], (8, 9, 10)), Want())
         return torch.stack([scores.row(i) for i in range(4)])
+
     return run([rows()])[0]
 
 
@@ -62,7 +69,9 @@ def test_what_groups_compute(source, lm):
     for together in (2, 3, 64):
         rows = chain_rows(lm, together)
         assert torch.equal(rows[0], exact[0]) and not rows[1:].allclose(exact[1:], atol=1e-6)
-    blind = built(source, lambda name, t: torch.zeros_like(t) if name.endswith("v_proj.weight") else t)
+    blind = built(
+        source, lambda name, t: torch.zeros_like(t) if name.endswith("v_proj.weight") else t
+    )
     for together in (2, 3, 64):
         assert chain_rows(blind, together).allclose(chain_rows(blind, 1), atol=1e-12, rtol=0)
 
@@ -76,6 +85,7 @@ async def plain_rows(lm):
 
 def test_a_group_by_hand(lm):
     """Layers 1 to 3 of a row that sees itself alone: attentions of the same input, then the MLPs one behind another."""
+
     async def states(session, layers, draft, without=frozenset(), together=1, embed=None):
         scores = await session.part(layers, without, together).score(draft, Want(hidden=True))
         return scores.hidden_NH[0]
@@ -83,7 +93,7 @@ def test_a_group_by_hand(lm):
     net, draft = lm.network, Draft.chain(TEXT[0])
     x = run([states(lm.open(TEXT[:1]), (0,), draft)])[0]
     outs = list[torch.Tensor]()
-    for i in (1, 2, 3):                           # the attention alone, on top of what enters the group
+    for i in (1, 2, 3):  # the attention alone, on top of what enters the group
         cut = run([states(lm.open(TEXT[:1]), (0, i), draft, frozenset({2 * i + 1}))])[0]
         outs.append(cut - x)
     z = x
@@ -104,7 +114,7 @@ def attention_alone(lm, z, i):
     """Of one row that sees itself alone: its value through the output matrix."""
     net, c = lm.network, lm.network.config
     h = (z / torch.linalg.vector_norm(torch.cat([z, z.new_tensor([net._floor])])))[None]
-    value = net._layers[i].qkv(h).view(-1, c.head)[c.heads + c.kv_heads:]
+    value = net._layers[i].qkv(h).view(-1, c.head)[c.heads + c.kv_heads :]
     return net._layers[i].out(value.repeat_interleave(c.heads // c.kv_heads, 0).reshape(1, -1))[0]
 
 
@@ -113,16 +123,21 @@ def test_behind_every_round_the_cache_is_exact(lm):
         session = lm.open(TEXT)
         guess, text = FromGrouped(lm, Chain(), 3).open(TEXT, session), list(TEXT)
         for accepted in (0, 2, 3, 1):
-            draft = await guess.propose(text[-1], len(text), Budget(3, 3), Rng.of(0).at("r", len(text)))
+            draft = await guess.propose(
+                text[-1], len(text), Budget(3, 3), Rng.of(0).at("r", len(text))
+            )
             verdict = Verdict(tuple(range(1, accepted + 1)), 11)
             guess.learn(draft, None, verdict)
             text += verdict.tokens(draft)
             scores = await guess.laws.score(Draft.chain(text[-1]), Want())
             fresh = lm.open(tuple(text))
             truth = await fresh.score(Draft.chain(text[-1]), Want())
-            assert scores.row(0).allclose(truth.row(0), atol=1e-10, rtol=0), "the first law of a round is the draft's own"
+            assert scores.row(0).allclose(truth.row(0), atol=1e-10, rtol=0), (
+                "the first law of a round is the draft's own"
+            )
             for got, want in zip(guess.session.memory(), fresh.memory(), strict=True):
                 assert got.shape == want.shape and got.allclose(want, atol=1e-10, rtol=0)
+
     run([rounds()])
 
 
@@ -136,11 +151,16 @@ def passes(lm, drafter, prompts=(TEXT, (9, 8), (40, 41, 42))):
 def test_groups_cost_acceptance_and_calibration_brings_some_back(lm):
     """The target as its own draft, so that all that is refused is due to groups; 20 rounds and more."""
     text, best = passes(lm, lambda law: FromModel(law, Chain()))
-    found = {(n, way): passes(lm, lambda law, n=n, way=way: FromGrouped(law, Chain(), n, way))
-             for n, way in ((1, True), (2, True), (6, True), (6, False))}
+    found = {
+        (n, way): passes(lm, lambda law, n=n, way=way: FromGrouped(law, Chain(), n, way))
+        for n, way in ((1, True), (2, True), (6, True), (6, False))
+    }
     assert all(said == text for said, _ in found.values())
     count = {key: n for key, (_, n) in found.items()}
-    assert best == count[1, True] < count[2, True] < count[6, True] < count[6, False] and count[2, True] > 20
+    assert (
+        best == count[1, True] < count[2, True] < count[6, True] < count[6, False]
+        and count[2, True] > 20
+    )
 
 
 def test_what_cannot_be_is_told(lm, tmp_path):
@@ -150,5 +170,7 @@ def test_what_cannot_be_is_told(lm, tmp_path):
         lm.open(TEXT).part(range(LAYERS), together=0)
     source = checkpoint.open_source(str(micro.write(tmp_path / "m", hidden=64)))
     native = LM(CpuStep.build(source.config, source.weights), lm.vocab)
-    with pytest.raises(ValueError, match=r"cannot read together \(the compiled step runs one after another\)"):
+    with pytest.raises(
+        ValueError, match=r"cannot read together \(the compiled step runs one after another\)"
+    ):
         native.open(TEXT).part(range(2), together=2)

@@ -1,4 +1,5 @@
 """Hierarchical drafting: two levels, both exact."""
+
 import pytest
 
 from polydec.core.decoder import answer_one
@@ -26,8 +27,13 @@ from polydec.verifiers.coupled import Coupled
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
 
-INNER = {"nothing": Nothing(), "lookup": Lookup(), "recycling": Recycling(2, 4),
-         "model": FromModel(toy(93, cost=0.01), Chain()), "tree": FromModel(toy(93, cost=0.01), Static((2, 1)))}
+INNER = {
+    "nothing": Nothing(),
+    "lookup": Lookup(),
+    "recycling": Recycling(2, 4),
+    "model": FromModel(toy(93, cost=0.01), Chain()),
+    "tree": FromModel(toy(93, cost=0.01), Static((2, 1))),
+}
 
 
 def greedy(target):
@@ -43,22 +49,44 @@ def propose(drafter, prompt, budget=None, seed=0):
 @pytest.mark.parametrize("verifier", [Match(), Exact(), Coupled()], ids=lambda v: type(v).__name__)
 def test_the_chain_has_the_small_models_law(name, verifier):
     """Under a target that is the small model itself nothing is ever rejected, and the text has its law."""
-    check_law(lambda t, d: Speculative(t, Hierarchical(d, INNER[name], verifier, 2, 4), Exact(), Fixed(2)), laws=3, length=2,
-              shapings=("plain",))
+    check_law(
+        lambda t, d: Speculative(
+            t, Hierarchical(d, INNER[name], verifier, 2, 4), Exact(), Fixed(2)
+        ),
+        laws=3,
+        length=2,
+        shapings=("plain",),
+    )
     small = toy(3, 3, eos=-1)
     for seed in range(4):
-        result = run([answer_one(Speculative(small, Hierarchical(small, INNER[name], verifier), Exact(), Fixed(4)),
-            Request((0, 1, 0), 30, seed=seed))])[0]
+        result = run(
+            [
+                answer_one(
+                    Speculative(
+                        small, Hierarchical(small, INNER[name], verifier), Exact(), Fixed(4)
+                    ),
+                    Request((0, 1, 0), 30, seed=seed),
+                )
+            ]
+        )[0]
         assert result.stats.accepted == result.stats.drafted > 0
 
 
 def test_the_law_stays_over_three_tokens_and_with_shapers():
-    check_law(lambda t, d: Speculative(t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3), Exact(), Fixed(3)), laws=2, length=3)
+    check_law(
+        lambda t, d: Speculative(
+            t, Hierarchical(d, Recycling(2, 3), Match(), 2, 3), Exact(), Fixed(3)
+        ),
+        laws=2,
+        length=3,
+    )
 
 
 def test_it_may_stop_early():
     def make(target, draft):
-        return Speculative(target, Hierarchical(draft, Recycling(2, 3), Match(), 2, 3), Exact(), Confidence(0.5, 4))
+        return Speculative(
+            target, Hierarchical(draft, Recycling(2, 3), Match(), 2, 3), Exact(), Confidence(0.5, 4)
+        )
 
     check_decoder(make, laws=2, length=2)
 
@@ -67,16 +95,24 @@ def test_it_may_stop_early():
 def test_greedy_chains_are_the_small_models_greedy_text(name):
     for seed in range(6):
         small, prompt = greedy(toy(seed, 6, eos=-1)), (0, 1, 2, 3, 0, 1)
-        want = run([answer_one(Speculative(small, Nothing(), Match(), Fixed(0)), Request(prompt, 5))])[0].token_ids
+        want = run(
+            [answer_one(Speculative(small, Nothing(), Match(), Fixed(0)), Request(prompt, 5))]
+        )[0].token_ids
         draft = propose(Hierarchical(small, INNER[name], Match()), prompt)
         assert draft.token[1:] == want and set(draft.draw) == {Draw.CERTAIN}
 
 
 def test_without_inner_drafts_it_is_a_chain():
     for seed in range(4):
-        requests, target, small = Request((0, 1, 2), 24, seed=seed), toy(1, 5, eos=-1), greedy(toy(2, 5, eos=-1, cost=0.1))
-        a, b = (run([answer_one(Speculative(greedy(target), d, Exact(), Fixed(3)), requests)])[0] for d in (
-            Hierarchical(small, Recycling(2, 4), Match(), 0), FromModel(small, Chain())))
+        requests, target, small = (
+            Request((0, 1, 2), 24, seed=seed),
+            toy(1, 5, eos=-1),
+            greedy(toy(2, 5, eos=-1, cost=0.1)),
+        )
+        a, b = (
+            run([answer_one(Speculative(greedy(target), d, Exact(), Fixed(3)), requests)])[0]
+            for d in (Hierarchical(small, Recycling(2, 4), Match(), 0), FromModel(small, Chain()))
+        )
         assert a == b
 
 
@@ -95,15 +131,19 @@ def test_what_a_shaper_sees_of_the_small_model_is_the_true_text():
             again = await fresh.propose(text[-1], len(text), Budget(5, 5), Rng.of(n))
             assert again.token == draft.token
             verdict = Verdict(tuple(range(1, 1 + keep)), (draft.token[-1] + 1) % 6)
-            guess.learn(draft, await small.open(tuple(text)).score(draft, Want(base=Reads.ROW)), verdict)
-            text.extend([*draft.token[1:1 + keep], verdict.bonus])
+            guess.learn(
+                draft, await small.open(tuple(text)).score(draft, Want(base=Reads.ROW)), verdict
+            )
+            text.extend([*draft.token[1 : 1 + keep], verdict.bonus])
 
     run([rounds()])
 
 
 def test_the_small_model_makes_fewer_passes_than_tokens():
     small = greedy(toy(5, 8, eos=-1, cost=0.1))
-    decoder = Speculative(greedy(toy(5, 8, eos=-1)), Hierarchical(small, Lookup(), Match(), 4), Exact(), Fixed(6))
+    decoder = Speculative(
+        greedy(toy(5, 8, eos=-1)), Hierarchical(small, Lookup(), Match(), 4), Exact(), Fixed(6)
+    )
     scheduler = Scheduler()
     task = scheduler.submit(answer_one(decoder, Request((0, 1, 2), 120)))
     while scheduler.step():
@@ -114,15 +154,30 @@ def test_the_small_model_makes_fewer_passes_than_tokens():
 
 def test_a_confident_chain_ends_with_the_first_weak_token():
     for seed in range(10):
-        draft = propose(Hierarchical(toy(5, 6), Recycling(2, 4), Match()), (0, 1, 2), Confidence(0.3, 6).budget(None), seed)
+        draft = propose(
+            Hierarchical(toy(5, 6), Recycling(2, 4), Match()),
+            (0, 1, 2),
+            Confidence(0.3, 6).budget(None),
+            seed,
+        )
         q = [float(law[x].exp()) for law, x in zip(draft.law[1:], draft.token[1:], strict=True)]
         assert all(x >= 0.3 for x in q[:-1]) and (q[-1] < 0.3 or len(q) == 6)
 
 
 def test_greedy_tokens_are_weighed_where_that_is_asked():
     small = toy(5, 6)
-    graded = propose(Hierarchical(greedy(small), Recycling(2, 4), Match()), (0, 1, 2), Confidence(0.0, 4).budget(None))
-    chain = run([Chain().grow(greedy(small).open((0, 1, 2)), 2, 3, Confidence(0.0, 4).budget(None), Rng.of(0))])[0]
+    graded = propose(
+        Hierarchical(greedy(small), Recycling(2, 4), Match()),
+        (0, 1, 2),
+        Confidence(0.0, 4).budget(None),
+    )
+    chain = run(
+        [
+            Chain().grow(
+                greedy(small).open((0, 1, 2)), 2, 3, Confidence(0.0, 4).budget(None), Rng.of(0)
+            )
+        ]
+    )[0]
     assert graded.token == chain.token and graded.chance == pytest.approx(chain.chance)
 
 
@@ -132,6 +187,7 @@ def test_any_inner_drafter():
 
 class Wrong(Hierarchical):
     """Nested with a fault in its bookkeeping."""
+
     def open(self, prompt, session):
         guess = super().open(prompt, session)
         small, learn = guess._small, guess.learn
@@ -140,6 +196,7 @@ class Wrong(Hierarchical):
             rewind, small.rewind = small.rewind, lambda n: None
             learn(draft, scores, verdict)
             small.rewind = rewind
+
         guess.learn = broken
         return guess
 

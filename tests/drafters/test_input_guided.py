@@ -1,4 +1,5 @@
 """Aggressive decoding: the place in the source, and how it is found again."""
+
 import random
 
 import pytest
@@ -32,16 +33,16 @@ def after(guess, *tokens):
 @pytest.mark.parametrize("near", [False, True])
 def test_a_place_that_is_unambiguous_is_found(near):
     assert after(InputGuided(near=near).open(TEXT, None), 14) == TEXT[5:]
-    assert after(InputGuided(near=near).open(TEXT, None), 11) == ()            # twice
+    assert after(InputGuided(near=near).open(TEXT, None), 11) == ()  # twice
     assert after(InputGuided(near=near).open(TEXT, None), 15, 11) == TEXT[8:]  # the copy went on
     assert after(InputGuided(near=near).open(TEXT, None), 99) == ()
 
 
 def test_by_two_and_three_tokens():
     text = (1, 2, 3, 7, 2, 3, 8, 1, 3, 9)
-    assert after(InputGuided().open(text, None), 99, 3) == ()                  # three times; 99 3 does not occur
+    assert after(InputGuided().open(text, None), 99, 3) == ()  # three times; 99 3 does not occur
     assert after(InputGuided().open(text, None), 1, 3) == (9,)
-    assert after(InputGuided().open(text, None), 2, 3) == ()                   # twice as two, and no third
+    assert after(InputGuided().open(text, None), 2, 3) == ()  # twice as two, and no third
     assert after(InputGuided().open(text, None), 1, 2, 3) == (7, 2, 3, 8, 1, 3, 9)
 
 
@@ -54,7 +55,7 @@ def test_realignment_equals_brute_force():
         guess.place.last = tuple(out[-3:])
         want = None
         for n in range(1, len(out[-3:]) + 1):
-            ends = [e for e in range(n, len(text) + 1) if list(text[e - n:e]) == out[-n:]]
+            ends = [e for e in range(n, len(text) + 1) if list(text[e - n : e]) == out[-n:]]
             if len(ends) == 1:
                 want = ends[0], n
             if len(ends) != 1 and ends:
@@ -73,14 +74,14 @@ def test_near_the_place_that_was_left():
     def edited(*tokens):
         return after(InputGuided(near=True, eager=True).open(TEXT, None), *tokens)
 
-    assert edited(10, 11, 99) == TEXT[3:6]                    # one was replaced: guessed, three tokens at most
-    assert edited(10, 11, 99, 98) == TEXT[4:7]                # two were
-    assert edited(10, 11, 99, 13) == TEXT[4:]                 # it was so: the copy goes on
-    assert edited(10, 11, 99, 12) == TEXT[3:]                 # one was put in: 12 stands nearest there
-    assert edited(10, 11, 12, 14) == TEXT[5:]                 # one was left out
-    assert edited(10, 11, 12, 13, 14, 10, 15, 99, 12) == TEXT[9:]         # of two places the nearer one
-    assert edited(10, 99, 98, 97, 96) == ()                   # lost
-    assert edited(10, 99, 98, 97, 96, 15, 11) == TEXT[8:]     # and found again
+    assert edited(10, 11, 99) == TEXT[3:6]  # one was replaced: guessed, three tokens at most
+    assert edited(10, 11, 99, 98) == TEXT[4:7]  # two were
+    assert edited(10, 11, 99, 13) == TEXT[4:]  # it was so: the copy goes on
+    assert edited(10, 11, 99, 12) == TEXT[3:]  # one was put in: 12 stands nearest there
+    assert edited(10, 11, 12, 14) == TEXT[5:]  # one was left out
+    assert edited(10, 11, 12, 13, 14, 10, 15, 99, 12) == TEXT[9:]  # of two places the nearer one
+    assert edited(10, 99, 98, 97, 96) == ()  # lost
+    assert edited(10, 99, 98, 97, 96, 15, 11) == TEXT[8:]  # and found again
     published = after(InputGuided(eager=True).open(TEXT, None), 10, 11, 99)
     assert published == ()
 
@@ -99,12 +100,27 @@ def test_the_identity_takes_one_pass():
     for a in range(20):
         target.network.weight[:, a, (a + 1) % 20] = 50.0
     drafter = InputGuided(stop=-1, eager=True, block=64)
-    out = run([answer_one(Speculative(target, drafter, Match(), Fixed(64)), Request((*range(10), 19), max_tokens=11))])[0]
+    out = run(
+        [
+            answer_one(
+                Speculative(target, drafter, Match(), Fixed(64)),
+                Request((*range(10), 19), max_tokens=11),
+            )
+        ]
+    )[0]
     assert out.token_ids == (*range(10), 10) and out.stats.passes == 1
 
 
-@pytest.mark.parametrize("drafter", [InputGuided(near=True), InputGuided(eager=True), InputGuided(1, -1, True, True, 3),
-                                     InputGuided(90, 95)], ids=str)
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        InputGuided(near=True),
+        InputGuided(eager=True),
+        InputGuided(1, -1, True, True, 3),
+        InputGuided(90, 95),
+    ],
+    ids=str,
+)
 def test_contract(drafter):
     check_drafter(drafter)
 
@@ -116,5 +132,7 @@ def test_bad_options():
 
 @pytest.mark.parametrize("start, stop", [(5, 2), (3, 3), (0, 0), (-2, -2)])
 def test_an_end_before_the_start_is_refused(start, stop):
-    with pytest.raises(ValueError, match=f"stop is {stop}: it must lie behind start, which is {start}"):
+    with pytest.raises(
+        ValueError, match=f"stop is {stop}: it must lie behind start, which is {start}"
+    ):
         InputGuided(start, stop)

@@ -1,4 +1,5 @@
 """Jacobi and Lookahead: what a window cell sees, what the pool holds, and how many tokens a pass gives where all is easy."""
+
 from dataclasses import replace
 
 import pytest
@@ -50,8 +51,18 @@ async def rounds(target, drafter, prompt, count):
     return out
 
 
-@pytest.mark.parametrize("drafter", [Lookahead(2, 3, 2), Lookahead(1, 2, 1), Lookahead(3, 2, 1), Lookahead(1, 4, 2, 2),
-                                     Jacobi(1), Jacobi(3)], ids=str)
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        Lookahead(2, 3, 2),
+        Lookahead(1, 2, 1),
+        Lookahead(3, 2, 1),
+        Lookahead(1, 4, 2, 2),
+        Jacobi(1),
+        Jacobi(3),
+    ],
+    ids=str,
+)
 def test_contract(drafter):
     check_drafter(drafter)
 
@@ -61,10 +72,14 @@ def test_a_cell_sees_what_the_paper_lets_it_see(window, ngram):
     """Level l, column j: level 0 up to column j and its own diagonal, at position root + j + l; and the row there is that
     of a sequence of these tokens."""
     target, prompt = Shaped(toy(4, 9, eos=-1), Greedy()), (3, 1, 4, 1, 5, 8, 2)
-    for n, (levels, draft, _, _) in enumerate(run([rounds(target, Lookahead(window, ngram, 3), prompt, 12)])[0]):
+    for n, (levels, draft, _, _) in enumerate(
+        run([rounds(target, Lookahead(window, ngram, 3), prompt, 12)])[0]
+    ):
         at = {tuple(draft.token[j] for j in draft.path_to(i)): i for i in range(len(draft))}
         chain = levels[0]
-        assert len(levels) == min(n, ngram - 2) + 1 and len(chain) == max(window + ngram - 3 - n, window - 1)
+        assert len(levels) == min(n, ngram - 2) + 1 and len(chain) == max(
+            window + ngram - 3 - n, window - 1
+        )
         for level in range(len(levels)):
             for j in range(len(chain) + 1):
                 if level == 0 and j == 0:
@@ -79,7 +94,9 @@ def test_a_cell_sees_what_the_paper_lets_it_see(window, ngram):
 
             async def alone(path=path, text=tuple(text)):
                 session = target.open((*text, path[0]))
-                return (await session.score(Draft.chain(path[0], path[1:]), Want())).base.row(len(path) - 1)
+                return (await session.score(Draft.chain(path[0], path[1:]), Want())).base.row(
+                    len(path) - 1
+                )
 
             assert torch.equal(scores.base.row(i), run([alone()])[0])
         verdict = follow(draft, lambda node, depth, s=scores: s.argmax(node))
@@ -90,7 +107,11 @@ def test_without_guesses_it_is_plain():
     target = Shaped(toy(5, 7), Greedy())
     plain = decode(target, "plain", 60)
     got = decode(target, "lookahead", 60, window=1, ngram=4, guesses=0)
-    assert got.token_ids == plain.token_ids and got.stats.passes == plain.stats.passes and not got.stats.drafted
+    assert (
+        got.token_ids == plain.token_ids
+        and got.stats.passes == plain.stats.passes
+        and not got.stats.drafted
+    )
     assert not got.stats.tried_at, "cells are not drafts"
 
 
@@ -103,16 +124,18 @@ def test_on_periodic_text_a_pass_gives_whole_ngrams(ngram):
 
 class OffByOne(LookaheadGuess):
     """Keeps each n-gram under the first token of the column to its right."""
+
     def _keep(self, head, found):
         super()._keep(found[0], found)
 
 
 class Unshifted(LookaheadGuess):
     """The window does not move on with the text."""
+
     def learn(self, draft, scores, verdict):
         old = self.levels[0]
         super().learn(draft, scores, verdict)
-        self.levels[0] = old[-len(self.levels[0]):]
+        self.levels[0] = old[-len(self.levels[0]) :]
 
 
 @pytest.mark.parametrize("fault", [OffByOne, Unshifted])
@@ -143,14 +166,19 @@ def test_an_end_inside_the_window_does_not_cut_it():
     """A window over a text of EOS ids alone is fed whole; a candidate below one is cut."""
     draft = Draft.certain((0, 2, 2, 2, 2), (-1, 0, 1, 0, 3))
     draft = replace(draft, probe=(False, True, True, False, False))
-    assert draft.fit(8, frozenset({2})).token == (0, 2, 2, 2) and draft.fit(1, frozenset({2})).token == (0, 2, 2)
+    assert draft.fit(8, frozenset({2})).token == (0, 2, 2, 2) and draft.fit(
+        1, frozenset({2})
+    ).token == (0, 2, 2)
 
 
 @pytest.mark.parametrize("block", [1, 2, 5])
 def test_jacobi_settles_a_block_in_as_many_passes_at_most(block):
     for seed in range(6):
         target = Shaped(toy(seed, 6, sharp=2.0), Repetition(1.2), Greedy())
-        got, plain = (decode(target, name, 60, **o) for name, o in (("jacobi", {"block": block}), ("plain", {})))
+        got, plain = (
+            decode(target, name, 60, **o)
+            for name, o in (("jacobi", {"block": block}), ("plain", {}))
+        )
         assert got.token_ids == plain.token_ids and got.stats.passes <= len(got.token_ids)
 
 
@@ -164,6 +192,7 @@ def test_jacobi_where_tokens_do_not_depend_on_each_other():
 
 def test_jacobi_reads_the_shaped_law():
     """Under a penalty the guesses are those of the penalised text."""
+
     async def learnt():
         session, guess = target.open((0, 1, 2)), Jacobi(3).open((0, 1, 2), None)
         draft = await guess.propose(2, 3, BUDGET, Rng.of(0))
@@ -171,7 +200,9 @@ def test_jacobi_reads_the_shaped_law():
         verdict = follow(draft, lambda node, depth: scores.argmax(node))
         guess.learn(draft, scores, verdict)
         done = len(verdict.path)
-        return guess.guess[:3 - done], *([s.argmax(i) for i in range(done + 1, 4)] for s in (scores, scores.base))
+        return guess.guess[: 3 - done], *(
+            [s.argmax(i) for i in range(done + 1, 4)] for s in (scores, scores.base)
+        )
 
     differ = 0
     for seed in range(8):
@@ -183,16 +214,24 @@ def test_jacobi_reads_the_shaped_law():
 
 
 def test_spread():
-    assert spread((7,), 3) == (7, 7, 7) and spread(range(10), 2) == (2, 7) and spread((1, 2), 0) == ()
+    assert (
+        spread((7,), 3) == (7, 7, 7) and spread(range(10), 2) == (2, 7) and spread((1, 2), 0) == ()
+    )
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: Jacobi(0), "block is 0: it must lie in 1 to 64"),
-    (lambda: Lookahead(0), "window is 0: it must lie in 1 to 32"),
-    (lambda: Lookahead(ngram=1), "ngram is 1: it must lie in 2 to 16"),
-    (lambda: Lookahead(guesses=65), "guesses is 65: it must lie in 0 to 64"),
-    (lambda: Lookahead(guesses=5, pool=4), "pool is 4: it must be at least guesses, which is 5"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Jacobi(0), "block is 0: it must lie in 1 to 64"),
+        (lambda: Lookahead(0), "window is 0: it must lie in 1 to 32"),
+        (lambda: Lookahead(ngram=1), "ngram is 1: it must lie in 2 to 16"),
+        (lambda: Lookahead(guesses=65), "guesses is 65: it must lie in 0 to 64"),
+        (
+            lambda: Lookahead(guesses=5, pool=4),
+            "pool is 4: it must be at least guesses, which is 5",
+        ),
+    ],
+)
 def test_options(make, message):
     with pytest.raises(ValueError, match=message):
         make()

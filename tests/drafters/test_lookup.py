@@ -1,4 +1,5 @@
 """Prompt lookup: the index, the copies, and what they are good for."""
+
 import random
 
 import pytest
@@ -17,26 +18,36 @@ from polydec.verifiers.match import Match
 
 
 def propose(guess, depth=4):
-    return run([guess.propose(guess.windows.text[-1], len(guess.windows.text), Budget(depth, depth), Rng.of(0))])[0].token[1:]
+    return run(
+        [
+            guess.propose(
+                guess.windows.text[-1], len(guess.windows.text), Budget(depth, depth), Rng.of(0)
+            )
+        ]
+    )[0].token[1:]
 
 
 def by_scanning(text, how, depth):
     """The same proposal by looking through the whole text."""
     end = len(text)
     for n in range(min(how.max_ngram, end - 1), how.min_ngram - 1, -1):
-        ends = [e for e in range(n, end) if text[e - n:e] == text[end - n:]]
+        ends = [e for e in range(n, end) if text[e - n : e] == text[end - n :]]
         if ends:
             start = ends[0] if how.first else ends[-1]
             depth = min(depth, how.growth * n) if how.growth else depth
-            copied = text[start:start + depth]
+            copied = text[start : start + depth]
             while how.loop and len(copied) < depth:
                 copied = [*copied, copied[len(copied) - (end - start)]]
             return tuple(copied)
     return ()
 
 
-@pytest.mark.parametrize("how", [Lookup(3, 1, first, loop) for first in (False, True) for loop in (False, True)]
-                         + [Lookup(5, 2), Lookup(1, 1), Lookup(5, 1, growth=1), Lookup(4, 1, loop=False, growth=2)], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [Lookup(3, 1, first, loop) for first in (False, True) for loop in (False, True)]
+    + [Lookup(5, 2), Lookup(1, 1), Lookup(5, 1, growth=1), Lookup(4, 1, loop=False, growth=2)],
+    ids=str,
+)
 def test_index_equals_a_scan(how):
     dice = random.Random(1)
     for _ in range(170):
@@ -85,9 +96,13 @@ def test_chance_follows_the_length_of_the_match_and_what_was_right():
         return run([guess.propose(guess.windows.text[-1], 9, Budget(3, 3), Rng.of(0))])[0].chance
 
     guess = Lookup(5).open((1, 2, 3, 4, 9, 1, 2), None)
-    assert chances(guess) == (1.0, *PRIOR[1:4])               # a match of two, then of three, of four
+    assert chances(guess) == (1.0, *PRIOR[1:4])  # a match of two, then of three, of four
     guess.learn(Draft.chain(2), None, Verdict((), 3))
     guess.learn(Draft.chain(3), None, Verdict((), 7))
     assert guess.rates.tried[2:4] == [1, 1] and guess.rates.right[2:4] == [1, 0]
-    assert guess.chance(2) == pytest.approx((1 + 4 * PRIOR[1]) / 5) and guess.chance(3) == pytest.approx(4 * PRIOR[2] / 5)
-    assert Lookup(2).open((1, 2, 3, 4, 9, 1, 2), None).chance(9) == PRIOR[1]     # matches of two are all it knows
+    assert guess.chance(2) == pytest.approx((1 + 4 * PRIOR[1]) / 5) and guess.chance(
+        3
+    ) == pytest.approx(4 * PRIOR[2] / 5)
+    assert (
+        Lookup(2).open((1, 2, 3, 4, 9, 1, 2), None).chance(9) == PRIOR[1]
+    )  # matches of two are all it knows

@@ -1,4 +1,5 @@
 """MTP: no token sees a mask or its matrices, the text is the target's, and both schedules make the same drafts."""
+
 from dataclasses import replace
 
 import pytest
@@ -47,10 +48,24 @@ def lm(source):
 
 def made(vocab, adapted=True, scale=1.0):
     g = torch.Generator().manual_seed(5)
-    layers = [{place: (torch.randn(4, into, generator=g) / into ** 0.5, scale * torch.randn(out, 4, generator=g))
-               for place, (into, out) in SIZES.items()} for _ in range(LAYERS)]
+    layers = [
+        {
+            place: (
+                torch.randn(4, into, generator=g) / into**0.5,
+                scale * torch.randn(out, 4, generator=g),
+            )
+            for place, (into, out) in SIZES.items()
+        }
+        for _ in range(LAYERS)
+    ]
     masks = torch.randn(MASKS, WIDTH, generator=g)
-    return Mtp(masks, Adapter(layers) if adapted else None, kind.begun(WIDTH, 2), vocab, ((0.5, 0.2),) * MASKS)
+    return Mtp(
+        masks,
+        Adapter(layers) if adapted else None,
+        kind.begun(WIDTH, 2),
+        vocab,
+        ((0.5, 0.2),) * MASKS,
+    )
 
 
 async def masked(drafter, session, text):
@@ -81,7 +96,9 @@ def test_no_token_sees_a_mask(lm, tree, quadratic):
             for node in range(n):
                 assert scores.row(node).allclose(without.row(node), atol=1e-12, rtol=0)
             assert scores.hidden_NH[:n].allclose(without.hidden_NH, atol=1e-12, rtol=0)
-            assert torch.equal(scores.hidden_NH[:n], bare.hidden_NH[:n]), "the same rows in the pass: to the bit"
+            assert torch.equal(scores.hidden_NH[:n], bare.hidden_NH[:n]), (
+                "the same rows in the pass: to the bit"
+            )
             changed.append(not scores.hidden_NH[n:].allclose(bare.hidden_NH[n:], atol=1e-3))
             path = draft.nodes_of((root, without.argmax(0)))[1:]
             verdict = Verdict(tuple(path), without.argmax(path[-1] if path else 0))
@@ -90,6 +107,7 @@ def test_no_token_sees_a_mask(lm, tree, quadratic):
             guess.learn(draft, scores, verdict)
             text += verdict.tokens(draft)
             root = verdict.bonus
+
     run([rounds()])
     assert all(changed)
 
@@ -103,7 +121,7 @@ def test_any_group_drafts_as_the_linear_schedule_from_there(lm):
     async def next_draft(drafter, before, accepted, root):
         session = law.open(before)
         guess, draft, scores = await masked(drafter, session, before)
-        if accepted:                              # a second round, of drafts that the first made
+        if accepted:  # a second round, of drafts that the first made
             verdict = Verdict((), scores.argmax(0))
             session.commit(verdict.committed(draft))
             guess.learn(draft, scores, verdict)
@@ -122,6 +140,7 @@ def test_any_group_drafts_as_the_linear_schedule_from_there(lm):
             assert len(drafts) == 1 + MASKS
             _, same = await next_draft(linear, (*text, *prefix), 0, 11)
             assert drafts == same
+
     run([all_of_them()])
 
 
@@ -133,9 +152,16 @@ def test_rows_of_both_schedules(lm):
         guess.state_KH = torch.randn(MASKS, WIDTH)
         draft = await guess.propose(6, 2, budget, Rng.of(0))
         return [sum(not p for p in draft.probe), len(draft)] if draft.probe else [len(draft)] * 2
+
     for quadratic, budget, want in (
-            (True, ROOM, [4, 16]), (False, ROOM, [4, 7]), (True, Budget(6, 14), [3, 12]), (False, Budget(6, 5), [3, 6]),
-            (True, Budget(6, 2), [1, 3]), (True, Budget(0, 64), [1, 1]), (True, Budget(2, 64), [3, 6])):
+        (True, ROOM, [4, 16]),
+        (False, ROOM, [4, 7]),
+        (True, Budget(6, 14), [3, 12]),
+        (False, Budget(6, 5), [3, 6]),
+        (True, Budget(6, 2), [1, 3]),
+        (True, Budget(0, 64), [1, 1]),
+        (True, Budget(2, 64), [3, 6]),
+    ):
         got = run([fed(FromMtp(mtp, Chain(), quadratic), budget)])[0]
         assert got == want, (quadratic, budget)
 
@@ -151,19 +177,31 @@ def test_without_matrices_and_sampler_masks_are_prompt_tokens(lm):
         guess.learn(draft, scores, Verdict((), 9))
         known = guess.state_LH if hasattr(guess, "state_LH") else guess.state_KH
         return known, (await guess.propose(9, 4, ROOM, Rng.of(1))).token[:2]
-    drafters = [FromMtp(bare, Ranked(((0,),)), sampler=False), FromMtp(nothing, Ranked(((0,),)), sampler=False),
-                FromProbes(probes, Ranked(((0,),)))]
+
+    drafters = [
+        FromMtp(bare, Ranked(((0,),)), sampler=False),
+        FromMtp(nothing, Ranked(((0,),)), sampler=False),
+        FromProbes(probes, Ranked(((0,),))),
+    ]
     (a, token), (b, of_nothing), (c, of_probes) = run([states(d) for d in drafters])
-    assert a.allclose(c, atol=1e-12, rtol=0) and a.allclose(b, atol=1e-12, rtol=0) and token == of_probes == of_nothing
+    assert (
+        a.allclose(c, atol=1e-12, rtol=0)
+        and a.allclose(b, atol=1e-12, rtol=0)
+        and token == of_probes == of_nothing
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"quadratic": "false"}, {"sampler": "false"}, {"depth": "0"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"quadratic": "false"}, {"sampler": "false"}, {"depth": "0"}], ids=str
+)
 def test_the_text_is_the_targets(lm, options):
     """Greedy and drawn, several at once: an untrained adapter costs rows and changes nothing."""
     kit = Kit(Shaped(lm, Greedy()), None, (made(lm.vocab),))
     requests = [Request(prompt, 20) for prompt in ((5, 6, 7), (9,), (30, 31, 8, 4))]
-    said = [run([answer_one(registry.build(name, kit, given)[0], r) for r in requests])
-            for name, given in (("plain", {}), ("mtp", options))]
+    said = [
+        run([answer_one(registry.build(name, kit, given)[0], r) for r in requests])
+        for name, given in (("plain", {}), ("mtp", options))
+    ]
     assert [r.token_ids for r in said[0]] == [r.token_ids for r in said[1]]
 
 
@@ -173,6 +211,7 @@ def test_an_adapter_in_company_and_in_parts(lm):
 
     async def of(mtp):
         return (await masked(FromMtp(mtp, Chain()), lm.open(text), text))[2].hidden_NH
+
     alone = [run([of(m)])[0] for m in (one, other)]
     together = run([of(m) for m in (one, other, one)])
     for got, want in zip(together, (*alone, alone[0]), strict=True):
@@ -186,12 +225,14 @@ def test_an_adapter_in_company_and_in_parts(lm):
 
 def test_what_does_not_fit_is_told_in_one_sentence(lm, tmp_path):
     mtp = made(lm.vocab)
-    build = lambda target, *have: registry.build("mtp", Kit(target, None, have))      # noqa: E731
+    build = lambda target, *have: registry.build("mtp", Kit(target, None, have))  # noqa: E731
     with pytest.raises(ValueError, match="method mtp needs masks with a gated adapter"):
         build(lm)
     wide = checkpoint.open_source(str(micro.write(tmp_path / "wide", hidden=64)))
     native = LM(CpuStep.build(wide.config, wide.weights), lm.vocab)
-    with pytest.raises(ValueError, match=r"adapter \(LoRA\), which the compiled step does not run.*--dtype torch"):
+    with pytest.raises(
+        ValueError, match=r"adapter \(LoRA\), which the compiled step does not run.*--dtype torch"
+    ):
         build(native, replace(mtp, mask_KH=torch.zeros(MASKS, 64)))
     with pytest.raises(ValueError, match="no row of this network runs with matrices of its own"):
         run([masked(FromMtp(mtp, Chain()), native.open((5, 6)), (5, 6))])
@@ -200,8 +241,16 @@ def test_what_does_not_fit_is_told_in_one_sentence(lm, tmp_path):
         build(Shaped(lm, Greedy()), deeper)
     with pytest.raises(ValueError, match="trained for states of width 32: this target's have 4"):
         build(toy(1, lm.vocab.size), replace(mtp, adapter=None))
-    narrow = Adapter([{**layer, "down": (layer["down"][0][:, :9], layer["down"][1])} for layer in mtp.adapter.layers])
-    with pytest.raises(ValueError, match="adapter's down goes from 9 to 32 numbers: this network's goes from 64 to 32"):
+    narrow = Adapter(
+        [
+            {**layer, "down": (layer["down"][0][:, :9], layer["down"][1])}
+            for layer in mtp.adapter.layers
+        ]
+    )
+    with pytest.raises(
+        ValueError,
+        match="adapter's down goes from 9 to 32 numbers: this network's goes from 64 to 32",
+    ):
         run([masked(FromMtp(replace(mtp, adapter=narrow), Chain()), lm.open((5, 6)), (5, 6))])
     with pytest.raises(ValueError, match=r"no mtp\.safetensors beside a config\.json"):
         kind.load(tmp_path)
@@ -215,11 +264,18 @@ def test_files(lm, adapted, tmp_path):
     assert again.rates == [list(r) for r in mtp.rates] and torch.equal(again.mask_KH, mtp.mask_KH)
     assert all(torch.equal(a, b) for a, b in zip(again.sampler, mtp.sampler, strict=True))
     if adapted:
-        assert all(torch.equal(x, y) for a, b in zip(again.adapter.layers, mtp.adapter.layers, strict=True)
-                   for place in SIZES for x, y in zip(a[place], b[place], strict=True))
+        assert all(
+            torch.equal(x, y)
+            for a, b in zip(again.adapter.layers, mtp.adapter.layers, strict=True)
+            for place in SIZES
+            for x, y in zip(a[place], b[place], strict=True)
+        )
     config = (tmp_path / "config.json").read_text()
-    for old, new, why in (('"rank": 4', '"rank": 5', "layers.0.qkv.a of shape"), ('"width": 32', '"width": 8', "of shape"),
-                          ('"inner": 64', '"inner": -1', "inner")):
+    for old, new, why in (
+        ('"rank": 4', '"rank": 5', "layers.0.qkv.a of shape"),
+        ('"width": 32', '"width": 8', "of shape"),
+        ('"inner": 64', '"inner": -1', "inner"),
+    ):
         if old in config:
             (tmp_path / "config.json").write_text(config.replace(old, new))
             with pytest.raises(ValueError, match=why):

@@ -1,4 +1,5 @@
 """STAND's memory of rows: averages, back-off, drawn trees, and known bugs of such drafters."""
+
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -44,9 +45,18 @@ def fed(how, text, target):
 def test_rows_are_the_mean_of_what_was_seen():
     target, text = toy(3, 5, eos=-1), (0, 1, 2, 1, 2, 3, 1, 2, 0)
     guess = fed(NgramRows(keep=5), text, target)
-    seen = Counter(tuple(text[max(0, i - n + 1):i + 1]) for i in range(len(text) - 1) for n in (2, 3, 4) if i - n + 1 >= 0)
+    seen = Counter(
+        tuple(text[max(0, i - n + 1) : i + 1])
+        for i in range(len(text) - 1)
+        for n in (2, 3, 4)
+        if i - n + 1 >= 0
+    )
     assert {key: row[0] for key, row in guess.store.after.items()} == seen
-    for key, (_, tokens, p) in guess.store.after.items():     # the toy's rows depend on two tokens: all the same
+    for key, (
+        _,
+        tokens,
+        p,
+    ) in guess.store.after.items():  # the toy's rows depend on two tokens: all the same
         want = target.network.weight[key[-2], key[-1]].log_softmax(-1).exp()
         assert dict(zip(tokens, p, strict=True)) == pytest.approx(dict(enumerate(want.tolist())))
         assert list(p) == sorted(p, reverse=True)
@@ -62,9 +72,15 @@ def test_averages_of_unlike_rows():
 
 
 def test_backs_off_to_shorter_ngrams():
-    rows = Rows({(1, 2, 3, 4): (1, (9,), (1.0,)), (3, 4): (1, (8,), (1.0,)), (2, 3, 5): (1, (7,), (1.0,))})
+    rows = Rows(
+        {(1, 2, 3, 4): (1, (9,), (1.0,)), (3, 4): (1, (8,), (1.0,)), (2, 3, 5): (1, (7,), (1.0,))}
+    )
     guess = NgramRows(store=rows).open((1, 2, 3, 4), None)
-    assert guess.find((0, 1, 2, 3, 4))[1] == (9,) and guess.find((2, 3, 4))[1] == (8,) and guess.find((4,)) is None
+    assert (
+        guess.find((0, 1, 2, 3, 4))[1] == (9,)
+        and guess.find((2, 3, 4))[1] == (8,)
+        and guess.find((4,)) is None
+    )
     assert guess.find((2, 3, 5))[1] == (7,) and guess.find((3, 5)) is None
 
 
@@ -82,7 +98,13 @@ def test_children_are_drawn_without_replacement():
         guess = NgramRows((2,), store=rows).open((0, 1), None)
         guess.like.append(torch.zeros(6, dtype=torch.float64))
         got[propose(guess, seed=seed).token[1:]] += 1
-    want = {(a, b): p[a] * p[b] / (1 - p[a]) for p in ({2: 0.5, 3: 0.3, 4: 0.2},) for a in p for b in p if a != b}
+    want = {
+        (a, b): p[a] * p[b] / (1 - p[a])
+        for p in ({2: 0.5, 3: 0.3, 4: 0.2},)
+        for a in p
+        for b in p
+        if a != b
+    }
     assert set(got) == set(want)
     assert all(abs(got[k] / n - want[k]) < 4 * (want[k] / n) ** 0.5 for k in want)
 
@@ -113,25 +135,48 @@ def test_tree_has_its_shape():
         assert len(propose(guess, Budget(1, 9))) == 4 and len(propose(guess, Budget(9, 4))) == 5
 
 
-@pytest.mark.parametrize("how", [NgramRows((2, 1), 2, 1), NgramRows((1, 1, 1), 3, 1, keep=2),
-                                 NgramRows((2, 1), 2, 1, draws=False)], ids=["tree", "chain of short rows", "likeliest"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        NgramRows((2, 1), 2, 1),
+        NgramRows((1, 1, 1), 3, 1, keep=2),
+        NgramRows((2, 1), 2, 1, draws=False),
+    ],
+    ids=["tree", "chain of short rows", "likeliest"],
+)
 def test_contract(how):
     check_drafter(how)
-    check_decoder(lambda target, draft: Speculative(target, how, Exact(), Fixed(2, 4)), laws=4, length=3)
+    check_decoder(
+        lambda target, draft: Speculative(target, how, Exact(), Fixed(2, 4)), laws=4, length=3
+    )
 
 
 def test_samples_of_one_question_help_each_other():
     target, rows = toy(4, 6, eos=-1, sharp=2.5), Rows()
     decoder = Speculative(target, NgramRows(store=rows), Exact(), Fixed(16, 16))
-    rate = [sum(run([answer_one(decoder, Request((0, 1), max_tokens=40, choice=8 * j + i))])[0].stats.passes for i in range(8))
-            for j in range(3)]
+    rate = [
+        sum(
+            run([answer_one(decoder, Request((0, 1), max_tokens=40, choice=8 * j + i))])[
+                0
+            ].stats.passes
+            for i in range(8)
+        )
+        for j in range(3)
+    ]
     assert rate[2] < rate[0]
     cold = Speculative(target, NgramRows(), Exact(), Fixed(16, 16))
-    assert sum(run([answer_one(cold, Request((0, 1), max_tokens=40, choice=i))])[0].stats.passes for i in range(8)) > rate[0]
+    assert (
+        sum(
+            run([answer_one(cold, Request((0, 1), max_tokens=40, choice=i))])[0].stats.passes
+            for i in range(8)
+        )
+        > rate[0]
+    )
 
 
 class Likeliest(NgramRowsGuess):
     """Known bug: takes the likeliest tokens and has them tested as if they were drawn."""
+
     def _children(self, row, count, rng):
         tokens, law_V = super()._children(row, count, rng)
         return (tokens if law_V is None else row[1][:count]), law_V
@@ -139,6 +184,7 @@ class Likeliest(NgramRowsGuess):
 
 class Stale(NgramRowsGuess):
     """Known bug: the law that is tested is not the one that was drawn from (the row moved on in between)."""
+
     def _children(self, row, count, rng):
         tokens, law_V = super()._children(row, count, rng)
         return tokens, None if law_V is None else (law_V * 0.5).log_softmax(-1)
@@ -146,9 +192,12 @@ class Stale(NgramRowsGuess):
 
 class Independent(NgramRowsGuess):
     """Known bug: siblings without replacement that are tested as independent ones."""
+
     async def propose(self, root, position, budget, rng):
         draft = await super().propose(root, position, budget, rng)
-        return replace(draft, draw=tuple(Draw.INDEPENDENT if d is Draw.WITHOUT else d for d in draft.draw))
+        return replace(
+            draft, draw=tuple(Draw.INDEPENDENT if d is Draw.WITHOUT else d for d in draft.draw)
+        )
 
 
 @dataclass(frozen=True)
@@ -173,25 +222,35 @@ def test_known_bugs_show_in_the_output_law(fault):
 def test_match_would_be_lossless_too():
     """With certain children the verifier that never looks at laws gives the same text as plain decoding's."""
     target, request = toy(4, 5, eos=-1), Request((0, 1), max_tokens=20, seed=5)
-    a, b = (run([answer_one(Speculative(target, NgramRows(draws=False), v, Fixed(9)), request)])[0] for v in (Exact(), Match()))
+    a, b = (
+        run([answer_one(Speculative(target, NgramRows(draws=False), v, Fixed(9)), request)])[0]
+        for v in (Exact(), Match())
+    )
     assert a.token_ids == b.token_ids
 
 
 def test_shapes():
     assert of_counts((2, 1)) == ((0, 0), (0, 1), (1, 0)) == template([(0,), (1,), (0, 0)])
-    assert counts([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]) == (2, 1, 1, 1) and of_counts((2, 1, 1, 1)) == template(
-        [(0,), (1,), (0, 0), (1, 0), (0, 0, 0)])
+    assert counts([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]) == (2, 1, 1, 1) and of_counts(
+        (2, 1, 1, 1)
+    ) == template([(0,), (1,), (0, 0), (1, 0), (0, 0, 0)])
     seen = {(0,): 9, (1,): 3, (0, 0): 5, (0, 1): 4, (1, 0): 2, (2,): 1}
     assert best(seen, 4) == ((0,), (1,), (0, 0), (0, 1)) and best(seen, 2) == ((0,), (0, 0))
     assert best({(1, 0): 3}, 3) == ((0,), (1,), (1, 0)) and best({(1, 0): 3, (0,): 1}, 2) == ((0,),)
 
 
-@pytest.mark.parametrize("fields, message", [
-    ({"shape": (2, 0, 0, 0, 1)}, "it must be the child counts"), ({"shape": ()}, "shape has 0 nodes"),
-    ({"shape": (65,)}, "shape is 65"), ({"longest": 17}, "longest is 17: it must lie in 1 to 16"),
-    ({"shortest": 5}, "shortest is 5: it must lie in 1 to longest, which is 4"),
-    ({"keep": 0}, "keep is 0: it must lie in 1 to 64"), ({"most": 0}, "most is 0: it must be at least 1"),
-])
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"shape": (2, 0, 0, 0, 1)}, "it must be the child counts"),
+        ({"shape": ()}, "shape has 0 nodes"),
+        ({"shape": (65,)}, "shape is 65"),
+        ({"longest": 17}, "longest is 17: it must lie in 1 to 16"),
+        ({"shortest": 5}, "shortest is 5: it must lie in 1 to longest, which is 4"),
+        ({"keep": 0}, "keep is 0: it must lie in 1 to 64"),
+        ({"most": 0}, "most is 0: it must be at least 1"),
+    ],
+)
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
         NgramRows(**fields)

@@ -1,4 +1,5 @@
 """N-gram tables: counted, kept, looked up; drafts of them, alone and blended with copies."""
+
 import json
 import math
 import random
@@ -26,7 +27,9 @@ from polydec.train.ngrams import NGramSpec, count, judge
 from polydec.train.selfplay import Sample
 
 VOCAB = Vocab(12, frozenset(), "letters")
-EMPTY = NGrams(2, VOCAB, np.zeros(0, np.uint64), np.zeros((0, 2), np.uint16), np.zeros((0, 2), np.uint8))
+EMPTY = NGrams(
+    2, VOCAB, np.zeros(0, np.uint64), np.zeros((0, 2), np.uint16), np.zeros((0, 2), np.uint8)
+)
 
 
 def samples(n, seed=0, size=12):
@@ -47,7 +50,7 @@ def counted(some, order, discount):
         text = [*s.prompt_ids[-order:], *s.output_ids]
         for j in range(len(text) - len(s.output_ids), len(text)):
             for n in range(min(order, j) + 1):
-                seen[tuple(text[j - n:j])][text[j]].add(i)
+                seen[tuple(text[j - n : j])][text[j]].add(i)
     answers = {c: len(set().union(*kinds.values())) for c, kinds in seen.items()}
 
     def chance(context, x):
@@ -55,29 +58,45 @@ def counted(some, order, discount):
         total = sum(counts.values())
         if not context:
             return counts[x] / total
-        return (max(counts[x] - discount, 0) + discount * len(counts) * chance(context[1:], x)) / total
+        return (
+            max(counts[x] - discount, 0) + discount * len(counts) * chance(context[1:], x)
+        ) / total
+
     return seen, answers, chance
 
 
 @pytest.mark.parametrize("order, least, discount", [(1, 1, 0.75), (3, 2, 0.75), (4, 3, 0.4)])
 def test_counts_equal_the_book(order, least, discount):
     some = samples(40)
-    table = count([*some, *some[:7]], NGramSpec("x", order=order, top=3, least=least, discount=discount), VOCAB)
+    table = count(
+        [*some, *some[:7]],
+        NGramSpec("x", order=order, top=3, least=least, discount=discount),
+        VOCAB,
+    )
     seen, answers, chance = counted(some, order, discount)
     known = [c for c in seen if c and answers[c] >= least]
     assert len(table.key_M) == len(known) and (np.diff(table.key_M.astype(object)) > 0).all()
     for context in known:
-        best = sorted(((chance(context, x), x) for x in seen[context]), key=lambda p: (-p[0], p[1]))[:3]
+        best = sorted(
+            ((chance(context, x), x) for x in seen[context]), key=lambda p: (-p[0], p[1])
+        )[:3]
         got = table.after(context)
         assert [p for p, _ in got] == pytest.approx([p for p, _ in best], abs=0.5 / 255 + 1e-9)
-        assert {x for _, x in got} == {x for _, x in best} or math.isclose(best[-1][0], chance(context, got[-1][1]))
+        assert {x for _, x in got} == {x for _, x in best} or math.isclose(
+            best[-1][0], chance(context, got[-1][1])
+        )
 
 
 def test_the_longest_known_context_answers():
     one, two = longer(0, 3), longer(longer(0, 3), 5)
     keys = sorted([(one, 7, 100), (two, 9, 200)])
-    table = NGrams(2, VOCAB, np.array([k for k, _, _ in keys], np.uint64), np.array([[x, LAST] for _, x, _ in keys]),
-                   np.array([[p, 0] for _, _, p in keys]))
+    table = NGrams(
+        2,
+        VOCAB,
+        np.array([k for k, _, _ in keys], np.uint64),
+        np.array([[x, LAST] for _, x, _ in keys]),
+        np.array([[p, 0] for _, _, p in keys]),
+    )
     assert table.after((5, 3)) == [(200 / 255, 9)] == table.after((1, 5, 3))
     assert table.after((4, 3)) == [(100 / 255, 7)] == table.after((3,))
     assert table.after((3, 4)) == [] == table.after(())
@@ -88,10 +107,15 @@ def test_judged_on_greedy_answers():
     table = count(some, NGramSpec("x", order=2), VOCAB)
     other = [Sample(s.prompt_ids, s.output_ids, 0.7) for s in some]
     mine = judge(table, [*some[:5], *other])
-    said = [(table.after([*s.prompt_ids, *s.output_ids][:i])[:1], [*s.prompt_ids, *s.output_ids][i])
-            for s in some[:5] for i in range(5, 30)]
+    said = [
+        (table.after([*s.prompt_ids, *s.output_ids][:i])[:1], [*s.prompt_ids, *s.output_ids][i])
+        for s in some[:5]
+        for i in range(5, 30)
+    ]
     assert mine["tokens"] == 125
-    assert mine["right"] == pytest.approx(sum(bool(b) and b[0][1] == x for b, x in said) / 125, abs=1e-4)
+    assert mine["right"] == pytest.approx(
+        sum(bool(b) and b[0][1] == x for b, x in said) / 125, abs=1e-4
+    )
     assert judge(table, other) == {"tokens": 0, "right": 0.0, "sure": 0.0, "sure_and_right": 0.0}
 
 
@@ -105,13 +129,29 @@ def test_saved_and_read(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["target"] == "somebody"
 
 
-@pytest.mark.parametrize("change, words", [
-    (lambda d: (d / "ngrams.safetensors").unlink(), "no ngrams.safetensors beside a config.json there"),
-    (lambda d: (d / "ngrams.safetensors").write_bytes(b"{}"), "it is damaged: "),
-    (lambda d: (d / "config.json").write_text("[]"), "it is damaged: "),
-    (lambda d: (d / "config.json").write_text('{"order": 9, "vocab_size": 12, "tokenizer": ""}'), "order is 9"),
-    (lambda d: (d / "config.json").write_text('{"order": 3, "vocab_size": 5, "tokenizer": ""}'), "the vocabulary 5 tokens"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            lambda d: (d / "ngrams.safetensors").unlink(),
+            "no ngrams.safetensors beside a config.json there",
+        ),
+        (lambda d: (d / "ngrams.safetensors").write_bytes(b"{}"), "it is damaged: "),
+        (lambda d: (d / "config.json").write_text("[]"), "it is damaged: "),
+        (
+            lambda d: (d / "config.json").write_text(
+                '{"order": 9, "vocab_size": 12, "tokenizer": ""}'
+            ),
+            "order is 9",
+        ),
+        (
+            lambda d: (d / "config.json").write_text(
+                '{"order": 3, "vocab_size": 5, "tokenizer": ""}'
+            ),
+            "the vocabulary 5 tokens",
+        ),
+    ],
+)
 def test_damaged_tables_are_refused(tmp_path, change, words):
     tables.save(tmp_path, count(samples(20), NGramSpec("x", order=3), VOCAB), {})
     change(tmp_path)
@@ -120,14 +160,20 @@ def test_damaged_tables_are_refused(tmp_path, change, words):
     assert words in str(e.value)
 
 
-@pytest.mark.parametrize("field, value", [("order", 0), ("order", 9), ("top", 0), ("least", 0), ("discount", 1.5)])
+@pytest.mark.parametrize(
+    "field, value", [("order", 0), ("order", 9), ("top", 0), ("least", 0), ("discount", 1.5)]
+)
 def test_a_wrong_spec(field, value):
     with pytest.raises(ValueError, match=f"^{field} is {value}: it must lie in "):
         NGramSpec("x", **{field: value})
 
 
-@pytest.mark.parametrize("make", [lambda **k: Backoff(EMPTY, **k), lambda **k: CopyNGramMixture(Suffix(), EMPTY, **k)])
-@pytest.mark.parametrize("field, value", [("floor", 1.1), ("floor", -0.1), ("width", 0), ("width", 17)])
+@pytest.mark.parametrize(
+    "make", [lambda **k: Backoff(EMPTY, **k), lambda **k: CopyNGramMixture(Suffix(), EMPTY, **k)]
+)
+@pytest.mark.parametrize(
+    "field, value", [("floor", 1.1), ("floor", -0.1), ("width", 0), ("width", 17)]
+)
 def test_wrong_options(make, field, value):
     with pytest.raises(ValueError, match=f"^{field} is {value}: it must lie in "):
         make(**{field: value})
@@ -149,13 +195,24 @@ def tree(draft):
 
 def test_without_a_table_blended_is_the_suffix_automaton():
     text = [x for s in samples(3) for x in s.output_ids]
-    for a, b in zip(walk(CopyNGramMixture(Suffix(width=2), EMPTY, 0.1, 2), text), walk(Suffix(floor=0.1, width=2), text)):
-        assert sorted(zip(a.token, a.depth)) == sorted(zip(b.token, b.depth)) and a.expected == pytest.approx(b.expected)
+    for a, b in zip(
+        walk(CopyNGramMixture(Suffix(width=2), EMPTY, 0.1, 2), text),
+        walk(Suffix(floor=0.1, width=2), text),
+    ):
+        assert sorted(zip(a.token, a.depth)) == sorted(
+            zip(b.token, b.depth)
+        ) and a.expected == pytest.approx(b.expected)
 
 
 def test_where_nothing_comes_back_blended_is_the_table():
-    table, text = count(samples(60), NGramSpec("x", order=3), VOCAB), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-    for a, b in zip(walk(CopyNGramMixture(Suffix(min_match=64), table, 0.1, 2), text), walk(Backoff(table, 0.1, 2), text)):
+    table, text = (
+        count(samples(60), NGramSpec("x", order=3), VOCAB),
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
+    )
+    for a, b in zip(
+        walk(CopyNGramMixture(Suffix(min_match=64), table, 0.1, 2), text),
+        walk(Backoff(table, 0.1, 2), text),
+    ):
         assert tree(a) == tree(b)
 
 
@@ -168,12 +225,16 @@ def test_the_blend_is_a_distribution():
     said = {x: p for p, x in table.after([3])}
     assert len(copies) == 2
     for x, p in zip(blend.token[1:], blend.chance[1:]):
-        assert p == pytest.approx(copies.get(x, 0.0) + (1.0 - sum(copies.values())) * said.get(x, 0.0))
+        assert p == pytest.approx(
+            copies.get(x, 0.0) + (1.0 - sum(copies.values())) * said.get(x, 0.0)
+        )
     assert sum(blend.chance[1:]) <= 1.0 + 3 / 255
 
 
-@pytest.mark.parametrize("drafter", [Backoff(EMPTY), Backoff(ngrams(VOCAB), 1.0),
-                                     CopyNGramMixture(Suffix(), ngrams(VOCAB), 1.0)])
+@pytest.mark.parametrize(
+    "drafter",
+    [Backoff(EMPTY), Backoff(ngrams(VOCAB), 1.0), CopyNGramMixture(Suffix(), ngrams(VOCAB), 1.0)],
+)
 def test_reduces_to_nothing(drafter):
     assert all(len(d) == 1 for d in walk(drafter, [0, 1, 2, 3, 4, 5, 6, 7]))
 
@@ -181,9 +242,11 @@ def test_reduces_to_nothing(drafter):
 def test_the_registry_asks_for_the_table():
     with pytest.raises(ValueError, match="method ngram-draft needs an n-gram table: name one"):
         build("ngram-draft", toy(1))
-    with pytest.raises(ValueError, match="the n-gram table has a vocabulary of 12 tokens, the target one of 3"):
+    with pytest.raises(
+        ValueError, match="the n-gram table has a vocabulary of 12 tokens, the target one of 3"
+    ):
         build("ngram-draft", toy(1), artefacts=(ngrams(VOCAB),))
-    decoder, _ = build("auto", toy(1), artefacts=(ngrams(VOCAB),))       # of another model: left out
+    decoder, _ = build("auto", toy(1), artefacts=(ngrams(VOCAB),))  # of another model: left out
     assert not hasattr(decoder.drafter.free, "table")
     decoder, _ = build("auto", toy(1, 12), artefacts=(ngrams(Vocab(12, frozenset())),))
     assert hasattr(decoder.drafter.free, "table")
@@ -193,20 +256,54 @@ def test_from_the_command_line(tmp_path, monkeypatch):
     """Written by the target, counted, judged, and used."""
     data = tmp_path / "data" / "svamp"
     data.mkdir(parents=True)
-    rows = [{"Body": f"Ann has {i} apples and eats {i % 3}.", "Question": "How many are left?"} for i in range(40)]
+    rows = [
+        {"Body": f"Ann has {i} apples and eats {i % 3}.", "Question": "How many are left?"}
+        for i in range(40)
+    ]
     (data / "part_a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     out = tmp_path / "table"
     cli = CliRunner()
-    done = cli.invoke(app, ["train", "ngrams", "--out", str(out), "--target", "zoo:tiny", "--data", str(tmp_path / "data"),
-                            "--each", "10", "--max-tokens", "24", "--order", "3"])
+    done = cli.invoke(
+        app,
+        [
+            "train",
+            "ngrams",
+            "--out",
+            str(out),
+            "--target",
+            "zoo:tiny",
+            "--data",
+            str(tmp_path / "data"),
+            "--each",
+            "10",
+            "--max-tokens",
+            "24",
+            "--order",
+            "3",
+        ],
+    )
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["samples"] == 10 and result["contexts"] > 10 and result["held_out"]["tokens"] >= 0
-    ask = ["generate", "Ann has 7 apples", "--model", "zoo:tiny", "--method", "ngram-draft", "--json", "--max-tokens", "24",
-           "--set", "cost_aware=false", "--ngrams"]
+    ask = [
+        "generate",
+        "Ann has 7 apples",
+        "--model",
+        "zoo:tiny",
+        "--method",
+        "ngram-draft",
+        "--json",
+        "--max-tokens",
+        "24",
+        "--set",
+        "cost_aware=false",
+        "--ngrams",
+    ]
     done = cli.invoke(app, [*ask, str(out)])
     assert done.exit_code == 0, done.output
-    plain = cli.invoke(app, ["generate", "Ann has 7 apples", "--model", "zoo:tiny", "--json", "--max-tokens", "24"])
+    plain = cli.invoke(
+        app, ["generate", "Ann has 7 apples", "--model", "zoo:tiny", "--json", "--max-tokens", "24"]
+    )
     assert json.loads(done.stdout)["text"] == json.loads(plain.stdout)["text"]
     assert json.loads(done.stdout)["metrics"]["draft_acceptance_rate"] is not None
     assert train.judge(tables.load(str(out)), [])["tokens"] == 0

@@ -1,4 +1,5 @@
 """Soft probes: tokens never see them, they stand behind what was accepted, and those least likely to be asked go first."""
+
 import pytest
 import torch
 
@@ -26,7 +27,9 @@ from polydec.trees.sure_prefix import SurePrefix
 
 def of_width(width, vocab, enter):
     g = torch.Generator().manual_seed(3)
-    maps = [torch.randn(width, width, generator=g) / width ** 0.5 for _ in range(2)] if enter else None
+    maps = (
+        [torch.randn(width, width, generator=g) / width**0.5 for _ in range(2)] if enter else None
+    )
     return Probes(torch.randn(2, width, generator=g), maps, enter, vocab, ((0.5, 0.2), (0.4, 0.2)))
 
 
@@ -34,7 +37,10 @@ def of_width(width, vocab, enter):
 def test_tokens_never_see_a_probe(enter, tmp_path):
     """Laws and states of all tokens, and of what is written behind them, are what they are without any probe."""
     source = checkpoint.open_source(str(micro.write(tmp_path)))
-    lm = LM(Transformer.build(source.config, source.weights, dtype="float64"), Vocab(source.config["vocab_size"], frozenset()))
+    lm = LM(
+        Transformer.build(source.config, source.weights, dtype="float64"),
+        Vocab(source.config["vocab_size"], frozenset()),
+    )
     tree, drafter = Ranked(((0,), (1,), (0, 0))), of_width(32, lm.vocab, enter)
 
     async def rounds():
@@ -59,14 +65,23 @@ def test_tokens_never_see_a_probe(enter, tmp_path):
             guess.learn(draft, scores, verdict)
             text += verdict.tokens(draft)
             root = verdict.bonus
+
     run([rounds()])
 
 
 def test_what_is_read_stands_behind_the_last_accepted_token():
     """A toy's states say which token stands before."""
     law = toy(5, 4, eos=-1)
-    drafter = FromProbes(Probes(torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0]]), None, 0, law.vocab, ((0.5, 0.2), (0.4, 0.2))),
-                         Ranked(((0,), (1,), (0, 0))))
+    drafter = FromProbes(
+        Probes(
+            torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0]]),
+            None,
+            0,
+            law.vocab,
+            ((0.5, 0.2), (0.4, 0.2)),
+        ),
+        Ranked(((0,), (1,), (0, 0))),
+    )
 
     async def rounds():
         session, root, position = law.open((0, 1)), 1, 2
@@ -81,22 +96,23 @@ def test_what_is_read_stands_behind_the_last_accepted_token():
             guess.learn(draft, scores, verdict)
             assert guess.state_LH[:, :2].tolist() == [[1, last], [2, 1]]
             root, position = verdict.bonus, position + 1 + len(path)
+
     run([rounds()])
 
 
 def test_the_least_likely_go_first():
     draft = Draft.certain((1, 2, 3), (-1, 0, 0), (1.0, 0.6, 0.3))
     rates = ((0.5, 0.2), (0.4, 0.2))
-    assert allotted(draft, rates, 99, 99) == [2, 2, 2]        # worth 0.7 and 0.42 behind 0.1, 0.6, 0.3
+    assert allotted(draft, rates, 99, 99) == [2, 2, 2]  # worth 0.7 and 0.42 behind 0.1, 0.6, 0.3
     assert allotted(draft, rates, 3, 99) == [0, 2, 1]
     assert allotted(draft, rates, 1, 99) == [0, 1, 0]
-    assert allotted(draft, rates, 99, 2) == [2, 1, 1]         # the budget has two levels
+    assert allotted(draft, rates, 99, 2) == [2, 1, 1]  # the budget has two levels
     assert allotted(Draft.chain(1), rates, 0, 99) == [0]
 
 
 def test_wrong_probes_are_told_in_one_sentence(tmp_path):
     vocab = Vocab(3, frozenset())
-    build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))         # noqa: E731
+    build = lambda name, *have: registry.build(name, Kit(toy(1), None, have))  # noqa: E731
     prompt, hidden = probes.examples(vocab, 4, 4)
     with pytest.raises(ValueError, match="hidden-transfer needs transferred states"):
         build("hidden-transfer", prompt)
@@ -115,6 +131,7 @@ def test_a_span_goes_on_while_it_is_sure():
 
     async def grown(least):
         return await SurePrefix(least, False).grow(law.open((0, 1)), 1, 2, Budget(4, 8), Rng.of(0))
+
     weight, text, chances = law.network.weight, [0, 1], []
     for _ in range(4):
         row = weight[text[-2], text[-1]].softmax(0)
@@ -122,7 +139,7 @@ def test_a_span_goes_on_while_it_is_sure():
         chances.append(float(row.max()))
     for least in (0.0, *chances, 1.1):
         n = next((i for i in range(4) if chances[i] < least or text[i + 2] == text[i + 1]), 4)
-        assert run([grown(least)])[0].token == tuple(text[1:2 + n])
+        assert run([grown(least)])[0].token == tuple(text[1 : 2 + n])
 
 
 def test_trust_takes_what_is_drafted_and_verified_does_not():
@@ -131,7 +148,9 @@ def test_trust_takes_what_is_drafted_and_verified_does_not():
     said = {}
     for name in ("plain", "lexical-unit-decoding", "lexical-unit-decoding-verified"):
         for sure in ("0.2", "1.5") if name != "plain" else ("",):
-            decoder, _ = registry.build(name, Kit(law, None, (prompt,)), {"confidence": sure} if sure else {})
+            decoder, _ = registry.build(
+                name, Kit(law, None, (prompt,)), {"confidence": sure} if sure else {}
+            )
             said[name + sure] = run([answer_one(decoder, Request((0, 1), 24))])[0]
     plain = said["plain"].token_ids
     assert said["lexical-unit-decoding1.5"].token_ids == plain

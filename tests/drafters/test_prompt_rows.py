@@ -1,4 +1,5 @@
 """A drafter that holds others passes the prompt's rows on to those that want them, and to no other."""
+
 import pytest
 
 from polydec.core.decoder import answer_one
@@ -21,6 +22,7 @@ from polydec.verifiers.match import Match
 
 class Silent:
     """Wants the prompt's rows and proposes nothing."""
+
     price = 0.0
 
     def __init__(self, seen):
@@ -43,19 +45,34 @@ class Silent:
         pass
 
 
-@pytest.mark.parametrize("hold", [lambda *d: FirstOf(d), lambda *d: MergedTree(d),
-                                  lambda *d: CostAware(MergedTree(d), None, Costs((1.0, 1.0), 0.0))],
-                         ids=["first", "merged", "cost-aware"])
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda *d: FirstOf(d),
+        lambda *d: MergedTree(d),
+        lambda *d: CostAware(MergedTree(d), None, Costs((1.0, 1.0), 0.0)),
+    ],
+    ids=["first", "merged", "cost-aware"],
+)
 @pytest.mark.parametrize("copier", [Lookup(), Suffix()], ids=["lookup", "suffix"])
 def test_copiers_read_the_prompt_once(hold, copier):
     def drafts(drafter):
         out = []
+
         def on(event):
             if isinstance(event, Proposed):
                 out.append((event.token, event.parent))
+
         decoder = Speculative(toy(3, 4), drafter, Match(), Fixed(4, 8))
-        run([answer_one(decoder, Request((0, 1, 2, 0, 1, 3, 1), max_tokens=40, ignore_eos=True), on=on)])
+        run(
+            [
+                answer_one(
+                    decoder, Request((0, 1, 2, 0, 1, 3, 1), max_tokens=40, ignore_eos=True), on=on
+                )
+            ]
+        )
         return out
+
     seen = []
     assert drafts(hold(Silent(seen), copier)) == drafts(hold(copier))
     assert seen[0] is True and not any(seen[1:])

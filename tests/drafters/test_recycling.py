@@ -1,4 +1,5 @@
 """Token Recycling: the template, the table, hot starts."""
+
 import pytest
 
 from polydec.core.decoder import answer_one
@@ -57,7 +58,7 @@ def test_unfolds_the_table():
     draft = propose(how.open((0,), None), 0)
     got = {tuple(draft.token[i] for i in draft.path_to(n)) for n in range(1, len(draft))}
     assert got == {(1,), (2,), (1, 0), (1, 3), (2, 0), (1, 0, 1)}
-    assert [draft.token[i] for i in draft.children[0]] == [1, 2]          # siblings stand by rank
+    assert [draft.token[i] for i in draft.children[0]] == [1, 2]  # siblings stand by rank
     assert [draft.chance[i] for i in draft.children[0]] == [0.6, 0.3]
 
 
@@ -78,13 +79,20 @@ def test_stays_in_the_budget():
 
 def test_every_scored_node_writes_its_row_and_the_accepted_ones_last():
     target = toy(4, 5, eos=-1)
-    guess = Recycling(k=3, nodes=6, rates=(0.6, 0.3), memory=Memory({0: (1, 2), 1: (0, 3), 2: (0,)})).open((3, 0), None)
+    guess = Recycling(
+        k=3, nodes=6, rates=(0.6, 0.3), memory=Memory({0: (1, 2), 1: (0, 3), 2: (0,)})
+    ).open((3, 0), None)
     draft = propose(guess, 0)
     session = target.open((3, 0))
     scores = run([session.score(draft, Want())])[0]
-    path = draft.path_to(next(i for i in range(len(draft)) if draft.depth[i] == 2 and draft.token[i] == 0))
+    path = draft.path_to(
+        next(i for i in range(len(draft)) if draft.depth[i] == 2 and draft.token[i] == 0)
+    )
     guess.learn(draft, scores, Verdict(path, 4))
-    last = {draft.token[i]: i for i in (*(i for i in range(len(draft)) if i not in path and i), 0, *path)}
+    last = {
+        draft.token[i]: i
+        for i in (*(i for i in range(len(draft)) if i not in path and i), 0, *path)
+    }
     for token, node in last.items():
         assert guess.memory.after[token] == scores.topk(node, 3)[0]
 
@@ -96,7 +104,7 @@ def test_a_cycle_gives_depth_plus_one_tokens_a_pass():
         target.network.weight[:, a, (a + 1) % 4] = 50.0
     decoder = Speculative(target, Recycling(k=1, nodes=3), Match(), Fixed(3, 3))
     out = run([answer_one(decoder, Request((0, 1), max_tokens=44))])[0]
-    assert out.stats.passes == 4 + 10             # four passes to see every token once, then four tokens each
+    assert out.stats.passes == 4 + 10  # four passes to see every token once, then four tokens each
 
 
 @pytest.mark.parametrize("memory", [None, Memory()], ids=["cold", "hot"])
@@ -106,23 +114,37 @@ def test_a_memory_outlives_a_request_and_nothing_else_does(memory):
     runs = [run([answer_one(decoder, request)])[0] for _ in range(2)]
     assert runs[0].token_ids == runs[1].token_ids
     assert (runs[0].stats.passes > runs[1].stats.passes) == (memory is not None)
-    if memory is not None:                        # a copy of the table makes the same drafts
-        again = Speculative(target, Recycling(k=2, nodes=6, memory=Memory(dict(memory.after))), Match(), Fixed(3, 6))
-        assert run([answer_one(again, request)])[0].stats == run([answer_one(decoder, request)])[0].stats
+    if memory is not None:  # a copy of the table makes the same drafts
+        again = Speculative(
+            target, Recycling(k=2, nodes=6, memory=Memory(dict(memory.after))), Match(), Fixed(3, 6)
+        )
+        assert (
+            run([answer_one(again, request)])[0].stats
+            == run([answer_one(decoder, request)])[0].stats
+        )
 
 
 def test_prompt_rows_fill_the_table():
     target, request = toy(4, 5, eos=-1), Request((0, 1, 2, 3, 0, 1), max_tokens=8)
-    cold, warm = (Speculative(target, Recycling(k=2, nodes=6, recycle_prefill=p), Match(), Fixed(3, 6)) for p in (False, True))
+    cold, warm = (
+        Speculative(target, Recycling(k=2, nodes=6, recycle_prefill=p), Match(), Fixed(3, 6))
+        for p in (False, True)
+    )
     a, b = (run([answer_one(d, request)])[0] for d in (cold, warm))
     assert a.token_ids == b.token_ids and a.stats.drafts < b.stats.drafts
     assert b.stats.drafts == b.stats.passes or b.stats.drafts == b.stats.passes - 1
 
 
-@pytest.mark.parametrize("fields, message", [
-    ({"k": 65}, "k is 65: it must lie in 1 to 64"), ({"nodes": 0}, "nodes is 0: it must lie in 1 to 256"),
-    ({"rates": (0.2, 0.3)}, "never rise"), ({"rates": ()}, "rates is"), ({"rates": (1.0,)}, "between 0 and 1"),
-])
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"k": 65}, "k is 65: it must lie in 1 to 64"),
+        ({"nodes": 0}, "nodes is 0: it must lie in 1 to 256"),
+        ({"rates": (0.2, 0.3)}, "never rise"),
+        ({"rates": ()}, "rates is"),
+        ({"rates": (1.0,)}, "between 0 and 1"),
+    ],
+)
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
         Recycling(**fields)
@@ -130,10 +152,20 @@ def test_bad_options(fields, message):
 
 def test_a_shape_in_place_of_rates():
     how = Recycling(k=4, shape=(2, 1, 0, 1))
-    assert how.template == ((0, 0), (0, 1), (1, 0), (3, 0)) and paths(how) == [(0,), (1,), (0, 0), (0, 0, 0)]
-    assert counts(paths(Recycling(nodes=12))) and Recycling(shape=counts(paths(Recycling(nodes=12)))).template == Recycling(
-        nodes=12).template
-    assert propose(Recycling(k=1, shape=(3,), memory=Memory({0: (1, 2)})).open((0,), None), 0).token == (0, 1, 2)
+    assert how.template == ((0, 0), (0, 1), (1, 0), (3, 0)) and paths(how) == [
+        (0,),
+        (1,),
+        (0, 0),
+        (0, 0, 0),
+    ]
+    assert (
+        counts(paths(Recycling(nodes=12)))
+        and Recycling(shape=counts(paths(Recycling(nodes=12)))).template
+        == Recycling(nodes=12).template
+    )
+    assert propose(
+        Recycling(k=1, shape=(3,), memory=Memory({0: (1, 2)})).open((0,), None), 0
+    ).token == (0, 1, 2)
     with pytest.raises(ValueError, match="shape is 2,0,0,0,1"):
         Recycling(shape=(2, 0, 0, 0, 1))
 

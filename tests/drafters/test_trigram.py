@@ -1,4 +1,5 @@
 """ADED: the table, the search, the tree, and adaptation."""
+
 import random
 from dataclasses import replace
 
@@ -36,7 +37,13 @@ def learn(guess, *tokens):
 
 def test_frequencies_of_a_corpus():
     table = Trigrams.of([(1, 2, 3, 1, 2, 4, 1, 2, 3), (2, 3)])
-    assert table.after == {(1, 2): {3: 2 / 3, 4: 1 / 3}, (2, 3): {1: 1.0}, (3, 1): {2: 1.0}, (2, 4): {1: 1.0}, (4, 1): {2: 1.0}}
+    assert table.after == {
+        (1, 2): {3: 2 / 3, 4: 1 / 3},
+        (2, 3): {1: 1.0},
+        (3, 1): {2: 1.0},
+        (2, 4): {1: 1.0},
+        (4, 1): {2: 1.0},
+    }
     assert Trigrams.of([(1, 2, 3, 1, 2, 4, 1, 2, 3)], top=1).after[1, 2] == {3: 2 / 3}
 
 
@@ -46,8 +53,14 @@ def test_weights_move_with_the_output():
     assert guess.own[1, 2] == {3: 1.0, 4: 0.25}
     learn(guess, 1, 2, 3)
     assert guess.own[1, 2] == {3: 1.1, 4: 0.25} and guess.own[2, 4] == {1: 0.25}
-    guess.learn(Draft.chain(3, (1, 2, 4)), None, Verdict((1, 2), 3))      # several at once: each new trigram once
-    assert guess.own[1, 2] == {3: 1.1, 4: 0.25} and guess.own[3, 1] == {2: 1.1} and guess.own[2, 3] == {1: 1.1}
+    guess.learn(
+        Draft.chain(3, (1, 2, 4)), None, Verdict((1, 2), 3)
+    )  # several at once: each new trigram once
+    assert (
+        guess.own[1, 2] == {3: 1.1, 4: 0.25}
+        and guess.own[3, 1] == {2: 1.1}
+        and guess.own[2, 3] == {1: 1.1}
+    )
 
 
 def test_the_published_window_counts_again_and_again():
@@ -76,13 +89,24 @@ def test_a_given_table_is_read_and_not_written():
 @pytest.mark.parametrize("iterations", [0, 8, 150])
 def test_one_successor_gives_the_chain(iterations):
     draft = propose(Trigram(iterations).open((1, 2, 3, 4, 5, 6, 7, 1, 2), None))
-    assert draft.token == (2, 3, 4, 5, 6) and draft.parent == (-1, 0, 1, 2, 3)          # three searched, one appended
+    assert draft.token == (2, 3, 4, 5, 6) and draft.parent == (
+        -1,
+        0,
+        1,
+        2,
+        3,
+    )  # three searched, one appended
 
 
 def some_table(seed, rows=4):
     dice = random.Random(seed)
-    return Trigrams({(a, b): {c: dice.random() for c in dice.sample(range(rows), dice.randint(1, rows))}
-                     for a in range(rows) for b in range(rows)})
+    return Trigrams(
+        {
+            (a, b): {c: dice.random() for c in dice.sample(range(rows), dice.randint(1, rows))}
+            for a in range(rows)
+            for b in range(rows)
+        }
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -98,14 +122,19 @@ def test_best_first_takes_the_largest_products(seed):
         return out
 
     got = paths(propose(guess, Budget(3, 9)))
-    every = {(a,) for a in range(4)} | {(a, b) for a in range(4) for b in range(4)} | {
-        (a, b, c) for a in range(4) for b in range(4) for c in range(4)}
+    every = (
+        {(a,) for a in range(4)}
+        | {(a, b) for a in range(4) for b in range(4)}
+        | {(a, b, c) for a in range(4) for b in range(4) for c in range(4)}
+    )
     assert len(got) == 9 and min(map(value, got)) >= max(map(value, every - got)) - 1e-12
 
 
 def test_a_large_c1_visits_by_weight(monkeypatch):
     monkeypatch.setattr(trigram, "C1", 1e6)
-    guess = Trigram(400, length=1, prompt=False, table=Trigrams({(1, 2): {3: 0.1, 4: 0.6, 5: 0.3}})).open((1, 2), None)
+    guess = Trigram(
+        400, length=1, prompt=False, table=Trigrams({(1, 2): {3: 0.1, 4: 0.6, 5: 0.3}})
+    ).open((1, 2), None)
     visits = {tokens[0]: n for n, tokens in guess._search((1, 2), Rng.of(0))}
     assert sorted(visits, key=visits.get) == [3, 5, 4] and visits[4] == pytest.approx(240, abs=25)
 
@@ -133,7 +162,7 @@ def test_random_ways_follow_the_weights():
     table = Trigrams({(1, 2): {3: 0.75, 4: 0.25}, (2, 3): {5: 0.5, 6: 0.5}, (2, 4): {7: 1.0}})
     guess = Trigram(prompt=False, table=table).open((1, 2), None)
     ways = [round(guess._roll((1, 2), 2, Rng.of(i)), 6) for i in range(2000)]
-    assert set(ways) == {1.25} and ways                       # 0.75 + 0.5 or 0.25 + 1
+    assert set(ways) == {1.25} and ways  # 0.75 + 0.5 or 0.25 + 1
     one = [guess._roll((1, 2), 1, Rng.of(i)) for i in range(2000)]
     assert one.count(0.75) / 2000 == pytest.approx(0.75, abs=0.04)
 
@@ -146,15 +175,21 @@ def test_the_tree_fits_the_budget(longest):
         draft = propose(how.open((1, 2), None), Budget(4, nodes))
         assert len(draft) <= nodes + 1 and paths(draft) <= full
         assert all(len({draft.token[c] for c in kids}) == len(kids) for kids in draft.children)
-    short, deep = (propose(replace(how, longest_first=x).open((1, 2), None), Budget(4, 6)) for x in (True, False))
+    short, deep = (
+        propose(replace(how, longest_first=x).open((1, 2), None), Budget(4, 6))
+        for x in (True, False)
+    )
     assert max(short.depth) <= max(deep.depth)
 
 
 def test_searches_are_seeded(monkeypatch):
-    monkeypatch.setattr(trigram, "C1", 0.1)       # with the published 32 the weights decide nearly alone
+    monkeypatch.setattr(trigram, "C1", 0.1)  # with the published 32 the weights decide nearly alone
     how = Trigram(40, table=some_table(5, 6), prompt=False, length=4)
     drafts = {propose(how.open((1, 2), None), Budget(8, 8), seed).token for seed in range(12)}
-    assert propose(how.open((1, 2), None), Budget(8, 8), 3).token == propose(how.open((1, 2), None), Budget(8, 8), 3).token
+    assert (
+        propose(how.open((1, 2), None), Budget(8, 8), 3).token
+        == propose(how.open((1, 2), None), Budget(8, 8), 3).token
+    )
     assert len(drafts) > 1
 
 
@@ -168,18 +203,24 @@ def test_adaptation_helps_where_a_text_comes_again():
     passes = {}
     for rate in (0.0, 0.04):
         decoder = Speculative(target, Trigram(rate=rate, prompt=False), Match(), Fixed(8, 8))
-        passes[rate] = run([answer_one(decoder, Request((cycle[0],), max_tokens=80))])[0].stats.passes
-    assert passes[0.0] == 80 and passes[0.04] < 55            # the first forty tokens are new to both
+        passes[rate] = run([answer_one(decoder, Request((cycle[0],), max_tokens=80))])[
+            0
+        ].stats.passes
+    assert passes[0.0] == 80 and passes[0.04] < 55  # the first forty tokens are new to both
 
 
-@pytest.mark.parametrize("how", [Trigram(0), Trigram(8, window=16, longest_first=True), Trigram(4, 1, prompt=False, decay=0.5)],
-                         ids=["best first", "as published", "decaying"])
+@pytest.mark.parametrize(
+    "how",
+    [Trigram(0), Trigram(8, window=16, longest_first=True), Trigram(4, 1, prompt=False, decay=0.5)],
+    ids=["best first", "as published", "decaying"],
+)
 def test_contract(how):
     check_drafter(how)
 
 
 class Shares(TrigramGuess):
     """Known bug: rows of a fork that its twin writes to."""
+
     def fork(self, session=None, choice=None):
         return Shares(self.config, dict(self.own), list(self.text))
 
@@ -194,12 +235,17 @@ def test_a_fork_that_shares_rows_is_caught():
         check_drafter(Faulty(0, 1, rate=1.0))
 
 
-@pytest.mark.parametrize("fields, message", [
-    ({"iterations": -1}, "iterations is -1: it must lie in 0 to 1024"),
-    ({"length": 17}, "length is 17: it must lie in 1 to 16"),
-    ({"rate": 1.5}, "rate is 1.5: it must lie in 0 to 1"), ({"cap": 0.0}, "cap is 0.0: it must be above 0"),
-    ({"decay": 0.0}, "decay is 0.0: it must be above 0 and at most 1"), ({"top": 65}, "top is 65"),
-])
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"iterations": -1}, "iterations is -1: it must lie in 0 to 1024"),
+        ({"length": 17}, "length is 17: it must lie in 1 to 16"),
+        ({"rate": 1.5}, "rate is 1.5: it must lie in 0 to 1"),
+        ({"cap": 0.0}, "cap is 0.0: it must be above 0"),
+        ({"decay": 0.0}, "decay is 0.0: it must be above 0 and at most 1"),
+        ({"top": 65}, "top is 65"),
+    ],
+)
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
         Trigram(**fields)

@@ -1,4 +1,5 @@
 """Many requests at once: limits, preemption, threads, interrupts, memory. No text depends on any of it."""
+
 import gc
 import random
 import threading
@@ -18,7 +19,17 @@ from polydec.core.trace import Edited, Finished
 from polydec.models.costs import Costs
 from polydec.targets.shaped import Shaped
 
-METHODS = ("plain", "prompt-lookup", "draft-model", "pearl", "layerskip", "token-recycling", "specmquant", "del", "auto")
+METHODS = (
+    "plain",
+    "prompt-lookup",
+    "draft-model",
+    "pearl",
+    "layerskip",
+    "token-recycling",
+    "specmquant",
+    "del",
+    "auto",
+)
 PROMPTS = ("The grey fox and the river and the grey fox and the", "nobody asked")
 
 
@@ -26,16 +37,28 @@ PROMPTS = ("The grey fox and the river and the grey fox and the", "nobody asked"
 def lm(tmp_path_factory):
     torch.set_num_threads(1)
     at = tmp_path_factory.mktemp("engine")
-    lm = load(str(micro.write(at / "a", hidden=64)), draft=str(micro.write(at / "b", seed=1, hidden=64)))
-    vars(lm)["costs"] = Costs()                   # instead of measuring
+    lm = load(
+        str(micro.write(at / "a", hidden=64)), draft=str(micro.write(at / "b", seed=1, hidden=64))
+    )
+    vars(lm)["costs"] = Costs()  # instead of measuring
     return lm
 
 
 @pytest.fixture(scope="module")
 def asks(lm):
-    return [Ask(p, method=m, raw=True, max_tokens=16, seed=i, n=1 + i % 3, logprobs=1 if i % 4 == 0 else None,
-                sampling=lm.sampling(temperature=0.8 * (i % 2), repetition_penalty=1.1))
-            for i, (m, p) in enumerate(product(METHODS, PROMPTS))]
+    return [
+        Ask(
+            p,
+            method=m,
+            raw=True,
+            max_tokens=16,
+            seed=i,
+            n=1 + i % 3,
+            logprobs=1 if i % 4 == 0 else None,
+            sampling=lm.sampling(temperature=0.8 * (i % 2), repetition_penalty=1.1),
+        )
+        for i, (m, p) in enumerate(product(METHODS, PROMPTS))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +70,18 @@ def texts(answer):
     return [c.token_ids for c in answer.choices]
 
 
-@pytest.mark.parametrize("limits", [
-    {"max_running": 1}, pytest.param({"max_running": 4}, marks=pytest.mark.slow), {"max_positions": 1},
-    {"max_positions": 7, "max_running": 3}, {"max_cache_bytes": 1}, {"max_cache_bytes": 400_000, "max_running": 6}], ids=str)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_running": 1},
+        pytest.param({"max_running": 4}, marks=pytest.mark.slow),
+        {"max_positions": 1},
+        {"max_positions": 7, "max_running": 3},
+        {"max_cache_bytes": 1},
+        {"max_cache_bytes": 400_000, "max_running": 6},
+    ],
+    ids=str,
+)
 def test_no_text_depends_on_a_limit(lm, asks, alone, limits):
     engine = Engine(lm, **limits)
     assert [texts(a) for a in engine.run([engine.submit(a) for a in asks])] == alone
@@ -62,11 +94,17 @@ def test_long_prompts_fill_the_passes_of_others(lm, method, monkeypatch):
     """They are fed in parts: no pass is larger than the budget, the text that is being written goes on in every pass, and all
     texts are those of each alone."""
     long = PROMPTS[0] * 3
-    asks = [Ask(p, method=method, raw=True, max_tokens=12, ignore_eos=True) for p in ("nobody", long, long[9:])]
+    asks = [
+        Ask(p, method=method, raw=True, max_tokens=12, ignore_eos=True)
+        for p in ("nobody", long, long[9:])
+    ]
     want = [texts(generate(lm, a)) for a in asks]
     sizes, forward = [], type(lm.network).forward
-    monkeypatch.setattr(type(lm.network), "forward", lambda self, queries: (
-        sizes.append([len(q) for q in queries]), forward(self, queries))[1])
+    monkeypatch.setattr(
+        type(lm.network),
+        "forward",
+        lambda self, queries: (sizes.append([len(q) for q in queries]), forward(self, queries))[1],
+    )
     engine = Engine(lm, max_positions=24)
     assert [texts(a) for a in engine.run([engine.submit(a) for a in asks])] == want
     assert max(map(sum, sizes)) <= 24 and sum(sum(s) == 24 for s in sizes) >= 3
@@ -88,11 +126,18 @@ def test_a_request_on_hold_holds_no_cache_and_can_be_cancelled(lm, asks):
 
 def test_passes_are_as_large_as_they_may_be(lm, asks, monkeypatch):
     sizes, forward = [], type(lm.network).forward
-    monkeypatch.setattr(type(lm.network), "forward", lambda self, queries: sizes.append(
-        (len(queries), sum(map(len, queries)))) or forward(self, queries))
+    monkeypatch.setattr(
+        type(lm.network),
+        "forward",
+        lambda self, queries: (
+            sizes.append((len(queries), sum(map(len, queries)))) or forward(self, queries)
+        ),
+    )
     engine = Engine(lm, max_positions=20)
     engine.run([engine.submit(a) for a in asks])
-    assert all(rows <= 20 or count == 1 for count, rows in sizes) and any(count > 3 for count, _ in sizes)
+    assert all(rows <= 20 or count == 1 for count, rows in sizes) and any(
+        count > 3 for count, _ in sizes
+    )
 
 
 def test_eight_threads(lm, asks, alone):
@@ -102,7 +147,7 @@ def test_eight_threads(lm, asks, alone):
         try:
             for i in range(k, len(asks), 8):
                 out[i] = texts(engine.run([engine.submit(asks[i])])[0])
-        except BaseException as error:            # what a thread meets is told to the test
+        except BaseException as error:  # what a thread meets is told to the test
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
@@ -143,24 +188,49 @@ def test_an_interrupt_inside_a_pass_loses_nothing(lm, asks, alone, at, monkeypat
 
 def test_the_choices_of_a_request_share_its_prompt(lm):
     prompt = [5 + i % 40 for i in range(218)]
-    ask = Ask(prompt, n=8, max_tokens=8, ignore_eos=True, sampling=lm.sampling(temperature=0.8, xtc_probability=0.5), seed=3)
+    ask = Ask(
+        prompt,
+        n=8,
+        max_tokens=8,
+        ignore_eos=True,
+        sampling=lm.sampling(temperature=0.8, xtc_probability=0.5),
+        seed=3,
+    )
     together = generate(lm, ask)
     assert together.metrics["positions_fed"] <= 300 and len(set(texts(together))) > 4
     apart = []
-    for choice in range(8):                       # each as it is where the prompt is fed for it alone
+    for choice in range(8):  # each as it is where the prompt is fed for it alone
         engine = Engine(lm)
         ticket = engine.submit(ask)
         decoder, request = ticket.plan.decoder, ticket.plan.request
         law = Shaped(decoder.target.target, *(of_choice(s, choice) for s in decoder.target.shapers))
-        apart.append(run([answer_one(replace(decoder, target=law), replace(request, n=1, choice=choice))])[0].token_ids)
+        apart.append(
+            run([answer_one(replace(decoder, target=law), replace(request, n=1, choice=choice))])[
+                0
+            ].token_ids
+        )
     assert texts(together) == apart
 
 
 def test_a_refusal_leaves_nothing_running(lm):
     engine = Engine(lm)
-    for wrong in ({"n": 0}, {"n": True}, {"n": 10**9}, {"logprobs": 1.5}, {"seed": "x"}, {"max_tokens": 0}, {"stop": 3},
-                  {"stop": [""]}, {"stop_token_ids": [-1]}, {"method": "nope"}, {"options": {"x": 1}}, {"order": "x"},
-                  {"options": 3}, {"method": 4}, {"raw": "maybe"}):
+    for wrong in (
+        {"n": 0},
+        {"n": True},
+        {"n": 10**9},
+        {"logprobs": 1.5},
+        {"seed": "x"},
+        {"max_tokens": 0},
+        {"stop": 3},
+        {"stop": [""]},
+        {"stop_token_ids": [-1]},
+        {"method": "nope"},
+        {"options": {"x": 1}},
+        {"order": "x"},
+        {"options": 3},
+        {"method": 4},
+        {"raw": "maybe"},
+    ):
         with pytest.raises(ValueError) as error:
             engine.submit("The fox", **wrong)
         assert len(str(error.value)) <= 300 and next(iter(wrong)).rstrip("s") in str(error.value)
@@ -181,8 +251,9 @@ def test_observers_drain_and_are_told_in_order(lm, asks):
         assert [p.token for p in pieces if p.choice == choice] == list(answer.token_ids)
         assert "".join(p.text for p in pieces if p.choice == choice) == answer.text
         mine = [e for e in events if e.choice == choice]
-        assert isinstance(mine[-1], Finished) and [x for e in mine if isinstance(e, Edited) for x in e.tokens] == list(
-            answer.token_ids)
+        assert isinstance(mine[-1], Finished) and [
+            x for e in mine if isinstance(e, Edited) for x in e.tokens
+        ] == list(answer.token_ids)
 
 
 def test_memory_is_flat_over_many_requests_with_cancels(lm, asks):

@@ -1,4 +1,5 @@
 """Steps that a draft model or the target writes: against a loop that is written from the card, and its limiting cases."""
+
 from dataclasses import dataclass
 
 import pytest
@@ -30,7 +31,9 @@ def plain(target):
 
 
 def pair(seed, size=4, **options):
-    return toy(seed, size, sharp=0.7, **options), toy(seed + 100, size, sharp=0.7, cost=0.1, **options)
+    return toy(seed, size, sharp=0.7, **options), toy(
+        seed + 100, size, sharp=0.7, cost=0.1, **options
+    )
 
 
 def routed(target, draft, arbiter, longest=2):
@@ -51,11 +54,20 @@ def row(target, text):
 def reference(target, draft, calls, longest, most, rng, judged):
     """judged: the target writes every step; calls(behind the draft's step, by target; by draft; behind the target's step):
     whether the target's stands."""
+
     def step(law, text, stream):
         new = ()
-        while len(new) < longest and len(text) + len(new) < most and not (new and new[-1] in target.vocab.eos):
+        while (
+            len(new) < longest
+            and len(text) + len(new) < most
+            and not (new and new[-1] in target.vocab.eos)
+        ):
             at = len(PROMPT) + len(text) + len(new)
-            new += (stream.at("token", at).categorical(row(law, (*PROMPT, *text, *new)).row(0).exp().double()),)
+            new += (
+                stream.at("token", at).categorical(
+                    row(law, (*PROMPT, *text, *new)).row(0).exp().double()
+                ),
+            )
         return new
 
     def state(law, text):
@@ -65,7 +77,9 @@ def reference(target, draft, calls, longest, most, rng, judged):
     while len(text) < most and not (text and text[-1] in target.vocab.eos):
         drafted = step(draft, text, rng.at("draft", len(text)))
         own = step(target, text, rng.at("own", len(text)) if dropped else rng)
-        mine = calls(state(target, text + drafted), state(draft, text + drafted), state(target, text + own))
+        mine = calls(
+            state(target, text + drafted), state(draft, text + drafted), state(target, text + own)
+        )
         called, dropped = called + mine, dropped or (judged and not mine)
         text += own if mine else drafted
     return text, called
@@ -81,7 +95,8 @@ def test_it_is_the_loop_of_its_card(which):
         arbiter, by = {
             "router": (ByRouter(r, 0.5), lambda _, b, __, r=r: r.chance(b) >= 0.5),
             "value": (ByValue(r, 0.5), lambda a, _, __, r=r: r.chance(a) < 0.5),
-            "advantage": (ByAdvantage(r), lambda a, _, c, r=r: r.chance(c) > r.chance(a))}[which]
+            "advantage": (ByAdvantage(r), lambda a, _, c, r=r: r.chance(c) > r.chance(a)),
+        }[which]
         longest = 1 + seed % 3
         got = answer(routed(target, draft, arbiter, longest), seed)
         want, called = reference(target, draft, by, longest, 9, Rng.of(seed), which == "advantage")
@@ -94,6 +109,7 @@ def test_it_is_the_loop_of_its_card(which):
 @dataclass
 class Late:
     """A known bug: what a router says of the step before, since a state was read before the draft had written."""
+
     router: ByToken
     before: torch.Tensor | None = None
 
@@ -106,6 +122,7 @@ def test_a_router_that_reads_too_early_is_told():
     def text(seed, router):
         target, draft = pair(seed, eos=-1)
         return answer(routed(target, draft, ByRouter(router, 0.5), 2), seed).token_ids
+
     assert any(text(seed, Late(ByToken(seed))) != text(seed, ByToken(seed)) for seed in range(8))
 
 
@@ -135,7 +152,7 @@ def test_every_token_is_counted_once():
         s = got.stats
         assert s.kept + s.own == len(got.token_ids) == 12 and s.steps == 6 and s.drafted == 2 * 6
         assert s.kept == s.drafted - 2 * s.called
-        if s.called:                              # what it read late, and its own, each of them once
+        if s.called:  # what it read late, and its own, each of them once
             assert s.scored <= 12 and s.passes <= s.own + s.called
 
 
@@ -147,7 +164,9 @@ def test_a_router_is_saved_and_fits_the_draft_it_was_made_for(tmp_path):
     assert torch.equal(router.load(tmp_path).head.logit(state_NH), made.head.logit(state_NH))
     with pytest.raises(ValueError, match=r"no prm\.safetensors"):
         step_reward.load(tmp_path)
-    with pytest.raises(ValueError, match="routers were trained for states of width 8: this target's have 4"):
+    with pytest.raises(
+        ValueError, match="routers were trained for states of width 8: this target's have 4"
+    ):
         registry.build("arbitrage", Kit(toy(1), toy(2), router.examples(vocab, 4, 8)))
     with pytest.raises(ValueError, match="delimiter is ''"):
         Arbitrage(plain(toy(1)), plain(toy(2)), ByChance(0.5), "")

@@ -1,4 +1,5 @@
 """Texts in one session: their laws are those of fresh sessions, whichever branches stay."""
+
 import random
 
 import pytest
@@ -31,12 +32,19 @@ def test_laws_are_those_of_fresh_sessions(seed, shaping, tree, evict):
             scores = await branches.score()
             for node, text in texts.items():
                 row, base = await fresh(target, text)
-                assert scores.row(node).allclose(row, atol=1e-12) and scores.base.row(node).allclose(base, atol=1e-12)
+                assert scores.row(node).allclose(row, atol=1e-12) and scores.base.row(
+                    node
+                ).allclose(base, atol=1e-12)
             if evict:
                 branches._session.evict()
-            after = [(node, draw.randrange(4)) for node in draw.choices(list(texts), k=draw.randint(1, 4))]
+            after = [
+                (node, draw.randrange(4))
+                for node in draw.choices(list(texts), k=draw.randint(1, 4))
+            ]
             nodes = branches.grow(after)
-            assert [nodes[after.index(text)] for text in after] == nodes and len(set(nodes)) == len(set(after))
+            assert [nodes[after.index(text)] for text in after] == nodes and len(set(nodes)) == len(
+                set(after)
+            )
             texts = {new: (*texts[old], x) for new, (old, x) in zip(nodes, after)}
             assert len(branches._draft) <= 1 + sum(map(len, texts.values()))
         branches.close()
@@ -51,7 +59,9 @@ def test_what_all_texts_begin_with_is_committed():
         await branches.score()
         nodes = branches.grow([(0, 1), (0, 2)])
         await branches.score()
-        branches.grow([(nodes[1], 3), (nodes[1], 0)])      # the first text is dropped: one beginning is left
+        branches.grow(
+            [(nodes[1], 3), (nodes[1], 0)]
+        )  # the first text is dropped: one beginning is left
         assert branches._draft.token == (2, 3, 0) and branches._draft.parent == (-1, 0, 0)
         assert branches.grow([]) == [] and tuple(branches._session.text) == PROMPT
         branches.close()

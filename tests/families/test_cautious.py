@@ -1,4 +1,5 @@
 """CNTP against its card."""
+
 import math
 from dataclasses import replace
 
@@ -26,7 +27,9 @@ def plain(target):
 
 def law(target, text):
     async def row():
-        return (await target.open((*PROMPT, *text)).score(Draft.chain((*PROMPT, *text)[-1]), Want())).row(0)
+        return (
+            await target.open((*PROMPT, *text)).score(Draft.chain((*PROMPT, *text)[-1]), Want())
+        ).row(0)
 
     return run([row()])[0].exp().double()
 
@@ -54,9 +57,17 @@ def reference(target, length, least, most, low, high, longest, rng):
 
 def test_it_is_the_search_of_its_card():
     for seed in range(16):
-        options = {"least": 1 + seed % 2, "most": 4, "low": 0.4, "high": 1.4, "longest": 1 + seed % 3}
+        options = {
+            "least": 1 + seed % 2,
+            "most": 4,
+            "low": 0.4,
+            "high": 1.4,
+            "longest": 1 + seed % 3,
+        }
         target = toy(seed, 5, sharp=1.0)
-        got = run([answers(Cautious(plain(target), **options), Request(PROMPT, 8, seed=seed))])[0][0]
+        got = run([answers(Cautious(plain(target), **options), Request(PROMPT, 8, seed=seed))])[0][
+            0
+        ]
         assert got.token_ids == reference(target, 8, **options, rng=Rng.of(seed)), seed
 
 
@@ -64,8 +75,10 @@ def test_it_is_the_search_of_its_card():
 def test_one_trial_is_plain_decoding(options):
     for seed in range(6):
         target, request = toy(seed, 6), Request(PROMPT, 12, seed=seed)
-        assert run([answer_one(Cautious(plain(target), **options), request)])[0].token_ids == \
-            run([answer_one(plain(target), request)])[0].token_ids
+        assert (
+            run([answer_one(Cautious(plain(target), **options), request)])[0].token_ids
+            == run([answer_one(plain(target), request)])[0].token_ids
+        )
 
 
 def test_the_law_with_one_trial():
@@ -76,7 +89,14 @@ def test_the_law_with_one_trial():
 
 def test_how_many_trials():
     cautious = Cautious(plain(toy(1)))
-    assert [cautious.trials(h) for h in (0.0, 0.01, (0.01 + 1.5) / 2, 1.499, 1.5, 9.0)] == [1, 1, 5, 9, 10, 10]
+    assert [cautious.trials(h) for h in (0.0, 0.01, (0.01 + 1.5) / 2, 1.499, 1.5, 9.0)] == [
+        1,
+        1,
+        5,
+        9,
+        10,
+        10,
+    ]
 
 
 def test_a_trial_ends_with_punctuation():
@@ -91,5 +111,6 @@ def test_a_trial_ends_with_punctuation():
 
 class With:
     """A target with other words."""
+
     def __init__(self, target, vocab):
         self.target, self.vocab, self.layers, self.open = target, vocab, target.layers, target.open

@@ -1,4 +1,5 @@
 """Contrastive search: against the formula with fresh sessions, and where it is greedy decoding."""
+
 import math
 
 import pytest
@@ -38,7 +39,7 @@ def reference(target, prompt, length, k, alpha):
             near = max(float(torch.cosine_similarity(h, b, dim=0)) for b in before)
             worth.append((1 - alpha) * math.exp(p) - alpha * near)
         text.append(tokens[worth.index(max(worth))])
-    return tuple(text[len(prompt):])
+    return tuple(text[len(prompt) :])
 
 
 def decoded(target, method="contrastive-search", prompt=(0, 1, 2), length=12, **options):
@@ -48,7 +49,12 @@ def decoded(target, method="contrastive-search", prompt=(0, 1, 2), length=12, **
 
 @pytest.mark.parametrize("prompt", [(0, 1, 2), (3,)])
 def test_it_takes_what_the_formula_says(prompt):
-    for seed, k, alpha in ((1, 3, 0.6), (2, 5, 0.3), (3, 2, 0.9), (4, 6, 0.1)):       # at 1 states that were seen before tie
+    for seed, k, alpha in (
+        (1, 3, 0.6),
+        (2, 5, 0.3),
+        (3, 2, 0.9),
+        (4, 6, 0.1),
+    ):  # at 1 states that were seen before tie
         target = toy(seed, 6)
         got = decoded(target, prompt=prompt, candidates=k, penalty=alpha)
         assert got.token_ids == reference(target, prompt, 12, k, alpha)
@@ -59,13 +65,23 @@ def test_where_it_is_greedy():
     for seed in range(4):
         target = toy(seed, 6, sharp=2.0)
         greedy = decoded(Shaped(target, Greedy()), "plain").token_ids
-        assert decoded(target, candidates=1).token_ids == greedy == decoded(target, penalty=0.0).token_ids
-        assert decoded(Shaped(target, Greedy())).token_ids == decoded(target).token_ids, "temperature 0 is the law before it"
+        assert (
+            decoded(target, candidates=1).token_ids
+            == greedy
+            == decoded(target, penalty=0.0).token_ids
+        )
+        assert decoded(Shaped(target, Greedy())).token_ids == decoded(target).token_ids, (
+            "temperature 0 is the law before it"
+        )
 
 
 def test_it_searches_a_steered_law():
     law = Contrast(toy(1, 6), (toy(2, 6),), Difference(2.0, 1.0))
-    assert decoded(law).token_ids == reference(law, (0, 1, 2), 12, 5, 0.6) != decoded(toy(1, 6)).token_ids
+    assert (
+        decoded(law).token_ids
+        == reference(law, (0, 1, 2), 12, 5, 0.6)
+        != decoded(toy(1, 6)).token_ids
+    )
 
 
 def test_what_is_refused():

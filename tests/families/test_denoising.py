@@ -1,4 +1,5 @@
 """The denoising loop: its reductions, its statistics, its batches, and what its contract catches."""
+
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
@@ -57,36 +58,60 @@ def rng():
     return Rng.of(0)
 
 
-def said(unmasker, seed, *, block=4, shapers=(), refresh=None, length=14, sharp=2.0, eos=-1, free=False):
+def said(
+    unmasker, seed, *, block=4, shapers=(), refresh=None, length=14, sharp=2.0, eos=-1, free=False
+):
     """The edits of a run: what was written when."""
     events = []
-    decoder = Denoising(ToyDenoiser(Chain(seed, 6, sharp, free=free), eos), unmasker, refresh or Full(), block, shapers)
+    decoder = Denoising(
+        ToyDenoiser(Chain(seed, 6, sharp, free=free), eos),
+        unmasker,
+        refresh or Full(),
+        block,
+        shapers,
+    )
     run([answer_one(decoder, Request(PROMPT, length, seed=seed), on=events.append)])
     return [e.edit.write for e in events if isinstance(e, Edited) and e.edit.write]
 
 
 def same(a, b, **how):
-    return all(said(a, seed, shapers=s, **how) == said(b, seed, shapers=s, **how)
-               for seed in range(12) for s in ((), (Greedy(),), (Temperature(0.6),)))
+    return all(
+        said(a, seed, shapers=s, **how) == said(b, seed, shapers=s, **how)
+        for seed in range(12)
+        for s in ((), (Greedy(),), (Temperature(0.6),))
+    )
 
 
-@pytest.mark.parametrize("a, b", [
-    (Threshold(1.1), Confidence()), (Factor(0.0), Confidence()), (Credit(0.7, alpha=0.0), Threshold(0.7)),
-    (Local(0.7, 0.4, 0), Threshold(0.7)), (Local(0.7, 0.7, 9), Threshold(0.7)), (Threshold(0.0), Confidence(1)),
-    (EarlyCommit(Confidence(), *[float("inf")] * 3), Confidence()),
-    (EarlyCommit(Threshold(0.8), *[float("inf")] * 3), Threshold(0.8)),
-    (Local(0.7, 0.0, 99), Local(0.7, -1.0, 4)),
-], ids=str)
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        (Threshold(1.1), Confidence()),
+        (Factor(0.0), Confidence()),
+        (Credit(0.7, alpha=0.0), Threshold(0.7)),
+        (Local(0.7, 0.4, 0), Threshold(0.7)),
+        (Local(0.7, 0.7, 9), Threshold(0.7)),
+        (Threshold(0.0), Confidence(1)),
+        (EarlyCommit(Confidence(), *[float("inf")] * 3), Confidence()),
+        (EarlyCommit(Threshold(0.8), *[float("inf")] * 3), Threshold(0.8)),
+        (Local(0.7, 0.0, 99), Local(0.7, -1.0, 4)),
+    ],
+    ids=str,
+)
 def test_limits(a, b):
     assert same(a, b)
 
 
-@pytest.mark.parametrize("unmasker", [Confidence(), Margin(), Entropy(), AtRandom(), Threshold(), Factor(), Credit(), Local()],
-                         ids=str)
+@pytest.mark.parametrize(
+    "unmasker",
+    [Confidence(), Margin(), Entropy(), AtRandom(), Threshold(), Factor(), Credit(), Local()],
+    ids=str,
+)
 def test_blocks_of_one_go_left_to_right(unmasker):
     for seed in range(6):
         got = said(unmasker, seed, block=1, shapers=(Greedy(),))
-        assert got == said(LeftToRight(), seed, block=1, shapers=(Greedy(),)) and all(len(w) == 1 for w in got)
+        assert got == said(LeftToRight(), seed, block=1, shapers=(Greedy(),)) and all(
+            len(w) == 1 for w in got
+        )
         assert [w[0][0] for w in got] == list(range(3, 17))
 
 
@@ -95,7 +120,13 @@ def test_one_step_is_one_shot_argmax():
         chain = Chain(seed, 6, 2.0)
         canvas = (*PROMPT, *(None,) * 14)
         want = tuple((i, int(chain.law(canvas, i).argmax())) for i in range(3, 17))
-        for unmasker in (Confidence(1), Entropy(1), AtRandom(1), EarlyCommit(Confidence(), *[-float("inf")] * 3), Threshold(0)):
+        for unmasker in (
+            Confidence(1),
+            Entropy(1),
+            AtRandom(1),
+            EarlyCommit(Confidence(), *[-float("inf")] * 3),
+            Threshold(0),
+        ):
             assert said(unmasker, seed, block=0, shapers=(Greedy(),)) == [want]
 
 
@@ -130,11 +161,18 @@ def look(sure, positions=None, block=None, size=5):
     rows = tuple(positions or range(10, 10 + len(sure)))
     rest = ((1 - c) / (size - 1))[:, None].expand(-1, size - 1)
     canvas = tuple(None if i in rows else 0 for i in range(max(rows) + 3))
-    return Look(canvas, block or range(rows[0], rows[-1] + 1), rows, torch.cat([c[:, None], rest], 1).log(), (Greedy(),))
+    return Look(
+        canvas,
+        block or range(rows[0], rows[-1] + 1),
+        rows,
+        torch.cat([c[:, None], rest], 1).log(),
+        (Greedy(),),
+    )
 
 
 def chosen(unmasker, seen, state=None):
     from polydec.core.rng import Rng
+
     state = unmasker.enter(unmasker.start(seen.canvas), len(seen.rows)) if state is None else state
     return {p for p, _ in unmasker.choose(state, seen, Rng.of(0))[0].write}
 
@@ -147,8 +185,14 @@ def test_factor_against_brute_force():
         sizes = []
         for f in (0.0, 0.5, 0.9, 1.0, 1.4, 3.0):
             ranked = sorted(sure, reverse=True)
-            want = max((k for k in range(1, n + 1) if all((j + 1) * (1 - ranked[j - 1]) <= f + 1e-12 for j in range(1, k + 1))),
-                       default=1)
+            want = max(
+                (
+                    k
+                    for k in range(1, n + 1)
+                    if all((j + 1) * (1 - ranked[j - 1]) <= f + 1e-12 for j in range(1, k + 1))
+                ),
+                default=1,
+            )
             got = chosen(Factor(f), look(sure))
             assert len(got) == want and got == {10 + i for i in best(torch.tensor(sure), want)}
             sizes.append(want)
@@ -163,10 +207,10 @@ def test_local_on_a_row_made_by_hand():
     sure = [0.5, 0.8, 0.8, 0.95, 0.76, 0.3, 0.8, 0.8]
     assert chosen(Local(0.9, 0.75, 2), look(sure)) == {11, 12, 13, 14}
     assert chosen(Local(0.9, 0.75, 3), look(sure)) == {11, 12, 13, 14, 16}
-    assert chosen(Local(0.96, 0.75, 3), look(sure)) == {13}          # no anchor: the surest alone
+    assert chosen(Local(0.96, 0.75, 3), look(sure)) == {13}  # no anchor: the surest alone
     assert chosen(Local(0.9, 0.75, 1), look([0.95, 0.8, 0.1, 0.8, 0.91])) == {10, 11, 13, 14}
     far = look([0.95, 0.8, 0.8], positions=(10, 13, 15))
-    assert chosen(Local(0.9, 0.75, 3), far) == {10, 13}                # distances count positions, not gaps
+    assert chosen(Local(0.9, 0.75, 3), far) == {10, 13}  # distances count positions, not gaps
 
 
 def test_local_holds_the_threshold_and_is_held_by_the_relaxed_one():
@@ -180,22 +224,24 @@ def test_local_holds_the_threshold_and_is_held_by_the_relaxed_one():
 def test_threshold_takes_equal_confidence_and_the_block_only():
     assert chosen(Threshold(0.75), look([0.75, 0.2, 0.8])) == {10, 12}
     assert chosen(Threshold(0.5), look([0.75, 0.7, 0.8], block=range(10, 12))) == {10, 11}
-    assert chosen(Threshold(0.99), look([0.75, 0.8, 0.8])) == {11}     # a tie: the first
+    assert chosen(Threshold(0.99), look([0.75, 0.8, 0.8])) == {11}  # a tie: the first
 
 
 def test_credit_of_constant_predictions_is_geometric():
     from polydec.core.rng import Rng
+
     rule, q = Credit(2.0, alpha=0.7, gamma=0.2, beta=0.8), 0.6
     seen, state = look([q, 0.9]), rule.enter(rule.start(()), 2)
     for n in range(1, 6):
         edit, state = rule.choose(state, seen, Rng.of(0))
         assert edit.write == ((11, 0),)
-        assert state[10] == {0: pytest.approx(q ** 0.2 * (1 - 0.8 ** n) / 0.2)}
+        assert state[10] == {0: pytest.approx(q**0.2 * (1 - 0.8**n) / 0.2)}
     assert rule.enter(state, 3) == {}
 
 
 def test_credit_lets_a_stable_token_through_and_not_a_flickering_one():
     from polydec.core.rng import Rng
+
     rule = Credit(0.8, alpha=1.0)
     stable, flicker = look([0.6, 0.95]), look([0.6, 0.95])
     flicker = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
@@ -212,6 +258,7 @@ def test_credit_lets_a_stable_token_through_and_not_a_flickering_one():
 def test_dense_credits_agree():
     """The sparse form against a dense matrix, over random laws."""
     from polydec.core.rng import Rng
+
     g, rule = torch.Generator().manual_seed(1), Credit(0.5, alpha=0.9, gamma=0.4, beta=0.7)
     dense, state = torch.zeros(4, 6, dtype=torch.float64), rule.enter(rule.start(()), 4)
     for n in range(6):
@@ -220,7 +267,7 @@ def test_dense_credits_agree():
         p = logw.softmax(-1)
         dense = dense * (0.7 if n else 1.0)
         q, v = p.max(-1)
-        dense[torch.arange(4), v] += q ** 0.4
+        dense[torch.arange(4), v] += q**0.4
         c, x = (logw + 0.9 * dense.log1p()).softmax(-1).max(-1)
         want = {i + 1: int(x[i]) for i in range(4) if c[i] >= 0.5 or i == int(c.argmax())}
         edit, state = rule.choose(state, seen, Rng.of(0))
@@ -230,22 +277,34 @@ def test_dense_credits_agree():
 def test_early_commit_fills_all_and_sooner_for_lower_bounds():
     passes = []
     for bound in (float("inf"), 3.0, 1.5, 0.5, -1.0):
-        writes = [said(EarlyCommit(Confidence(), bound, bound, bound), s, block=4, shapers=(Greedy(),)) for s in range(8)]
+        writes = [
+            said(EarlyCommit(Confidence(), bound, bound, bound), s, block=4, shapers=(Greedy(),))
+            for s in range(8)
+        ]
         assert all(sum(map(len, w)) == 14 for w in writes)
         passes.append([len(w) for w in writes])
     assert all(a >= b for more, less in pairwise(passes) for a, b in zip(more, less))
-    assert passes[0] == [14] * 8 and passes[-1] == [1] * 8 and passes[2] not in (passes[0], passes[-1])
+    assert (
+        passes[0] == [14] * 8 and passes[-1] == [1] * 8 and passes[2] not in (passes[0], passes[-1])
+    )
 
 
 def test_early_commit_looks_up_to_the_first_end():
     """Two clear gaps, an end, and unclear ones behind: with the end known to end, what lies behind does not count."""
     seen = look([0.999, 0.999, 0.999, 0.3, 0.3])
     logw = seen.logw_RV.clone()
-    logw[2] = logw[2].roll(1)                     # token 1 is an end
+    logw[2] = logw[2].roll(1)  # token 1 is an end
     rule = EarlyCommit(Confidence(), 6.0, 6.0, 6.0)
     assert chosen(rule, replace(seen, logw_RV=logw, ends=frozenset({1}))) == {10, 11, 12, 13, 14}
     assert len(chosen(rule, replace(seen, logw_RV=logw))) == 1
-    assert len(chosen(rule, replace(seen, canvas=(*seen.canvas, None), logw_RV=logw, ends=frozenset({1})))) == 1
+    assert (
+        len(
+            chosen(
+                rule, replace(seen, canvas=(*seen.canvas, None), logw_RV=logw, ends=frozenset({1}))
+            )
+        )
+        == 1
+    )
 
 
 def test_parallel_writes_cost_the_total_correlation():
@@ -255,12 +314,20 @@ def test_parallel_writes_cost_the_total_correlation():
         joint = chain.joint(PROMPT, 2)
         decoder = Denoising(ToyDenoiser(chain), AtRandom(1), Full())
         got = law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng))
-        marginal = [{x: sum(p for t, p in joint.items() if t[i] == x) for x in range(3)} for i in (0, 1)]
+        marginal = [
+            {x: sum(p for t, p in joint.items() if t[i] == x) for x in range(3)} for i in (0, 1)
+        ]
         product = {(a, b): marginal[0][a] * marginal[1][b] for a in range(3) for b in range(3)}
         assert distance(got, product) < 1e-12 < 0.01 < distance(got, joint)
         free = Chain(seed, free=True)
         decoder = Denoising(ToyDenoiser(free), AtRandom(1), Full())
-        assert distance(law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng)), free.joint(PROMPT, 2)) < 1e-12
+        assert (
+            distance(
+                law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng)),
+                free.joint(PROMPT, 2),
+            )
+            < 1e-12
+        )
 
 
 def test_gaps_behind_an_end_are_left_alone():
@@ -272,7 +339,7 @@ def test_gaps_behind_an_end_are_left_alone():
             canvas = filled(canvas, Edit(write=w))
             ends += [p for p, x in w if x == 5]
         first = min(ends, default=len(canvas) - 1)
-        assert not gaps(canvas[:first + 1])
+        assert not gaps(canvas[: first + 1])
     assert any(sum(map(len, w)) < 20 for w in writes)
 
 
@@ -282,12 +349,19 @@ def test_stats_and_events_count_the_same():
     out = run([answer_one(decoder, Request(PROMPT, 14), on=events.append)])[0]
     told = [e for e in events if isinstance(e, Unmasked)]
     s = out.stats
-    assert s.passes == len(told) and s.unmasked == 14 == sum(len(e.position) for e in told) and s.blocks == 4
-    assert s.fed == sum(b - a for a, b in (e.fed for e in told)) and s.most == max(len(e.position) for e in told)
+    assert (
+        s.passes == len(told)
+        and s.unmasked == 14 == sum(len(e.position) for e in told)
+        and s.blocks == 4
+    )
+    assert s.fed == sum(b - a for a, b in (e.fed for e in told)) and s.most == max(
+        len(e.position) for e in told
+    )
     assert [e.step for e in told] == list(range(s.passes)) and told[-1].left == 0
     assert s.metrics()["positions_per_pass"] == s.fed / s.passes
     assert s.plus(DenoiseStats(2, 1, 3, 4, 1, 99)) == DenoiseStats(
-        s.passes + 2, s.first + 1, 17, s.fed + 4, 5, 99)
+        s.passes + 2, s.first + 1, 17, s.fed + 4, 5, 99
+    )
 
 
 def test_fed_positions_by_rule():
@@ -318,6 +392,7 @@ def test_an_approximate_refresh_promises_nothing():
 
 # mutants: each breaks one promise of the contract
 
+
 @dataclass(frozen=True)
 class _Mutant:
     everywhere: ClassVar[bool] = False
@@ -340,7 +415,11 @@ class Nothing_(_Mutant):
 
 class Outside(_Mutant):
     def edit(self, look, rng):
-        return Edit(write=((len(look.canvas) - 1, 0),)) if look.canvas[-1] is None else look.edit([0], look.tokens(rng))
+        return (
+            Edit(write=((len(look.canvas) - 1, 0),))
+            if look.canvas[-1] is None
+            else look.edit([0], look.tokens(rng))
+        )
 
 
 class Known(_Mutant):
@@ -367,6 +446,7 @@ class Mask(_Mutant):
 @dataclass(frozen=True)
 class Surest:
     """Confidence order under a promise of the law."""
+
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.LAW
     start, enter, choose, steps = Confidence.start, Confidence.enter, Confidence.choose, 0
@@ -375,6 +455,7 @@ class Surest:
 @dataclass(frozen=True)
 class Twice:
     """Two gaps a pass under a promise of the law."""
+
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.LAW
     start, enter, choose, steps = AtRandom.start, AtRandom.enter, AtRandom.choose, 2
@@ -382,6 +463,7 @@ class Twice:
 
 class Moody(_Mutant):
     """The first gap or the last by turns: not a function of what it is given."""
+
     def edit(self, look, rng):
         MOOD.append(0)
         return look.edit([-len(MOOD) % 2 * (len(look.rows) - 1)], look.tokens(rng))
@@ -390,8 +472,11 @@ class Moody(_Mutant):
 MOOD = []
 
 
-@pytest.mark.parametrize("mutant", [Nothing_(), Outside(), Known(), Unlikely(), Writes(), Mask(), Surest(), Twice(), Moody()],
-                         ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "mutant",
+    [Nothing_(), Outside(), Known(), Unlikely(), Writes(), Mask(), Surest(), Twice(), Moody()],
+    ids=lambda m: type(m).__name__,
+)
 def test_mutants_are_caught(mutant):
     with pytest.raises((AssertionError, ValueError)):
         check_unmasker(mutant)
@@ -409,8 +494,10 @@ def test_the_joint_law_of_orders():
 def test_the_loop_is_watched(broken, monkeypatch):
     """Faults of a loop that the contract of decoders must see."""
     if broken == "twice":
+
         def token(self, i, rng):
             return rng.at("token", self.rows[0]).categorical(self.shaped_RV[i].exp())
+
         monkeypatch.setattr(Look, "token", token)
     else:
         monkeypatch.setattr(ToyBoard, "close", lambda self: None)
@@ -420,21 +507,29 @@ def test_the_loop_is_watched(broken, monkeypatch):
 
 # what a pass feeds, and what an answer costs
 
+
 def prompted(decoder, seed, length=14, **fields):
     return run([answer_one(decoder, Request(PROMPT, length, seed=seed, **fields))])[0]
 
 
 @pytest.mark.parametrize("own", [0, 4])
-@pytest.mark.parametrize("unmasker", [Confidence(), Credit(0.9), AtRandom(), Threshold(0.8)], ids=str)
+@pytest.mark.parametrize(
+    "unmasker", [Confidence(), Credit(0.9), AtRandom(), Threshold(0.8)], ids=str
+)
 def test_free_drafts_write_what_the_base_writes_in_fewer_passes(unmasker, own):
     """For every seed and law of chance; one canvas a pass is the base, pass for pass."""
     saved = 0
     for seed in range(8):
         for shapers in ((), (Greedy(),), (Temperature(0.5),)):
-            base = Denoising(ToyDenoiser(Chain(seed, 5, 2.0), 4, own), unmasker, exact(own), 6, shapers)
+            base = Denoising(
+                ToyDenoiser(Chain(seed, 5, 2.0), 4, own), unmasker, exact(own), 6, shapers
+            )
             want = prompted(base, seed)
             got = {d: prompted(FreeDrafts(base, d), seed) for d in (1, 3, 6)}
-            assert all(g.token_ids == want.token_ids for g in got.values()) and got[1].stats == want.stats
+            assert (
+                all(g.token_ids == want.token_ids for g in got.values())
+                and got[1].stats == want.stats
+            )
             assert got[6].stats.passes <= got[3].stats.passes <= want.stats.passes
             saved += want.stats.passes - got[6].stats.passes
     assert saved > 20
@@ -444,15 +539,22 @@ def test_guesses_are_of_use_only_where_laws_hang_together():
     """Independent positions: every guess stands. A guess is of the unmasker's own making and costs no pass."""
     base = Denoising(ToyDenoiser(Chain(2, 5, 2.0, free=True)), Confidence(), Full(), 0, (Greedy(),))
     out = prompted(FreeDrafts(base, 5), 0)
-    assert out.stats.passes == 4 and out.stats.unmasked == 14        # 1, then 5, 5 and 3
+    assert out.stats.passes == 4 and out.stats.unmasked == 14  # 1, then 5, 5 and 3
     assert out.stats.fed == 17 * (1 + 5 + 5 + 3)
 
 
-@pytest.mark.parametrize("a, b", [
-    (Coherent(1), Entropy()), (Coherent(count=1, width=1), Entropy()), (Agreement(most=1), Confidence()),
-    (EntropyThreshold(-1.0), Entropy()), (EntropyThreshold(99.0), Entropy(1)),
-    (Filtered(FILTER, 1.0), Confidence()),
-], ids=str)
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        (Coherent(1), Entropy()),
+        (Coherent(count=1, width=1), Entropy()),
+        (Agreement(most=1), Confidence()),
+        (EntropyThreshold(-1.0), Entropy()),
+        (EntropyThreshold(99.0), Entropy(1)),
+        (Filtered(FILTER, 1.0), Confidence()),
+    ],
+    ids=str,
+)
 def test_limits_of_the_later_rules(a, b):
     assert same(a, b)
 
@@ -470,7 +572,9 @@ def test_agreement_and_coherence_want_two_passes():
         flicker = replace(look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13)))
         changed = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
         first = rule.choose(rule.enter(rule.start(seen.canvas), 4), flicker, rng())[1]
-        assert len(rule.choose(first, replace(changed, step=1), rng())[0].write) <= 1 or isinstance(rule, Coherent)
+        assert len(rule.choose(first, replace(changed, step=1), rng())[0].write) <= 1 or isinstance(
+            rule, Coherent
+        )
 
 
 def test_a_mean_law_is_less_clear_than_its_parts():
@@ -491,6 +595,7 @@ def test_a_filter_sees_the_block_and_where_it_stands():
         def __call__(self, sure_B):
             asked.append(sure_B.tolist())
             return torch.tensor([0.0, 0.99, 0.0, 0.99, 0.0, 0.0])
+
     seen = look([0.9, 0.2, 0.3], positions=(10, 11, 14), block=range(10, 15))
     assert chosen(Filtered(Says(), 0.96), seen) == {10, 11}
     assert asked == [pytest.approx([0.9, 0.2, 1.0, 1.0, 0.3, 1.0])]
@@ -498,26 +603,57 @@ def test_a_filter_sees_the_block_and_where_it_stands():
 
 def test_what_each_rule_feeds():
     """Blocks of 4 in a canvas of 3 + 8, one gap a pass from the left."""
+
     def fed(refresh, unmasker=None, own=0):
         events = []
         decoder = Denoising(ToyDenoiser(Chain(3), -1, own), unmasker or LeftToRight(), refresh, 4)
         run([answer_one(decoder, Request(PROMPT, 8), on=events.append)])
         return [e.fed for e in events if isinstance(e, Unmasked)]
+
     whole, s = (0, 11), 3
     assert fed(Frozen(delay=False)) == [whole, *[(s, 11)] * 3, *[(s + 4, 11)] * 4]
     assert fed(Frozen()) == [whole, *[(s, 11)] * 3, (s + 3, 11), *[(s + 4, 11)] * 3]
     assert fed(Frozen(every=1)) == fed(Delayed(1)) == fed(Window(2, 1)) == [whole] * 8
-    assert fed(Delayed(8)) == [whole, whole, (s + 1, 11), (s + 2, 11), whole, whole, (s + 5, 11), (s + 6, 11)]
-    assert fed(Window(1, 9)) == [whole, whole, (s + 1, s + 4), (s + 2, s + 5), whole, whole, (s + 5, s + 8), (s + 6, s + 8)]
+    assert fed(Delayed(8)) == [
+        whole,
+        whole,
+        (s + 1, 11),
+        (s + 2, 11),
+        whole,
+        whole,
+        (s + 5, 11),
+        (s + 6, 11),
+    ]
+    assert fed(Window(1, 9)) == [
+        whole,
+        whole,
+        (s + 1, s + 4),
+        (s + 2, s + 5),
+        whole,
+        whole,
+        (s + 5, s + 8),
+        (s + 6, s + 8),
+    ]
     assert fed(Blockwise(4), own=4) == [(0, 4), (0, 8), *[(4, 8)] * 3, (4, 11), *[(8, 11)] * 2]
-    assert fed(Blockwise(8, inner=True), own=8)[:6] == [(0, 8), *[(4, 8)] * 0, (0, 8), *[(4, 8)] * 3, (0, 11)]
+    assert fed(Blockwise(8, inner=True), own=8)[:6] == [
+        (0, 8),
+        *[(4, 8)] * 0,
+        (0, 8),
+        *[(4, 8)] * 3,
+        (0, 11),
+    ]
 
 
-@pytest.mark.parametrize("refresh", [Frozen(every=1), Delayed(1), Window(3, 1), Blockwise(4)], ids=str)
+@pytest.mark.parametrize(
+    "refresh", [Frozen(every=1), Delayed(1), Window(3, 1), Blockwise(4)], ids=str
+)
 def test_rules_that_feed_enough_are_full(refresh):
     own = 4 if isinstance(refresh, Blockwise) else 0
     for seed in range(6):
-        decoders = [Denoising(ToyDenoiser(Chain(seed, 5, 2.0), 4, own), Threshold(0.7), r, 6) for r in (refresh, Full())]
+        decoders = [
+            Denoising(ToyDenoiser(Chain(seed, 5, 2.0), 4, own), Threshold(0.7), r, 6)
+            for r in (refresh, Full())
+        ]
         assert prompted(decoders[0], seed).token_ids == prompted(decoders[1], seed).token_ids
 
 
@@ -527,26 +663,42 @@ def test_an_end_that_is_predicted_cuts_the_canvas():
     for seed in range(20):
         chain = Chain(seed, 4, sharp=2.0, free=True)
         plain, short, longer = (
-            prompted(Denoising(ToyDenoiser(chain, 3), Confidence(), Full(), 0, (Greedy(),), ending=e), seed, 20)
-            for e in (Whole(), Predicted(0.0), Predicted(0.0, spare=2)))
-        assert longer.token_ids == short.token_ids and short.stats.fed <= longer.stats.fed <= plain.stats.fed
+            prompted(
+                Denoising(ToyDenoiser(chain, 3), Confidence(), Full(), 0, (Greedy(),), ending=e),
+                seed,
+                20,
+            )
+            for e in (Whole(), Predicted(0.0), Predicted(0.0, spare=2))
+        )
+        assert (
+            longer.token_ids == short.token_ids
+            and short.stats.fed <= longer.stats.fed <= plain.stats.fed
+        )
         spared += longer.stats.fed > short.stats.fed
         end = short.token_ids.index(3) if 3 in short.token_ids else len(short.token_ids)
         assert short.token_ids[:end] == plain.token_ids[:end] and short.stats.fed <= plain.stats.fed
         cut += short.stats.fed < plain.stats.fed
     assert cut > 5 and spared > 5
     seen = replace(look([0.3, 0.95, 0.4]), ends=frozenset({0}))
-    assert Predicted(0.9).find(seen, Edit(write=((10, 1),))) == 11 and Predicted(0.99).find(seen, Edit()) is not None
+    assert (
+        Predicted(0.9).find(seen, Edit(write=((10, 1),))) == 11
+        and Predicted(0.99).find(seen, Edit()) is not None
+    )
     unsure = replace(look([0.3, 0.95, 0.4]), ends=frozenset({0}))
     unsure = replace(unsure, logw_RV=torch.cat([unsure.logw_RV[:2], unsure.logw_RV[2:].roll(1, 1)]))
-    assert Predicted(0.99).find(unsure, Edit()) is None and Predicted().find(seen, Edit(write=((10, 0),))) == 10
+    assert (
+        Predicted(0.99).find(unsure, Edit()) is None
+        and Predicted().find(seen, Edit(write=((10, 0),))) == 10
+    )
 
 
 @pytest.mark.parametrize("own", [0, 4])
 def test_a_guide_decides_how_much_is_written(own):
     """One that finds nothing likely: one a pass from the left; one that finds everything likely: a block a pass."""
     for seed in range(6):
-        base = Denoising(ToyDenoiser(Chain(seed, 4, 2.0), -1, own), LeftToRight(), Full(), 5, (Greedy(),))
+        base = Denoising(
+            ToyDenoiser(Chain(seed, 4, 2.0), -1, own), LeftToRight(), Full(), 5, (Greedy(),)
+        )
         guide = toy(seed, 5, eos=4)
         one = prompted(base, seed)
         shy = prompted(Guided(base, guide, chunk=1), seed)
@@ -572,9 +724,10 @@ def test_a_guide_reads_the_text_that_stands():
             commit = session.commit
             session.commit = lambda tokens: (seen.extend(tokens), commit(tokens))[1]
             return session
+
     base = Denoising(ToyDenoiser(Chain(5, 4, 2.0)), LeftToRight(), Full(), 0, (Greedy(),))
     out = prompted(Guided(base, Watched(), top=2), 1)
-    assert seen == [PROMPT[-1], *out.token_ids][:len(seen)] and len(seen) > 5
+    assert seen == [PROMPT[-1], *out.token_ids][: len(seen)] and len(seen) > 5
 
 
 def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more():
@@ -586,10 +739,12 @@ def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more(
 
         async def go():
             return await board.score(canvas, (3, 4, 5), range(6))
+
         return run([go()])[0].log_softmax(-1).exp()
 
     class Split:
         """The law with the prompt, and without it an even one."""
+
         family, layers, block, vocab = "diffusion", 0, 0, model.vocab
 
         def open(self, length, prompt=0):
@@ -598,12 +753,16 @@ def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more(
             class Board:
                 async def score(self, canvas, rows, feed):
                     if canvas[0] is None:
-                        return torch.tensor([[0.0] * 4 + [float("-inf")]] * len(rows), dtype=torch.float64)
+                        return torch.tensor(
+                            [[0.0] * 4 + [float("-inf")]] * len(rows), dtype=torch.float64
+                        )
                     return await board.score(canvas, rows, feed)
 
                 def close(self):
                     board.close()
+
             return Board()
+
     plain = laws(model)
     assert torch.allclose(laws(Prompted(Split(), 0.0)), plain)
     sharp = plain[:, :4] ** 3

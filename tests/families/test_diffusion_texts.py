@@ -1,4 +1,5 @@
 """Different prompts give different texts, with every method and cache that decodes the embedded masked-diffusion models."""
+
 import json
 import shutil
 
@@ -13,8 +14,15 @@ from polydec.models.learned import joint
 from polydec.train.tasks import make
 
 MODELS = [name for name in ("zoo:diffusion", "zoo:block-diffusion") if name in zoo.names()]
-CACHED = [(name, cache) for name in registry.of_family("diffusion")
-          for cache in ((0, 1, 2) if "cache" in {o.name for o in registry.options(name) if o.type is int} else (None,))]
+CACHED = [
+    (name, cache)
+    for name in registry.of_family("diffusion")
+    for cache in (
+        (0, 1, 2)
+        if "cache" in {o.name for o in registry.options(name) if o.type is int}
+        else (None,)
+    )
+]
 
 
 def extras(lm, tmp_path):
@@ -30,7 +38,9 @@ def autoregressive(model, path):
     """The same weights, run causally: as a guide or a judge it says nothing of use, but it reads the same tokens."""
     shutil.copytree(zoo.resolve(model), path, ignore=shutil.ignore_patterns("README.md"))
     config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if not k.startswith("polydec_")}))
+    (path / "config.json").write_text(
+        json.dumps({k: v for k, v in config.items() if not k.startswith("polydec_")})
+    )
     return str(path)
 
 
@@ -51,5 +61,7 @@ def test_fifty_prompts(model, method, cache, tmp_path):
     assert len({t.question for t in tasks}) == 50
     engine = Engine(lm)
     options = {} if cache is None else {"cache": cache}
-    done = engine.run([engine.submit(t.question, method=method, options=options, max_tokens=13) for t in tasks])
+    done = engine.run(
+        [engine.submit(t.question, method=method, options=options, max_tokens=13) for t in tasks]
+    )
     assert len({d.text for d in done}) >= 45

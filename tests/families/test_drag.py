@@ -1,4 +1,5 @@
 """What answers agree in, by its rules; and the search that says it."""
+
 from itertools import permutations
 
 import pytest
@@ -12,7 +13,9 @@ from polydec.testing.enumerate import distance, law_of, target_law
 from polydec.testing.toy import toy
 from rollouts_reference import PROMPT, plain, speaking, tries
 
-PLACES = hierarchy("Lyon < France; Paris < France; France < Europe; Bonn < Germany; Germany < Europe")
+PLACES = hierarchy(
+    "Lyon < France; Paris < France; France < Europe; Bonn < Germany; Germany < Europe"
+)
 AGREED = (
     (("Aug 4 1961", "Aug 5 1961", "1961-08"), "August 1961"),
     (("4th of August 1961", "August 4, 1961", "1961-08-04", "5 May 1970"), "4 August 1961"),
@@ -20,12 +23,18 @@ AGREED = (
     (("1961", "1975", "3 May 1988"), "20th century"),
     (("1960s", "1970s", "19th century"), "20th century"),
     (("1234", "1,240", "1180"), "about 1200"),
-    (("3.14", "3.16", "7"), "about 3"),                   # two of three agree in it; 3.1 and 3.2 have one each
+    (("3.14", "3.16", "7"), "about 3"),  # two of three agree in it; 3.1 and 3.2 have one each
     (("Lyon", "Paris", "Bonn"), "France"),
     (("Lyon", "Bonn"), "Europe"),
     (("Nice, France", "Lyon", "Bonn"), "France"),
-    (("blue", "green"), None), (("blue", "blue", "green"), "blue"), (("blue", "green", "red"), None),
-    (("31 Foo 1961", "99 May 1961"), None), (("", ""), None), (("", "x"), "x"), (("x",), "x"), (("4 May 1961",), "4 May 1961"),
+    (("blue", "green"), None),
+    (("blue", "blue", "green"), "blue"),
+    (("blue", "green", "red"), None),
+    (("31 Foo 1961", "99 May 1961"), None),
+    (("", ""), None),
+    (("", "x"), "x"),
+    (("x",), "x"),
+    (("4 May 1961",), "4 May 1961"),
 )
 
 
@@ -44,8 +53,12 @@ def test_a_higher_share_is_never_more_exact():
 
 def test_what_lies_within_what_is_read_or_refused():
     assert hierarchy(" a<B ; b < c;") == {"a": "B", "b": "c"}
-    for text, said in (("a", "within has 'a'"), ("a < b; a < c", "'a' twice"), ("a < b; b < a", "within itself"),
-                       ("a < b < c", "write it as")):
+    for text, said in (
+        ("a", "within has 'a'"),
+        ("a < b; a < c", "'a' twice"),
+        ("a < b; b < a", "within itself"),
+        ("a < b < c", "write it as"),
+    ):
         with pytest.raises(ValueError, match=said):
             hierarchy(text)
 
@@ -66,7 +79,10 @@ def test_it_says_what_its_draws_agree_in():
         found = Agreed().of(answers)
         got = answer(Drag(plain(target), tries=3), seed)
         said = "I don't know" if found is None else found.said
-        assert target.vocab.words.decode(got.token_ids).lower() == said.lower() and got.finish_reason == "stop"
+        assert (
+            target.vocab.words.decode(got.token_ids).lower() == said.lower()
+            and got.finish_reason == "stop"
+        )
         assert got.score == sum(found in ladder for ladder in Agreed().ladders(answers)) / 3
         seen.add((said, got.token_ids in texts))
     assert len({said for said, _ in seen}) >= 3 and {drawn for _, drawn in seen} == {True, False}
@@ -74,7 +90,7 @@ def test_it_says_what_its_draws_agree_in():
 
 def test_what_cannot_be_written_is_not_said():
     for seed in range(20):
-        target = toy(seed, 6, sharp=0.4)          # it spells no "I don't know"
+        target = toy(seed, 6, sharp=0.4)  # it spells no "I don't know"
         got = answer(Drag(plain(target), tries=2), seed, most=3)
         assert got.token_ids and got.score in (0.0, 0.5, 1.0)
         longer = answer(Drag(plain(speaking(seed)), tries=2), seed, most=1)
@@ -84,7 +100,9 @@ def test_what_cannot_be_written_is_not_said():
 def test_one_try_has_the_law_of_the_target():
     for seed in range(3):
         target = toy(seed, 3)
-        law = law_of(lambda rng, t=target: answer_one(Drag(plain(t), tries=1), Request(PROMPT, 3), rng))
+        law = law_of(
+            lambda rng, t=target: answer_one(Drag(plain(t), tries=1), Request(PROMPT, 3), rng)
+        )
         assert distance(law, target_law(target, PROMPT, 3)) < 1e-9
 
 

@@ -1,4 +1,5 @@
 """Insertion: the law of the process on models that are known exactly, its limits, and mutants that are found."""
+
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,16 @@ from polydec.families.insertion.inserting import Inserting
 from polydec.families.insertion.stats import InsertStats
 from polydec.families.insertion.types import Offer, Sheet
 from polydec.shapers.greedy import Greedy
-from polydec.testing.check_inserting import Anything, check_given, check_law, ended, last, posterior, some_law, step
+from polydec.testing.check_inserting import (
+    Anything,
+    check_given,
+    check_law,
+    ended,
+    last,
+    posterior,
+    some_law,
+    step,
+)
 from polydec.testing.enumerate import distance, law_of
 from polydec.testing.toy_insertion import Posterior, ToyInserter
 
@@ -31,7 +41,10 @@ def test_trained_without_weights_long_texts_come_too_seldom(seed):
     """p / (L + 1), as the published objective has it; with the weight L + 1 of an example p itself (`check_law`)."""
     short = {text: w / (len(text) + 1) for text, w in some_law(seed).items()}
     total = sum(short.values())
-    assert distance(law(posterior(seed, even=False)), ended({t: w / total for t, w in short.items()})) < 1e-12
+    assert (
+        distance(law(posterior(seed, even=False)), ended({t: w / total for t, w in short.items()}))
+        < 1e-12
+    )
     with pytest.raises(AssertionError, match="output law is off"):
         check_law(lambda model: Inserting(posterior(0, even=False), draw=True))
 
@@ -39,6 +52,7 @@ def test_trained_without_weights_long_texts_come_too_seldom(seed):
 def test_mutants_are_found():
     """Two tokens of a pass that do not see each other; a likeliest slot where one is to be drawn; slots that are mixed up; a
     sheet that lets a text grow anywhere."""
+
     class Mirrored(Posterior):
         def _offer(self, kept, slots):
             offer = super()._offer(kept, slots)
@@ -49,8 +63,11 @@ def test_mutants_are_found():
             kept = super().start(request)
             return Sheet(kept.token, (0,) * len(kept.behind), (sum(kept.room),))
 
-    for mutant in (lambda m: Inserting(m, draw=True, count=2, share=0.0), lambda m: Inserting(m),
-                   lambda m: Inserting(ToyInserter(Mirrored(some_law(0), 2)), draw=True)):
+    for mutant in (
+        lambda m: Inserting(m, draw=True, count=2, share=0.0),
+        lambda m: Inserting(m),
+        lambda m: Inserting(ToyInserter(Mirrored(some_law(0), 2)), draw=True),
+    ):
         with pytest.raises(AssertionError, match="output law is off"):
             check_law(mutant, laws=1)
     with pytest.raises(AssertionError, match="does not keep"):
@@ -65,7 +82,14 @@ def test_with_the_last_slot_only_it_is_plain_decoding(seed):
     for _ in range(9):
         at = int(model.network.step_VV[at, :-1].argmax())
         want.append(at)
-    assert list(answer(model, Request((1,), max_tokens=9, ignore_eos=True), shapers=(Greedy(),)).token_ids) == want
+    assert (
+        list(
+            answer(
+                model, Request((1,), max_tokens=9, ignore_eos=True), shapers=(Greedy(),)
+            ).token_ids
+        )
+        == want
+    )
 
 
 def test_what_is_promised():
@@ -87,10 +111,24 @@ def test_several_tokens_a_pass_go_into_as_many_slots():
     """Passes fall, and no gap takes more than its room, though one pass offers it more. Slots that are alike share what is
     missing, so from three of them on none is likely enough for a share of 0.4."""
     model, request = ToyInserter(Anything(step(3, 4, 1.0))), Request((1,), 12, ignore_eos=True)
-    passes = [answer(model, request, draw=True, count=k, share=0.0).stats.passes for k in (1, 2, 4, 20)]
-    assert passes[0] == 12 and passes[1] == 7 and all(a >= b for a, b in pairwise(passes)) and passes[-1] == 4
+    passes = [
+        answer(model, request, draw=True, count=k, share=0.0).stats.passes for k in (1, 2, 4, 20)
+    ]
+    assert (
+        passes[0] == 12
+        and passes[1] == 7
+        and all(a >= b for a, b in pairwise(passes))
+        and passes[-1] == 4
+    )
     assert answer(model, request, draw=True, count=4, share=0.4).stats.passes == 11
-    assert len(answer(model, Request((1,), 3, given=(None, 2, None), ignore_eos=True), draw=True, count=20).token_ids) == 3
+    assert (
+        len(
+            answer(
+                model, Request((1,), 3, given=(None, 2, None), ignore_eos=True), draw=True, count=20
+            ).token_ids
+        )
+        == 3
+    )
 
 
 def test_options_are_checked_and_statistics_add_up():
@@ -98,7 +136,13 @@ def test_options_are_checked_and_statistics_add_up():
         with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
             Inserting(last(0), **options)
     a, b = InsertStats(2, 0, 3, 10), InsertStats(1, 1, 1, 4)
-    assert a.plus(b) == InsertStats(3, 1, 4, 14) and a.metrics() == {"inserted_per_pass": 1.5, "positions_per_pass": 5.0}
+    assert a.plus(b) == InsertStats(3, 1, 4, 14) and a.metrics() == {
+        "inserted_per_pass": 1.5,
+        "positions_per_pass": 5.0,
+    }
     assert InsertStats().metrics()["inserted_per_pass"] is None
-    sizes = [len(answer(last(1, 4, 0.5), Request((1,), 20), shapers=(Greedy(),), least=x).token_ids) for x in (0.0, 0.3, 1.0)]
+    sizes = [
+        len(answer(last(1, 4, 0.5), Request((1,), 20), shapers=(Greedy(),), least=x).token_ids)
+        for x in (0.0, 0.3, 1.0)
+    ]
     assert sizes[0] == 1 and all(x <= y for x, y in pairwise(sizes)) and sizes[-1] == 20

@@ -1,4 +1,5 @@
 """Exact extraction: what is found is what brute force finds."""
+
 import itertools
 
 import pytest
@@ -13,7 +14,13 @@ from polydec.core.types import Draft, Want
 from polydec.families.search.likeliest import Likeliest
 from polydec.shapers.banned import Banned
 from polydec.targets.shaped import Shaped
-from polydec.testing.check_search import Counted, best, check_events, check_neighbours, check_refusal
+from polydec.testing.check_search import (
+    Counted,
+    best,
+    check_events,
+    check_neighbours,
+    check_refusal,
+)
 from polydec.testing.toy import toy
 
 PROMPT = (0, 1, 0)
@@ -21,8 +28,10 @@ PROMPT = (0, 1, 0)
 
 def logp(target, text):
     """Of a text behind the prompt, from one session that feeds it as a chain."""
+
     async def scores():
         return await target.open(PROMPT).score(Draft.chain(PROMPT[-1], text[:-1]), Want())
+
     rows = run([scores()])[0]
     return sum(rows.logp(i, (x,))[0] for i, x in enumerate(text))
 
@@ -44,13 +53,17 @@ def test_spans_equal_brute_force(seed):
     want = ranked(target, spans(passage, end))[:4]
     got = best(Likeliest(target, language), Request(PROMPT, 20, n=len(want)))
     for result, (score, text) in zip(got, want, strict=True):
-        assert result.score == pytest.approx(score, abs=1e-9) and result.token_ids in spans(passage, end)
+        assert result.score == pytest.approx(score, abs=1e-9) and result.token_ids in spans(
+            passage, end
+        )
         assert logp(target, result.token_ids) == pytest.approx(score, abs=1e-9) and len(text) > 1
     assert got[0].stats.passes <= len(passage) + 1
     assert got[0].stats.scored <= 1 + len(passage) * (len(passage) + 1) // 2
 
 
-@pytest.mark.parametrize("constraint", [AnyOf(("ab", "ba", "abba", "c")), Regex("(ab|c){1,3}")], ids=str)
+@pytest.mark.parametrize(
+    "constraint", [AnyOf(("ab", "ba", "abba", "c")), Regex("(ab|c){1,3}")], ids=str
+)
 def test_texts_of_any_small_constraint(constraint):
     for seed in range(4):
         target = toy(seed, 4)
@@ -75,7 +88,9 @@ def test_passes_grow_with_the_passage_at_most():
     passes = []
     for n in (5, 10, 20, 40):
         passage = [(3 * i + i * i // 5) % 5 for i in range(n)]
-        result, = best(Likeliest(target, Spans.of(passage, None, target.vocab.eos, 6)), Request(PROMPT, 64))
+        (result,) = best(
+            Likeliest(target, Spans.of(passage, None, target.vocab.eos, 6)), Request(PROMPT, 64)
+        )
         passes.append(result.stats.passes)
         assert result.stats.passes <= n + 1
     assert passes[-1] < 41, "spans that can only lose are followed to their end"

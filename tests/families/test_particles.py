@@ -1,4 +1,5 @@
 """Adaptive weighted rejection sampling: unbiased by enumeration, and the posterior is the exact one."""
+
 import math
 from collections import defaultdict
 
@@ -24,8 +25,14 @@ from polydec.testing.toy import toy
 from polydec.verifiers.match import Match
 
 PROMPT = (0, 1, 0)
-P_V = torch.tensor([.35, .3, .18, .12, .05], dtype=torch.float64)
-SETS = [frozenset({1, 4}), frozenset({0}), frozenset({4}), frozenset(range(5)), frozenset({0, 1, 2, 3})]
+P_V = torch.tensor([0.35, 0.3, 0.18, 0.12, 0.05], dtype=torch.float64)
+SETS = [
+    frozenset({1, 4}),
+    frozenset({0}),
+    frozenset({4}),
+    frozenset(range(5)),
+    frozenset({0, 1, 2, 3}),
+]
 
 
 def ways(good):
@@ -41,7 +48,9 @@ def test_the_recursive_estimator_is_unbiased_exactly(good, looks):
         if drawn.token is not None:
             mean[drawn.token] += p * drawn.weight
         assert drawn.checks <= looks + 1 and (drawn.masked or drawn.checks >= 1)
-    assert total == pytest.approx(1.0) and mean == pytest.approx([float(P_V[i]) if i in good else 0.0 for i in range(5)])
+    assert total == pytest.approx(1.0) and mean == pytest.approx(
+        [float(P_V[i]) if i in good else 0.0 for i in range(5)]
+    )
 
 
 def test_without_an_allowed_token_the_weight_is_0():
@@ -83,21 +92,30 @@ def allowed_law(target, language, length):
     return {text: p / share for text, p in law.items()}, share
 
 
-@pytest.mark.parametrize("constraint, particles, looks, laws, length", [
-    (Regex("a*b"), 1, 32, 3, 3), (AnyOf(("ab", "b", "bb")), 1, 2, 2, 3),
-    pytest.param(AnyOf(("ab", "b")), 2, 1, 2, 2, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "constraint, particles, looks, laws, length",
+    [
+        (Regex("a*b"), 1, 32, 3, 3),
+        (AnyOf(("ab", "b", "bb")), 1, 2, 2, 3),
+        pytest.param(AnyOf(("ab", "b")), 2, 1, 2, 2, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_weights_are_unbiased_for_whole_texts_exactly(constraint, particles, looks, laws, length):
     """With particles drawn anew as well: E[estimate of the normaliser, where the answer is a text] is its probability."""
     for seed in range(laws):
         target = toy(seed, 3)
         language = constraint.language(target.vocab, target.vocab.eos)
         want, share = allowed_law(target, language, length)
-        decoder, got = Particles(target, language, particles, threshold=0.9, certain=1.0, looks=looks), defaultdict(float)
+        decoder, got = (
+            Particles(target, language, particles, threshold=0.9, certain=1.0, looks=looks),
+            defaultdict(float),
+        )
 
         def attempt(rng, decoder=decoder):
             try:
                 return run([answer_one(decoder, Request(PROMPT, length), rng)])[0]
-            except ValueError:                    # all particles came to a dead end: their weight is 0
+            except ValueError:  # all particles came to a dead end: their weight is 0
                 return None
 
         for result, p in executions(attempt):
@@ -111,7 +129,11 @@ def test_without_a_constraint_it_is_plain_sampling():
     for seed in range(4):
         target = toy(seed, 3)
         for language in (None, Everything(3)):
-            got = law_of(lambda rng, t=target, k=language: answer_one(Particles(t, k, 1, certain=1.0), Request(PROMPT, 2), rng))
+            got = law_of(
+                lambda rng, t=target, k=language: answer_one(
+                    Particles(t, k, 1, certain=1.0), Request(PROMPT, 2), rng
+                )
+            )
             assert distance(got, target_law(target, PROMPT, 2)) < 1e-9
 
 
@@ -136,7 +158,11 @@ def _trap(target):
     """Whether the mask is far off, and no text so rare under it that a few particles miss it."""
     language = AnyOf(("aab", "b")).language(target.vocab, target.vocab.eos)
     masked = target_law(target, PROMPT, 4, (Constrained(language, tuple(target.vocab.eos)),))
-    return len(masked) == 2 and min(masked.values()) > 0.15 and distance(masked, allowed_law(target, language, 4)[0]) > 0.25
+    return (
+        len(masked) == 2
+        and min(masked.values()) > 0.15
+        and distance(masked, allowed_law(target, language, 4)[0]) > 0.25
+    )
 
 
 def test_dead_ends_end_with_an_error():
@@ -151,7 +177,13 @@ def test_metrics_of_several_answers():
     target = toy(4, 4)
     language = AnyOf(("ab", "ba")).language(target.vocab, target.vocab.eos)
     from polydec.testing.check_search import best
+
     found = best(Particles(target, language, 3), Request(PROMPT, 6, n=2))
     both = found[0].stats.plus(found[1].stats).metrics()
-    assert len(both["weights"]) == len(both["log_normaliser"]) == len(both["effective_sample_size"]) == 2
+    assert (
+        len(both["weights"])
+        == len(both["log_normaliser"])
+        == len(both["effective_sample_size"])
+        == 2
+    )
     assert both["constraint_checks"] > 0 and all(len(w) == 3 for w in both["weights"])

@@ -1,4 +1,5 @@
 """PEARL: laws, the two modes, caches, and the same text whether the passes overlap or not."""
+
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -29,16 +30,22 @@ PROMPT = (0, 1, 0)
 
 def decode(decoder, tokens=60, seed=0, on=None, scheduler=None, **request):
     extra = {} if on is None else {"on": on}
-    return run([answer_one(decoder, Request(PROMPT, tokens, seed=seed, **request), **extra)], scheduler)[0]
+    return run(
+        [answer_one(decoder, Request(PROMPT, tokens, seed=seed, **request), **extra)], scheduler
+    )[0]
 
 
 @pytest.mark.parametrize("verifier", [Exact(), Match(), Coupled()], ids=repr)
-@pytest.mark.parametrize("gamma, laws", [(1, 1), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize(
+    "gamma, laws", [(1, 1), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in (1, 2, 3))]
+)
 def test_law(verifier, gamma, laws):
     check_law(lambda target, draft: Pearl(target, draft, verifier, gamma), laws=laws, length=3)
 
 
-@pytest.mark.parametrize("gamma", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "gamma", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
+)
 def test_contract(gamma):
     check_decoder(lambda target, draft: Pearl(target, draft, Exact(), gamma), laws=2, length=2)
 
@@ -56,7 +63,9 @@ def test_a_draft_that_is_the_target_is_never_stopped():
         for seed in range(3):
             target, draft = toy(seed, 5, eos=-1), toy(seed, 5, eos=-1, cost=0.1)
             got = decode(Pearl(target, draft, Exact(), gamma), 1 + 8 * gamma, seed)
-            assert got.stats.passes == 9 and got.stats.accepted == got.stats.drafted == 1 + 8 * gamma
+            assert (
+                got.stats.passes == 9 and got.stats.accepted == got.stats.drafted == 1 + 8 * gamma
+            )
 
 
 def test_a_draft_that_is_never_right_leaves_it_plain():
@@ -72,6 +81,7 @@ def test_a_draft_that_is_never_right_leaves_it_plain():
 
 class Watched(LM):
     """Keeps its sessions for the test to look at."""
+
     def open(self, prompt):
         self.session = super().open(prompt)
         return self.session
@@ -81,7 +91,10 @@ def test_caches_hold_what_is_committed_and_drafted():
     """At the end of a round: of n committed tokens the target holds all but the last; the draft, before its staged chain
     is cut, up to the last token but one that it drafted."""
     for seed in range(4):
-        target, draft = (Watched(m.network, m.vocab, chunk=2) for m in (toy(seed, 4, eos=-1), toy(seed, 4, eos=-1, cost=0.1)))
+        target, draft = (
+            Watched(m.network, m.vocab, chunk=2)
+            for m in (toy(seed, 4, eos=-1), toy(seed, 4, eos=-1, cost=0.1))
+        )
         fed, gamma = [], 3
 
         def look(event, target=target, draft=draft, fed=fed):
@@ -91,7 +104,9 @@ def test_caches_hold_what_is_committed_and_drafted():
                 assert target.session._cache.end == event.position + held
 
         decode(Pearl(target, draft, Exact(), gamma), 40, seed, on=look)
-        assert {h for _, h in fed} <= {0, gamma - 1} | set(range(gamma)) and all(d == 1 for d, _ in fed)
+        assert {h for _, h in fed} <= {0, gamma - 1} | set(range(gamma)) and all(
+            d == 1 for d, _ in fed
+        )
 
 
 def test_every_token_of_an_accepted_run_is_fed_to_the_draft_once():
@@ -111,8 +126,10 @@ def test_overlapped_and_one_after_the_other_write_the_same():
             for shaper in (Greedy(), Temperature(0.7)):
                 decoder = Pearl(Shaped(target, shaper), Shaped(draft, shaper), Exact(), 3)
                 requests = [Request(PROMPT, 30, seed=s) for s in range(3)]
-                texts = [[r.token_ids for r in run([answer_one(decoder, q) for q in requests], s)]
-                         for s in (None, Scheduler(pool=pool))]
+                texts = [
+                    [r.token_ids for r in run([answer_one(decoder, q) for q in requests], s)]
+                    for s in (None, Scheduler(pool=pool))
+                ]
                 assert texts[0] == texts[1]
 
 
@@ -120,7 +137,10 @@ def test_overlapped_and_one_after_the_other_write_the_same():
 def test_commits_a_round_are_those_of_the_two_modes(gamma):
     """With laws that do not look at the text every drafted token has the same chance, one less their distance."""
     target, draft = toy(1, 3, eos=-1), toy(2, 3, eos=-1, cost=0.1)
-    target.network.weight[:], draft.network.weight[:] = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.3, 0.4, 0.3]).log()
+    target.network.weight[:], draft.network.weight[:] = (
+        torch.tensor([0.5, 0.3, 0.2]).log(),
+        torch.tensor([0.3, 0.4, 0.3]).log(),
+    )
     results = [decode(Pearl(target, draft, Exact(), gamma), 400, seed) for seed in range(6)]
     got = sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results)
     assert got == pytest.approx(commits_per_round(0.8, gamma), rel=0.06)
@@ -128,12 +148,29 @@ def test_commits_a_round_are_those_of_the_two_modes(gamma):
 
 
 def test_simulated_overlap():
-    log = [("d", 1, 2.0), ("d", 1, 1.0), ("t", 1, 4.0), ("t", 3, 5.0), ("d", 1, 6.0), ("t", 1, 5.0), ("d", 1, 9.0)]
-    assert rounds(log, "t") == [(3.0, 4.0), (0.0, 5.0), (6.0, 5.0)] and overlapped(log, "t") == (23.0, 15.0)
+    log = [
+        ("d", 1, 2.0),
+        ("d", 1, 1.0),
+        ("t", 1, 4.0),
+        ("t", 3, 5.0),
+        ("d", 1, 6.0),
+        ("t", 1, 5.0),
+        ("d", 1, 9.0),
+    ]
+    assert rounds(log, "t") == [(3.0, 4.0), (0.0, 5.0), (6.0, 5.0)] and overlapped(log, "t") == (
+        23.0,
+        15.0,
+    )
     target, draft = toy(1), toy(2, cost=0.1)
     slow = Timed(target.network, "t")
-    timed = LM(slow, target.vocab, chunk=2), LM(Timed(draft.network, "d", slow.log), draft.vocab, chunk=2)
-    assert decode(Pearl(*timed, Exact()), 20).token_ids == decode(Pearl(target, draft, Exact()), 20).token_ids
+    timed = (
+        LM(slow, target.vocab, chunk=2),
+        LM(Timed(draft.network, "d", slow.log), draft.vocab, chunk=2),
+    )
+    assert (
+        decode(Pearl(*timed, Exact()), 20).token_ids
+        == decode(Pearl(target, draft, Exact()), 20).token_ids
+    )
     assert slow.log and {name for name, _, _ in slow.log} == {"t", "d"}
 
 
@@ -154,36 +191,61 @@ def test_draws_have_names_of_their_own():
 
 class Fault(Exact):
     """Puts a draw from the row before an accepted last token in its place."""
+
     def verify(self, draft, scores, rng, position):
         verdict = super().verify(draft, scores, rng, position)
-        return verdict if len(verdict.path) < len(draft) - 1 else replace(
-            verdict, path=verdict.path[:-1], bonus=rng.at("token", position + 77).categorical(
-                scores.row(len(draft) - 2).exp()))
+        return (
+            verdict
+            if len(verdict.path) < len(draft) - 1
+            else replace(
+                verdict,
+                path=verdict.path[:-1],
+                bonus=rng.at("token", position + 77).categorical(scores.row(len(draft) - 2).exp()),
+            )
+        )
 
 
 class DraftLaw(Exact):
     """Tests with the law of the token before."""
+
     def verify(self, draft, scores, rng, position):
-        return super().verify(replace(draft, law=(None, *[draft.law[max(1, i - 1)] for i in range(1, len(draft))])),
-                              scores, rng, position)
+        return super().verify(
+            replace(draft, law=(None, *[draft.law[max(1, i - 1)] for i in range(1, len(draft))])),
+            scores,
+            rng,
+            position,
+        )
 
 
 class Late(Until):
     """Reads the rows one place too early."""
+
     def row(self, i):
         return self.scores.row(max(0, i - 1))
 
 
-@pytest.mark.parametrize("verifier, length", [(Fault(), 2), (DraftLaw(), 3)], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "verifier, length", [(Fault(), 2), (DraftLaw(), 3)], ids=lambda v: type(v).__name__
+)
 def test_faulty_tests_show_in_the_law(verifier, length):
     with pytest.raises(AssertionError):
-        check_law(lambda target, draft: Pearl(target, draft, verifier, 2), laws=3, length=length, shapings=["plain"])
+        check_law(
+            lambda target, draft: Pearl(target, draft, verifier, 2),
+            laws=3,
+            length=length,
+            shapings=["plain"],
+        )
 
 
 def test_rows_of_another_place_show_in_the_law(monkeypatch):
     monkeypatch.setattr("polydec.families.ar.pearl.Until", Late)
     with pytest.raises(AssertionError):
-        check_law(lambda target, draft: Pearl(target, draft, Exact(), 2), laws=3, length=3, shapings=["plain"])
+        check_law(
+            lambda target, draft: Pearl(target, draft, Exact(), 2),
+            laws=3,
+            length=3,
+            shapings=["plain"],
+        )
 
 
 def test_recipe():
@@ -200,6 +262,12 @@ def test_the_view_of_rows_that_are_known():
     inner = run([rows()])[0]
     view = Until(inner, 2)
     assert view.certain(1) is None and view.certain(2) == 0 and view.argmax(1) == inner.argmax(1)
-    assert view.topk(1, 2) == inner.topk(1, 2) and view.topk_rows((0, 1), 2) == inner.topk_rows((0, 1), 2)
-    assert view.logp(1, (0, 1)) == inner.logp(1, (0, 1)) and view.base is inner and view.hidden_NH is None
+    assert view.topk(1, 2) == inner.topk(1, 2) and view.topk_rows((0, 1), 2) == inner.topk_rows(
+        (0, 1), 2
+    )
+    assert (
+        view.logp(1, (0, 1)) == inner.logp(1, (0, 1))
+        and view.base is inner
+        and view.hidden_NH is None
+    )
     assert torch.equal(view.weights(1), inner.weights(1)) and torch.equal(view.row(1), inner.row(1))

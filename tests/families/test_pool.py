@@ -1,4 +1,5 @@
 """A pool of texts: its controller and its weights as data, its budget, and what it reduces to."""
+
 import math
 import random
 
@@ -32,23 +33,32 @@ def window(tokens, sure=-1.0, unsure=0.5, lowest=-1.0):
 
 def test_likeness_is_of_pieces_of_four_tokens():
     assert likeness(window([1, 2, 3, 4, 5]), window([1, 2, 3, 4, 6])) == 1 / 3
-    assert likeness(window([1, 2]), window([1, 2])) == 1.0 and likeness(window([1, 2]), window([2, 1])) == 0.0
+    assert (
+        likeness(window([1, 2]), window([1, 2])) == 1.0
+        and likeness(window([1, 2]), window([2, 1])) == 0.0
+    )
 
 
 def test_an_unsure_pool_of_like_texts_grows_early_and_not_late():
-    windows = [window([1, 2, 3, 4], unsure=0.6), window([1, 2, 3, 4], unsure=0.9), window([1, 2, 3, 4], unsure=0.3)]
-    control = Control(alike=1.0)                  # worth of growing (1 - p) 0.6, of shrinking 0.4 p
+    windows = [
+        window([1, 2, 3, 4], unsure=0.6),
+        window([1, 2, 3, 4], unsure=0.9),
+        window([1, 2, 3, 4], unsure=0.3),
+    ]
+    control = Control(alike=1.0)  # worth of growing (1 - p) 0.6, of shrinking 0.4 p
     assert control.grows(0.0, windows) == 1 and control.grows(0.5, windows) == 1
-    assert control.grows(0.7, windows) is None    # 0.18 against 0.28
-    assert control.grows(0.0, [window([1, 2, 3, 4]), window([5, 6, 7, 8])]) is None      # they differ
+    assert control.grows(0.7, windows) is None  # 0.18 against 0.28
+    assert control.grows(0.0, [window([1, 2, 3, 4]), window([5, 6, 7, 8])]) is None  # they differ
     assert Control(alike=1.0, most=3).grows(0.0, windows) is None
     assert Control(alike=1.0, idle=0.61).grows(0.0, windows) is None
 
 
 def test_a_sure_pool_loses_its_weakest_late():
-    windows = [window([i] * 4, unsure=0.1, lowest=x) for i, x in enumerate((-1.0, -1.1, -5.0, -0.9, -0.2))]
-    assert Control(least=1).drops(0.5, windows) == (2,)             # median -1.0, from it 0.1
-    assert Control(least=1).drops(0.05, windows) == ()              # 0.045 is not worth it
+    windows = [
+        window([i] * 4, unsure=0.1, lowest=x) for i, x in enumerate((-1.0, -1.1, -5.0, -0.9, -0.2))
+    ]
+    assert Control(least=1).drops(0.5, windows) == (2,)  # median -1.0, from it 0.1
+    assert Control(least=1).drops(0.05, windows) == ()  # 0.045 is not worth it
     assert Control(least=5).drops(0.5, windows) == ()
     twins = [window([1, 2, 3, 4], sure=s, unsure=0.0) for s in (-0.3, -0.1, -0.2)]
     assert set(Control(least=1).drops(0.5, twins)) == {0, 2}
@@ -65,7 +75,10 @@ def test_a_vote_weighs_what_is_sure_in_the_end_and_of_a_usual_length():
 def test_equal_weights_are_the_majority():
     r = random.Random(3)
     for _ in range(80):
-        tries = [Tried("\n".join(["x"] * r.randrange(3) + [r.choice("abc")]), (1,), -r.random()) for _ in range(7)]
+        tries = [
+            Tried("\n".join(["x"] * r.randrange(3) + [r.choice("abc")]), (1,), -r.random())
+            for _ in range(7)
+        ]
         said = said_of(tries, "")
         assert elect(tries, said, dict.fromkeys(said, 1.0)) == Vote().pick(tries)
     tries = [Tried(c, (1,), -1.0) for c in "aab"]
@@ -75,7 +88,10 @@ def test_equal_weights_are_the_majority():
 def test_left_alone_it_is_self_consistency_draw_for_draw():
     for seed in range(10):
         target, request = toy(seed, 4, sharp=0.6), Request(PROMPT, 9, seed=seed)
-        pool, votes = Pool(plain(target), STILL, EQUAL, tries=3), Rollouts(plain(target), Vote(), 3, 3)
+        pool, votes = (
+            Pool(plain(target), STILL, EQUAL, tries=3),
+            Rollouts(plain(target), Vote(), 3, 3),
+        )
         got, want = (run([answer_one(d, request)])[0] for d in (pool, votes))
         assert got.token_ids == want.token_ids and got.stats == want.stats
     with pytest.raises(ValueError, match="tries is 0: it must lie in 1 to 64"):
@@ -88,8 +104,8 @@ def test_the_budget_is_kept_and_the_pool_is_changed_on_the_way():
         target = toy(seed, 5, sharp=0.4)
         plan = Pool(plain(target), Control(2, 1, 6, 1.0, 0.0), EQUAL, tries=2, budget=40)
         found = run([answers(plan, Request(PROMPT, 12, seed=seed, ignore_eos=seed % 2 == 1))])[0][0]
-        alone = 0 if found.stats.ended > 1 else 12             # the likeliest may go on where none has ended
+        alone = 0 if found.stats.ended > 1 else 12  # the likeliest may go on where none has ended
         assert found.stats.written <= 40 + alone and len(found.token_ids) <= 12
         sizes.add(found.stats.written)
         most = max(most, found.stats.written)
-    assert len(sizes) > 3 and most > 24           # two texts of 12 tokens: some were forked
+    assert len(sizes) > 3 and most > 24  # two texts of 12 tokens: some were forked

@@ -1,4 +1,5 @@
 """Rounds of proposals that are judged and shown: what they reduce to, what is shown, and when they end."""
+
 import random
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ def reward(target):
 @dataclass(frozen=True)
 class Always:
     """Says the same of everything."""
+
     value: float
 
     def chance(self, hidden_H):
@@ -47,14 +49,17 @@ def test_one_round_is_best_of_n():
         best = Rollouts(plain(target), BestOf(), 3, 3, reward(target))
         some = Refine(plain(target), reward(target), 1, 3)
         a, b = (answer(d, seed, logprobs=1) for d in (best, some))
-        if b.finish_reason == "stop":             # best of n looks at cut texts only where none has ended
+        if b.finish_reason == "stop":  # best of n looks at cut texts only where none has ended
             assert a.token_ids == b.token_ids and a.logprobs == b.logprobs
 
 
 def test_a_reward_that_never_changes_gives_the_first_draw():
     for seed in range(12):
         target = toy(seed, 4, sharp=0.5)
-        first, some = answer(plain(target), seed), answer(Refine(plain(target), Always(0.5), 3, 2), seed)
+        first, some = (
+            answer(plain(target), seed),
+            answer(Refine(plain(target), Always(0.5), 3, 2), seed),
+        )
         if first.finish_reason == "stop":
             assert some.token_ids == first.token_ids
 
@@ -63,7 +68,9 @@ def test_more_rounds_are_never_worse_and_draw_the_same_first():
     better = 0
     for seed in range(12):
         target = toy(seed, 6, sharp=0.3)
-        scores = [answer(Refine(plain(target), reward(target), t, 1), seed).score for t in (1, 2, 4)]
+        scores = [
+            answer(Refine(plain(target), reward(target), t, 1), seed).score for t in (1, 2, 4)
+        ]
         assert scores == sorted(scores)
         better += scores[2] > scores[0]
     assert better >= 3
@@ -81,7 +88,11 @@ def test_what_is_good_enough_ends_the_rounds():
 def test_the_best_answer_and_the_feedback_are_shown(monkeypatch):
     target, shown = toy(1, 5, sharp=0.5), []
     opened = type(target).open
-    monkeypatch.setattr(type(target), "open", lambda self, prompt: (shown.append(tuple(prompt)), opened(self, prompt))[1])
+    monkeypatch.setattr(
+        type(target),
+        "open",
+        lambda self, prompt: (shown.append(tuple(prompt)), opened(self, prompt))[1],
+    )
     result = answer(Refine(plain(target), reward(target), 2, 1, feedback="ba"), 4)
     first = answer(plain(target), 4)
     ends = target.vocab.eos
@@ -89,23 +100,31 @@ def test_the_best_answer_and_the_feedback_are_shown(monkeypatch):
     assert shown[1] == (*PROMPT, *text, 1, 0) and result.score is not None
     shown.clear()
     answer(Refine(plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 6), 4)
-    assert shown[1] == (*PROMPT, *text[:1], 1, 0)                  # three of the six that there is room for
+    assert shown[1] == (*PROMPT, *text[:1], 1, 0)  # three of the six that there is room for
     shown.clear()
-    answer(Refine(plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 2), 4, most=2)
-    assert shown == [PROMPT]                                       # no room to write anything behind it
+    answer(
+        Refine(plain(target), reward(target), 2, 1, feedback="ba", context=len(PROMPT) + 2),
+        4,
+        most=2,
+    )
+    assert shown == [PROMPT]  # no room to write anything behind it
 
 
 def test_answers_that_were_seen_are_not_judged_again():
-    target = toy(2, 2, sharp=6.0)                 # it hardly ever says another thing
+    target = toy(2, 2, sharp=6.0)  # it hardly ever says another thing
     stats = answer(Refine(plain(target), reward(target), 8, 4), 1).stats
     assert 4 <= stats.judged < 12
 
 
 def test_bad_fields():
     target = toy(0, 3)
-    for fields, said in (({"rounds": 0}, "rounds is 0: it must lie in 1 to 64"), ({"proposals": 65}, "proposals is 65"),
-                         ({"enough": 1.5}, "enough is 1.5: it must lie in 0 to 1"), ({"patience": 0}, "patience is 0"),
-                         ({"feedback": "xyz"}, "feedback is 'xyz': the model's tokenizer cannot spell it")):
+    for fields, said in (
+        ({"rounds": 0}, "rounds is 0: it must lie in 1 to 64"),
+        ({"proposals": 65}, "proposals is 65"),
+        ({"enough": 1.5}, "enough is 1.5: it must lie in 0 to 1"),
+        ({"patience": 0}, "patience is 0"),
+        ({"feedback": "xyz"}, "feedback is 'xyz': the model's tokenizer cannot spell it"),
+    ):
         with pytest.raises(ValueError, match=said):
             Refine(plain(target), Always(0.5), **fields)
 
@@ -113,15 +132,18 @@ def test_bad_fields():
 class Climber:
     """A model that, shown one of ten numbers, says that one, the next or the one before it, and shown none 0, 1 or 2; a
     reward that likes large ones; and one that likes any."""
+
     start, mark, end = 10, 11, 12
 
     def __init__(self):
         self.model = toy(0, 13)
         weight = self.model.network.weight
         weight[:] = -30.0
-        weight[:, :10, self.end] = 0.0            # behind a number the answer ends
+        weight[:, :10, self.end] = 0.0  # behind a number the answer ends
         for shown in range(10):
-            weight[shown, self.mark, [x for x in (shown - 1, shown, shown + 1) if 0 <= x < 10]] = 0.0
+            weight[shown, self.mark, [x for x in (shown - 1, shown, shown + 1) if 0 <= x < 10]] = (
+                0.0
+            )
         weight[self.start, self.mark, :3] = 0.0
 
     def reached(self, reward, seed, rounds, proposals):
@@ -134,6 +156,7 @@ class Climber:
 @dataclass(frozen=True)
 class Likes:
     """Each number as much as this says."""
+
     of: tuple[float, ...]
 
     def chance(self, hidden_H):
@@ -152,6 +175,11 @@ def test_rounds_lead_to_where_the_first_law_never_goes():
 def test_a_reward_that_says_nothing_true_wins_nothing():
     climber, rng = Climber(), random.Random(0)
     one = [climber.reached(Always(0.5), seed, 1, 1) for seed in range(20)]
-    mixed = [climber.reached(Likes(tuple(rng.random() for _ in range(10))), seed, 16, 2) for seed in range(20)]
-    true = [climber.reached(Likes(tuple(x / 10 for x in range(10))), seed, 16, 2) for seed in range(20)]
+    mixed = [
+        climber.reached(Likes(tuple(rng.random() for _ in range(10))), seed, 16, 2)
+        for seed in range(20)
+    ]
+    true = [
+        climber.reached(Likes(tuple(x / 10 for x in range(10))), seed, 16, 2) for seed in range(20)
+    ]
     assert sum(mixed) / 20 < sum(one) / 20 + 1.5 < sum(true) / 20 - 2

@@ -1,4 +1,5 @@
 """Stochastic beam search draws whole texts without replacement."""
+
 from collections import defaultdict
 
 import pytest
@@ -17,9 +18,16 @@ PROMPT = (0, 1, 0)
 
 def joint(target, width, length, n):
     """The law of all answers together."""
+
     def once(rng):
         request = Request(PROMPT, length, n=n)
-        found = run([StochasticBeam(target, width).run(request, lambda choice: rng, Transcript(request, target.vocab.eos))])[0]
+        found = run(
+            [
+                StochasticBeam(target, width).run(
+                    request, lambda choice: rng, Transcript(request, target.vocab.eos)
+                )
+            ]
+        )[0]
         return tuple(r.token_ids for r in found)
 
     law = defaultdict(float)
@@ -31,8 +39,12 @@ def joint(target, width, length, n):
 def without_replacement(law, n):
     out = {(): 1.0}
     for _ in range(n):
-        out = {(*had, text): q * p / (1.0 - sum(law[t] for t in had))
-               for had, q in out.items() for text, p in law.items() if text not in had}
+        out = {
+            (*had, text): q * p / (1.0 - sum(law[t] for t in had))
+            for had, q in out.items()
+            for text, p in law.items()
+            if text not in had
+        }
     return out
 
 
@@ -44,7 +56,10 @@ def test_the_law_is_that_of_draws_without_replacement(width):
         law = target_law(target, PROMPT, 2, SHAPERS[name])
         if len(law) < width:
             continue
-        got, want = joint(bend(target, SHAPERS[name]), width, 2, width), without_replacement(law, width)
+        got, want = (
+            joint(bend(target, SHAPERS[name]), width, 2, width),
+            without_replacement(law, width),
+        )
         off = sum(abs(got.get(k, 0.0) - want.get(k, 0.0)) for k in {*got, *want}) / 2
         assert off < 1e-9, f"law {seed}, {name}: off by {off:.2e}"
 
@@ -64,7 +79,10 @@ def test_as_wide_as_there_are_texts_it_gives_all():
 
 def test_seeds_draw_and_prefixes_are_fed_once():
     target = toy(7, 6, sharp=0.5, eos=-1)
-    texts = {run([answers(StochasticBeam(target, 4), Request(PROMPT, 6, seed=s))])[0][0].token_ids for s in range(8)}
+    texts = {
+        run([answers(StochasticBeam(target, 4), Request(PROMPT, 6, seed=s))])[0][0].token_ids
+        for s in range(8)
+    }
     assert len(texts) == 8
     one = toy(7, 6, sharp=0.5, eos=-1)
     stats = run([answers(StochasticBeam(one, 4), Request(PROMPT, 6, n=4))])[0][0].stats

@@ -1,4 +1,5 @@
 """Superposed decoding against its card."""
+
 import math
 
 import pytest
@@ -32,8 +33,17 @@ def test_one_text_without_a_table_is_greedy_decoding():
 def test_on_a_network(tmp_path):
     torch.set_num_threads(1)
     lm = api.load(str(micro.write(tmp_path)), dtype="float32")
-    texts = [api.generate(lm, "The grey fox", max_tokens=12, ignore_eos=True, sampling=lm.sampling(temperature=0.0), **kind)
-             for kind in ({}, {"method": "superposed-decoding", "options": {"width": 1, "alpha": 0.0}})]
+    texts = [
+        api.generate(
+            lm,
+            "The grey fox",
+            max_tokens=12,
+            ignore_eos=True,
+            sampling=lm.sampling(temperature=0.0),
+            **kind,
+        )
+        for kind in ({}, {"method": "superposed-decoding", "options": {"width": 1, "alpha": 0.0}})
+    ]
     assert texts[0].token_ids == texts[1].token_ids
 
 
@@ -42,7 +52,10 @@ def test_passes_do_not_depend_on_how_many_texts_there_are(width):
     target = toy(3, 8, eos=-1)
     results = found(Superposed(target, width), 9, n=width)
     assert len({r.token_ids for r in results}) == width
-    assert results[0].stats.passes == 9 and target.network.runs / target.network.layers == len(PROMPT) - 1 + 9
+    assert (
+        results[0].stats.passes == 9
+        and target.network.runs / target.network.layers == len(PROMPT) - 1 + 9
+    )
     assert results[0].stats.scored == 9
 
 
@@ -56,8 +69,12 @@ def test_scores_are_mixed_with_the_table():
     superposed, law = Superposed(target, 2, 1.0, 4, 0.4, Table()), {0: -1.0, 1: -2.0, 3: -0.5}
     empty = Mixed(_text(target), 0.0)
     chance = {0: UNKNOWN, 1: 0.5, 3: UNKNOWN}
-    assert superposed._gains(empty, law, PROMPT) == {x: 0.6 * p + 0.4 * math.log(chance[x]) for x, p in law.items()}
-    assert superposed._gains(empty, law, (0, 1)) == {x: 0.6 * p + 0.4 * math.log(UNKNOWN) for x, p in law.items()}
+    assert superposed._gains(empty, law, PROMPT) == {
+        x: 0.6 * p + 0.4 * math.log(chance[x]) for x, p in law.items()
+    }
+    assert superposed._gains(empty, law, (0, 1)) == {
+        x: 0.6 * p + 0.4 * math.log(UNKNOWN) for x, p in law.items()
+    }
     assert Superposed(target, 2)._gains(empty, law, PROMPT) == law
 
 
@@ -72,6 +89,7 @@ def test_equal_last_tokens_mix_to_that_token():
 
 def _text(target):
     from polydec.core.transcript import Transcript
+
     return Transcript(Request(PROMPT, 8), target.vocab.eos).hypothesis()
 
 

@@ -1,4 +1,5 @@
 """A tree of sub-questions: what it reduces to, what its chances are, which words an answer has."""
+
 import math
 from collections import Counter
 from dataclasses import replace
@@ -27,21 +28,34 @@ def answer(decoder, seed=0, most=8, **fields):
 
 def chance(target, text, begin):
     """Mean log-probability of what a text holds from a place on."""
+
     async def row(i):
         before = (*PROMPT, *text[:i])
         return (await target.open(before).score(Draft.chain(before[-1]), Want())).row(0)
 
-    return sum(float(run([row(i)])[0][text[i]]) for i in range(begin, len(text))) / (len(text) - begin)
+    return sum(float(run([row(i)])[0][text[i]]) for i in range(begin, len(text))) / (
+        len(text) - begin
+    )
 
 
 def test_it_is_the_tree_of_its_description():
     texts = set()
     for seed in range(24):
-        target, size = toy(seed, 5, sharp=0.7), {"steps": 1 + seed % 3, "keep": 1 + seed // 3 % 2, "depth": 1 + seed % 4,
-                                                 "longest": 1 + seed % 2, "most": 1 + seed % 3}
+        target, size = (
+            toy(seed, 5, sharp=0.7),
+            {
+                "steps": 1 + seed % 3,
+                "keep": 1 + seed // 3 % 2,
+                "depth": 1 + seed % 4,
+                "longest": 1 + seed % 2,
+                "most": 1 + seed % 3,
+            },
+        )
         got = answer(ThoughtTree(plain(target), **size), seed)
         text, weight = rollouts_reference.thought_tree(target, 8, **size, rng=Rng.of(seed))
-        assert got.token_ids == text and got.score == pytest.approx(weight), f"seed {seed}: {got}, by the description {text}"
+        assert got.token_ids == text and got.score == pytest.approx(weight), (
+            f"seed {seed}: {got}, by the description {text}"
+        )
         texts.add(text)
     assert len(texts) > 10
 
@@ -56,19 +70,35 @@ def test_without_steps_a_bank_and_a_cue_it_is_greedy_decoding():
 def test_an_answer_is_of_the_bank():
     outside = 0
     for seed in range(20):
-        target = toy(seed, 12, sharp=1.5)         # of its letters a, be and he make words that any answer may use
+        target = toy(
+            seed, 12, sharp=1.5
+        )  # of its letters a, be and he make words that any answer may use
         bank_V = word_bank(target.vocab, target.vocab.eos, PROMPT)
         assert bank_V.nonzero()[:, 0].tolist() == [0, 1, 4, 7, 11]
-        kept, free = (answer(ThoughtTree(plain(target), depth=0, grounded=g), seed) for g in (True, False))
+        kept, free = (
+            answer(ThoughtTree(plain(target), depth=0, grounded=g), seed) for g in (True, False)
+        )
         assert all(bank_V[x] for x in kept.token_ids)
         outside += any(not bank_V[x] for x in free.token_ids)
     assert outside > 10
 
 
 def test_a_bank_spells_words_in_all_forms_and_lets_figures_through():
-    words = Letters(("Paris", " paris", " Rome", " yes", "7", ", ", " the", "end", "on"), frozenset({7}))
+    words = Letters(
+        ("Paris", " paris", " Rome", " yes", "7", ", ", " the", "end", "on"), frozenset({7})
+    )
     vocab = replace(toy(0, 9, eos=7).vocab, words=words)
-    assert word_bank(vocab, frozenset({7}), (1,)).tolist() == [True, True, False, True, True, True, True, True, True]
+    assert word_bank(vocab, frozenset({7}), (1,)).tolist() == [
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_chances_are_those_of_the_steps_multiplied():
@@ -76,14 +106,18 @@ def test_chances_are_those_of_the_steps_multiplied():
         target, depth, longest = toy(seed, 4, eos=-1), 1 + seed % 3, 1 + seed % 2
         r = answer(ThoughtTree(plain(target), 1, 1, depth, grounded=False, longest=longest), seed)
         ends = [longest * i for i in range(1, depth + 1)]
-        means = [chance(target, r.token_ids[:e], e - longest) for e in ends] + [chance(target, r.token_ids, ends[-1])]
+        means = [chance(target, r.token_ids[:e], e - longest) for e in ends] + [
+            chance(target, r.token_ids, ends[-1])
+        ]
         assert r.score == pytest.approx(math.exp(sum(means)))
 
 
 def test_the_same_step_is_taken_once():
-    target = toy(2, 2, sharp=9.0, eos=-1)         # it says one thing
+    target = toy(2, 2, sharp=9.0, eos=-1)  # it says one thing
     r = answer(ThoughtTree(plain(target), 4, 4, 2, longest=1), most=6)
-    assert r.stats.written == 4 + 4 + 4           # each level one beginning with four draws, then four tokens of an answer
+    assert (
+        r.stats.written == 4 + 4 + 4
+    )  # each level one beginning with four draws, then four tokens of an answer
 
 
 def test_steps_that_share_most_words_are_alike():
@@ -95,13 +129,19 @@ def test_beginnings_are_drawn_in_proportion_to_their_chances():
     some = [Thought(None, None, p) for p in (0.1, 0.2, 0.3, 0.4)]
     first = Counter(drawn(some, 1, Rng.of(i))[0].chance for i in range(4000))
     off = sum((first[t.chance] - 4000 * t.chance) ** 2 / (4000 * t.chance) for t in some)
-    assert off < 11.34                            # chi-square, three degrees of freedom, one in a hundred
-    assert {t.chance for t in drawn(some, 3, Rng.of(1))} < {0.1, 0.2, 0.3, 0.4} and len(drawn(some, 9, Rng.of(1))) == 4
+    assert off < 11.34  # chi-square, three degrees of freedom, one in a hundred
+    assert {t.chance for t in drawn(some, 3, Rng.of(1))} < {0.1, 0.2, 0.3, 0.4} and len(
+        drawn(some, 9, Rng.of(1))
+    ) == 4
 
 
 def asking(seed):
     target = toy(seed, 6)
-    return LM(target.network, replace(target.vocab, words=Letters(("a", "b", "yes", "no", "?", "."), frozenset({5}))), chunk=2)
+    return LM(
+        target.network,
+        replace(target.vocab, words=Letters(("a", "b", "yes", "no", "?", "."), frozenset({5}))),
+        chunk=2,
+    )
 
 
 def test_a_step_is_weighed_by_yes_against_no():
@@ -111,19 +151,27 @@ def test_a_step_is_weighed_by_yes_against_no():
         r = answer(tree, seed, ignore_eos=True)
         yes, no = (math.exp(chance(target, (r.token_ids[0], 4, x), 2)) for x in (2, 3))
         assert r.score == pytest.approx(yes / (yes + no) * math.exp(chance(target, r.token_ids, 1)))
-        assert r.stats.scored == len(r.token_ids) + 2           # the step's last token once more, and the question
+        assert (
+            r.stats.scored == len(r.token_ids) + 2
+        )  # the step's last token once more, and the question
 
 
 def test_an_answer_stands_behind_the_cue():
-    r = answer(ThoughtTree(plain(asking(3)), 2, 2, 1, cue="??", longest=1), 3, most=9, ignore_eos=True)
+    r = answer(
+        ThoughtTree(plain(asking(3)), 2, 2, 1, cue="??", longest=1), 3, most=9, ignore_eos=True
+    )
     assert r.token_ids[1:3] == (4, 4) or r.token_ids[:2] == (4, 4)
 
 
 def test_bad_fields():
-    for fields, said in (({"steps": 0}, "steps is 0: it must lie in 1 to 64"), ({"depth": 65}, "depth is 65"),
-                         ({"alike": 1.5}, "alike is 1.5: it must lie in 0 to 1"), ({"most": 0}, "most is 0"),
-                         ({"cue": "xyz"}, "cue is 'xyz': the model's tokenizer cannot spell it"),
-                         ({"cue": "ab", "language": Everything(3)}, "leaves no room for it"),
-                         ({"check": "ab"}, "cannot spell yes and no")):
+    for fields, said in (
+        ({"steps": 0}, "steps is 0: it must lie in 1 to 64"),
+        ({"depth": 65}, "depth is 65"),
+        ({"alike": 1.5}, "alike is 1.5: it must lie in 0 to 1"),
+        ({"most": 0}, "most is 0"),
+        ({"cue": "xyz"}, "cue is 'xyz': the model's tokenizer cannot spell it"),
+        ({"cue": "ab", "language": Everything(3)}, "leaves no room for it"),
+        ({"check": "ab"}, "cannot spell yes and no"),
+    ):
         with pytest.raises(ValueError, match=said):
             ThoughtTree(plain(toy(0)), **fields)

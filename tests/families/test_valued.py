@@ -1,4 +1,5 @@
 """Edits that a judge chooses among: limiting cases, laws by enumeration, and that what it likes becomes more."""
+
 from collections import defaultdict
 from itertools import product
 from math import exp
@@ -34,18 +35,24 @@ def law(decoder):
 
 def worth(judge, tokens):
     """The mean log-probability of an answer, read token by token."""
+
     async def read():
         total = 0.0
         for i, x in enumerate(tokens):
             session = judge.open((*PROMPT, *tokens[:i]))
-            total += (await session.score(Draft.chain((*PROMPT, *tokens[:i])[-1]), Want())).logp(0, (x,))[0]
+            total += (await session.score(Draft.chain((*PROMPT, *tokens[:i])[-1]), Want())).logp(
+                0, (x,)
+            )[0]
             session.close()
         return total / len(tokens)
+
     return run([read()])[0]
 
 
 def test_its_contract():
-    check_canvas_decoder(lambda d: Valued(Denoising(d, AtRandom(), exact(d.block), 3), toy(1, d.vocab.size), 3, 0.5))
+    check_canvas_decoder(
+        lambda d: Valued(Denoising(d, AtRandom(), exact(d.block), 3), toy(1, d.vocab.size), 3, 0.5)
+    )
 
 
 def test_a_block_causal_model_is_tried_up_to_its_own_block():
@@ -93,10 +100,17 @@ def test_a_judge_that_hardly_counts_leaves_the_law():
 def test_more_tries_give_what_the_judge_likes():
     judge, means = toy(5, 4, eos=9), []
     for tries in (1, 2, 8):
-        some = [Valued(Denoising(ToyDenoiser(Chain(seed, 4), -1), AtRandom(), exact(0), 0), judge, tries) for seed in range(12)]
-        means.append(sum(worth(judge, said(v, i).token_ids) for i, v in enumerate(some)) / len(some))
+        some = [
+            Valued(
+                Denoising(ToyDenoiser(Chain(seed, 4), -1), AtRandom(), exact(0), 0), judge, tries
+            )
+            for seed in range(12)
+        ]
+        means.append(
+            sum(worth(judge, said(v, i).token_ids) for i, v in enumerate(some)) / len(some)
+        )
     assert means[0] < means[1] < means[2]
 
 
 def test_the_best_is_taken_at_no_heat():
-    assert Valued(None, None, 3).taken(torch.tensor([-2.0, -1.0, -1.0]), None) == 1     # type: ignore
+    assert Valued(None, None, 3).taken(torch.tensor([-2.0, -1.0, -1.0]), None) == 1  # type: ignore

@@ -1,4 +1,5 @@
 """The cache's verbs over a real network: whatever was staged, committed, forked and cut, it is what a fresh prefill gives."""
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,9 +16,19 @@ ROW = Want()
 
 def network(seed=0, dtype="float32", **more):
     torch.manual_seed(seed)
-    config = LlamaConfig(**{"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-                            "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 600,
-                            "initializer_range": 0.2, **more})
+    config = LlamaConfig(
+        **{
+            "vocab_size": 50,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 48,
+            "max_position_embeddings": 600,
+            "initializer_range": 0.2,
+            **more,
+        }
+    )
     return Transformer.build(config.to_dict(), LlamaForCausalLM(config).state_dict(), dtype=dtype)
 
 
@@ -45,7 +56,9 @@ def stage(cache, tokens, parent):
 def same(a, b, tolerance=1e-5):
     """Equal contents, compared through the entries and through the next answer."""
     assert a.length == b.length
-    torch.testing.assert_close(a.entries()[..., :a.length, :], b.entries()[..., :b.length, :], atol=tolerance, rtol=0.0)
+    torch.testing.assert_close(
+        a.entries()[..., : a.length, :], b.entries()[..., : b.length, :], atol=tolerance, rtol=0.0
+    )
     x, y = a.fork(), b.fork()
     x_V, y_V = (stage(c, [7], [-1]).log_softmax(-1) for c in (x, y))
     torch.testing.assert_close(x_V, y_V, atol=tolerance, rtol=0.0)
@@ -115,7 +128,7 @@ def test_growth_keeps_what_is_there():
     cache = NET.new_cache()
     before = cache.nbytes
     for a in range(0, 500, 50):
-        append(cache, text[a:a + 50])
+        append(cache, text[a : a + 50])
     assert cache.capacity >= 500 and cache.nbytes > before
     same(cache, prefilled(text))
 

@@ -1,4 +1,5 @@
 """Checkpoints: every kind of name, directories that we write, and what is refused."""
+
 from __future__ import annotations
 
 import json
@@ -18,8 +19,17 @@ from polydec.models import checkpoint
 from polydec.models.text import Text
 
 DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
-SIZE = {"vocab_size": 260, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "intermediate_size": 48, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+SIZE = {
+    "vocab_size": 260,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}</s>\n{% endfor %}assistant:"
 
 
@@ -27,7 +37,11 @@ def model_of(config=None, seed=0):
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config or LlamaConfig(**SIZE)).float().eval()
     for p in model.parameters():
-        p.data = p.data + 0.3 * torch.randn_like(p) if p.dim() < 2 else torch.randn_like(p) * p.shape[-1] ** -0.5
+        p.data = (
+            p.data + 0.3 * torch.randn_like(p)
+            if p.dim() < 2
+            else torch.randn_like(p) * p.shape[-1] ** -0.5
+        )
     return model
 
 
@@ -36,7 +50,10 @@ def text_of():
     tokens = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     t = Tokenizer(models.BPE({c: i for i, c in enumerate(tokens)}, []))
     t.add_special_tokens(["<unk>", "<s>", "</s>"])
-    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    t.pre_tokenizer, t.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return Text(t, eos=[2], template=TEMPLATE, names={"bos_token": "<s>", "eos_token": "</s>"})
 
@@ -56,7 +73,9 @@ IDS = [1, 40, 50, 60, 70, 80]
 @pytest.fixture
 def saved(tmp_path):
     model = model_of()
-    checkpoint.save(tmp_path / "m", model.config.to_dict(), model.state_dict(), text_of(), {"temperature": 0.7})
+    checkpoint.save(
+        tmp_path / "m", model.config.to_dict(), model.state_dict(), text_of(), {"temperature": 0.7}
+    )
     return tmp_path / "m"
 
 
@@ -68,8 +87,13 @@ def test_what_we_save_both_read(saved):
     assert got.lm.vocab.size == 260 and got.lm.vocab.eos == got.text.eos == {2}
     assert got.lm.vocab.tokenizer == got.text.fingerprint == text_of().fingerprint
     torch.testing.assert_close(row_of(got, IDS), their_row(model, IDS), atol=1e-4, rtol=1e-4)
-    theirs, words = AutoModelForCausalLM.from_pretrained(saved).eval(), AutoTokenizer.from_pretrained(saved)
-    assert theirs.generation_config.eos_token_id == [2] and theirs.generation_config.temperature == 0.7
+    theirs, words = (
+        AutoModelForCausalLM.from_pretrained(saved).eval(),
+        AutoTokenizer.from_pretrained(saved),
+    )
+    assert (
+        theirs.generation_config.eos_token_id == [2] and theirs.generation_config.temperature == 0.7
+    )
     torch.testing.assert_close(their_row(theirs, IDS), their_row(model, IDS), atol=0, rtol=0)
     assert words.encode("hé </s>x") == list(got.text.encode("hé </s>x"))
     chat = [{"role": "user", "content": "hi"}]
@@ -112,7 +136,10 @@ def test_a_draft_borrows_tokenizer_and_embeddings(saved, tmp_path):
     config = {**model.config.to_dict(), "polydec_base": str(saved)}
     checkpoint.save(tmp_path / "d", config, weights, None)
     assert not (tmp_path / "d" / "tokenizer.json").exists()
-    target, draft = checkpoint.load(str(saved), dtype="float32"), checkpoint.load(str(tmp_path / "d"), dtype="float32")
+    target, draft = (
+        checkpoint.load(str(saved), dtype="float32"),
+        checkpoint.load(str(tmp_path / "d"), dtype="float32"),
+    )
     target.lm.vocab.require_same(draft.lm.vocab, "draft")
     assert draft.lm.vocab == target.lm.vocab and draft.text.encode("hi") == target.text.encode("hi")
     model.set_input_embeddings(model_of().get_input_embeddings())
@@ -120,17 +147,33 @@ def test_a_draft_borrows_tokenizer_and_embeddings(saved, tmp_path):
 
 
 def test_only_the_embeddings_are_borrowed():
-    own, base = {"a": torch.zeros(1)}, {"a": torch.ones(1), "b": torch.ones(1), "model.embed_tokens.weight": torch.ones(2)}
+    own, base = (
+        {"a": torch.zeros(1)},
+        {"a": torch.ones(1), "b": torch.ones(1), "model.embed_tokens.weight": torch.ones(2)},
+    )
     got = checkpoint.Borrowing(own, base)
-    assert set(got) == {"a", "model.embed_tokens.weight"} and len(got) == 2 and "b" not in got and float(got["a"]) == 0
+    assert (
+        set(got) == {"a", "model.embed_tokens.weight"}
+        and len(got) == 2
+        and "b" not in got
+        and float(got["a"]) == 0
+    )
     assert set(checkpoint.Borrowing(base, base)) == set(base)
 
 
-@pytest.mark.parametrize("generation, config, want", [({"eos_token_id": [3, 4]}, {"eos_token_id": 2}, {3, 4}),
-                                                      ({}, {"eos_token_id": 5}, {5}), ({}, {"eos_token_id": None}, {2})])
+@pytest.mark.parametrize(
+    "generation, config, want",
+    [
+        ({"eos_token_id": [3, 4]}, {"eos_token_id": 2}, {3, 4}),
+        ({}, {"eos_token_id": 5}, {5}),
+        ({}, {"eos_token_id": None}, {2}),
+    ],
+)
 def test_where_eos_comes_from(saved, generation, config, want):
     (saved / "generation_config.json").write_text(json.dumps(generation))
-    (saved / "config.json").write_text(json.dumps({**json.loads((saved / "config.json").read_text()), **config}))
+    (saved / "config.json").write_text(
+        json.dumps({**json.loads((saved / "config.json").read_text()), **config})
+    )
     assert checkpoint.open_source(str(saved)).text.eos == want
 
 
@@ -143,28 +186,40 @@ def test_chat_templates_of_every_place(saved):
     assert not checkpoint.open_source(str(saved)).text.has_chat
 
 
-@pytest.mark.skipif(not (DATA / "model_stories260k").is_dir(), reason="needs the folder model_stories260k of POLYDEC_DATA")
+@pytest.mark.skipif(
+    not (DATA / "model_stories260k").is_dir(),
+    reason="needs the folder model_stories260k of POLYDEC_DATA",
+)
 def test_a_published_model_writes_what_it_should():
     got = checkpoint.load(str(DATA / "model_stories260k" / "hf"), dtype="float32")
     from polydec.core.request import Request
     from polydec.shapers.greedy import Greedy
     from polydec.targets.shaped import Shaped
     from polydec.testing.kits import build
+
     decoder = build("plain", Shaped(got.lm, Greedy()))[0]
     for line in (DATA / "model_stories260k" / "expected.jsonl").read_text().splitlines()[:4]:
         row = json.loads(line)
         ids = got.text.encode(row["prompt"])
-        result = run([answer_one(decoder, Request(ids, max_tokens=200, writer=got.text.writer(after=ids)))])[0]
+        result = run(
+            [answer_one(decoder, Request(ids, max_tokens=200, writer=got.text.writer(after=ids)))]
+        )[0]
         made = [x for x in result.token_ids if x not in got.text.eos]
-        assert made == row["greedy_ids"][:len(made)] and len(made) == len(row["greedy_ids"])
+        assert made == row["greedy_ids"][: len(made)] and len(made) == len(row["greedy_ids"])
         assert row["prompt"] + result.text == row["greedy_text"]
 
 
-@pytest.mark.skipif(not (DATA / "model_stories260k").is_dir(), reason="needs the folder model_stories260k of POLYDEC_DATA")
+@pytest.mark.skipif(
+    not (DATA / "model_stories260k").is_dir(),
+    reason="needs the folder model_stories260k of POLYDEC_DATA",
+)
 def test_a_continued_text_keeps_its_space():
     import polydec
+
     lm = polydec.load(str(DATA / "model_stories260k" / "hf"), dtype="float32")
-    whole = json.loads((DATA / "model_stories260k" / "expected.jsonl").read_text().splitlines()[0])["greedy_text"]
+    whole = json.loads((DATA / "model_stories260k" / "expected.jsonl").read_text().splitlines()[0])[
+        "greedy_text"
+    ]
     for words in (2, 5):
         prompt = " ".join(whole.split(" ")[:words])
         got = polydec.generate(lm, prompt, max_tokens=8)
@@ -172,7 +227,9 @@ def test_a_continued_text_keeps_its_space():
         assert polydec.generate(lm, lm.ids(prompt), max_tokens=8).text == got.text
 
 
-@pytest.mark.skipif(not (DATA / "tokenizer_gpt2").is_dir(), reason="needs the folder tokenizer_gpt2 of POLYDEC_DATA")
+@pytest.mark.skipif(
+    not (DATA / "tokenizer_gpt2").is_dir(), reason="needs the folder tokenizer_gpt2 of POLYDEC_DATA"
+)
 def test_a_tokenizer_without_tokenizer_json(saved):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (saved / name).unlink()
@@ -184,6 +241,7 @@ def test_a_tokenizer_without_tokenizer_json(saved):
 
 
 # Bad input
+
 
 def refused(name, match, **options):
     with pytest.raises(ValueError, match=match) as e:
@@ -206,17 +264,23 @@ def test_an_unknown_hub_id_offers_embedded_models(monkeypatch):
 
     def fail(*args, **options):
         raise OSError("no such repository\nand more lines")
+
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    refused("smollm2", r"'smollm2' is no directory or GGUF file \(.*zoo:smollm2.*\), .* did not give it: no such repository$")
+    refused(
+        "smollm2",
+        r"'smollm2' is no directory or GGUF file \(.*zoo:smollm2.*\), .* did not give it: no such repository$",
+    )
 
 
 def test_a_hub_id_is_downloaded_without_what_is_not_needed(monkeypatch, saved):
     import huggingface_hub
+
     asked = []
 
     def give(name, allow_patterns, ignore_patterns):
         asked.append((name, allow_patterns))
         return str(saved)
+
     monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
     assert checkpoint.load("some/model", dtype="float32").lm.vocab.size == 260
     assert asked == [("some/model", ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"])]
@@ -233,12 +297,18 @@ def test_directories_that_are_broken(saved):
     refused(saved, "no weight_map")
     (saved / "model.safetensors.index.json").unlink()
     (saved / "model.safetensors").write_bytes(whole)
-    for bad, match in (("{", "not a JSON object"), ("[]", "it is a list"), ("{}", "names no model_type")):
+    for bad, match in (
+        ("{", "not a JSON object"),
+        ("[]", "it is a list"),
+        ("{}", "names no model_type"),
+    ):
         (saved / "config.json").write_text(bad)
         refused(saved, match)
     (saved / "config.json").write_text(json.dumps({**json.loads(config), "hidden_size": 48}))
     refused(saved, "cannot be loaded: .*shape")
-    (saved / "config.json").write_text(json.dumps({**json.loads(config), "model_type": "no-such-model"}))
+    (saved / "config.json").write_text(
+        json.dumps({**json.loads(config), "model_type": "no-such-model"})
+    )
     refused(saved, "cannot be loaded: .*no-such-model")
     (saved / "config.json").write_text(config)
     (saved / "tokenizer.json").write_text("{}")
@@ -248,6 +318,7 @@ def test_directories_that_are_broken(saved):
 def test_missing_tensors_are_not_made_up(tmp_path):
     """transformers would fill them with random numbers."""
     from transformers import GPT2Config
+
     model = model_of(GPT2Config(vocab_size=260, n_embd=32, n_layer=2, n_head=4, n_positions=64))
     model.save_pretrained(tmp_path)
     left_out = ("lm_head.weight", "transformer.h.1.ln_2.weight")

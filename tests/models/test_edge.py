@@ -1,4 +1,5 @@
 """What comes in by model files: a wrong type, size or number is one sentence, before anything is made of it."""
+
 from __future__ import annotations
 
 import json
@@ -14,8 +15,17 @@ from polydec.models import checkpoint, edge
 from polydec.testing import fuzz_files
 
 DEEP = "[" * 10_000 + "]" * 10_000
-SIZE = {"vocab_size": 260, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "intermediate_size": 64, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+SIZE = {
+    "vocab_size": 260,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +33,15 @@ def whole(tmp_path_factory):
     """A Llama and a GPT-2, each with a tokenizer."""
     path = tmp_path_factory.mktemp("edge")
     torch.manual_seed(0)
-    for name, config in (("llama", LlamaConfig(**SIZE, head_dim=16)),
-                         ("gpt2", GPT2Config(vocab_size=260, n_embd=32, n_layer=2, n_head=4, n_positions=64))):
+    for name, config in (
+        ("llama", LlamaConfig(**SIZE, head_dim=16)),
+        ("gpt2", GPT2Config(vocab_size=260, n_embd=32, n_layer=2, n_head=4, n_positions=64)),
+    ):
         AutoModelForCausalLM.from_config(config).save_pretrained(path / name)
         tokens = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-        Tokenizer(models.BPE({c: i for i, c in enumerate(tokens)}, [])).save(str(path / name / "tokenizer.json"))
+        Tokenizer(models.BPE({c: i for i, c in enumerate(tokens)}, [])).save(
+            str(path / name / "tokenizer.json")
+        )
     return path
 
 
@@ -59,12 +73,35 @@ def refused(path, match="", **options):
     with pytest.raises(ValueError, match=match) as e:
         checkpoint.load(str(path), **options)
     assert len(str(e.value)) <= 300 and str(e.value).isprintable(), str(e.value)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000, "a wrong file took memory"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000, (
+        "a wrong file took memory"
+    )
 
 
-COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
-          "head_dim")
-STRANGE = (0, -1, True, False, 1.5, 1e300, 2 ** 64 - 1, 2 ** 32 + 32, 1 << 22, "4", [4], {"a": 4}, float("nan"))
+COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "head_dim",
+)
+STRANGE = (
+    0,
+    -1,
+    True,
+    False,
+    1.5,
+    1e300,
+    2**64 - 1,
+    2**32 + 32,
+    1 << 22,
+    "4",
+    [4],
+    {"a": 4},
+    float("nan"),
+)
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
@@ -77,31 +114,86 @@ def test_counts_of_every_wrong_kind(llama, field, dtype):
         refused(llama, dtype=dtype)
 
 
-@pytest.mark.parametrize("field, value", [
-    ("max_position_embeddings", 0), ("max_position_embeddings", 1e300), ("max_position_embeddings", True),
-    ("rms_norm_eps", -1.0), ("rms_norm_eps", "x"), ("rms_norm_eps", float("inf")), ("rope_theta", 0),
-    ("rope_theta", "x"), ("rope_theta", 1e300), ("hidden_act", 3), ("hidden_act", {}),
-    ("layer_types", ["full_attention"]), ("layer_types", [3, 3]),
-    ("sliding_window", "x"), ("rope_parameters", 3),
-    ("rope_parameters", {"rope_type": 3}), ("rope_parameters", {"rope_type": "linear", "factor": "x"}),
-    ("rope_parameters", {"rope_type": "linear", "factor": 1e300}), ("rope_parameters", {"rope_type": "linear", "factor": 0}),
-    ("rope_parameters", {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0],
-                         "original_max_position_embeddings": 8}),
-    ("rope_parameters", {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
-                         "original_max_position_embeddings": 8}),
-    ("rope_parameters", {"partial_rotary_factor": 0.01}), ("rope_parameters", {"partial_rotary_factor": 3}),
-    ("model_type", ""), ("model_type", 3), ("model_type", "x" * 10_000), ("model_type", "\x1b[2J"), ("eos_token_id", "x"),
-    ("eos_token_id", [2, "x"]), ("eos_token_id", -1), ("eos_token_id", 1e300), ("polydec_base", {}), ("polydec_base", ["x"]),
-    ("polydec_base", 3), ("polydec_base", "no/such/place"), ("quantization_config", 3), ("polydec_causal", "x"),
-    ("tie_word_embeddings", "x"), ("vocab_size", 1 << 23)])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("max_position_embeddings", 0),
+        ("max_position_embeddings", 1e300),
+        ("max_position_embeddings", True),
+        ("rms_norm_eps", -1.0),
+        ("rms_norm_eps", "x"),
+        ("rms_norm_eps", float("inf")),
+        ("rope_theta", 0),
+        ("rope_theta", "x"),
+        ("rope_theta", 1e300),
+        ("hidden_act", 3),
+        ("hidden_act", {}),
+        ("layer_types", ["full_attention"]),
+        ("layer_types", [3, 3]),
+        ("sliding_window", "x"),
+        ("rope_parameters", 3),
+        ("rope_parameters", {"rope_type": 3}),
+        ("rope_parameters", {"rope_type": "linear", "factor": "x"}),
+        ("rope_parameters", {"rope_type": "linear", "factor": 1e300}),
+        ("rope_parameters", {"rope_type": "linear", "factor": 0}),
+        (
+            "rope_parameters",
+            {
+                "rope_type": "longrope",
+                "short_factor": [1.0],
+                "long_factor": [1.0],
+                "original_max_position_embeddings": 8,
+            },
+        ),
+        (
+            "rope_parameters",
+            {
+                "rope_type": "llama3",
+                "factor": 2.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 1.0,
+                "original_max_position_embeddings": 8,
+            },
+        ),
+        ("rope_parameters", {"partial_rotary_factor": 0.01}),
+        ("rope_parameters", {"partial_rotary_factor": 3}),
+        ("model_type", ""),
+        ("model_type", 3),
+        ("model_type", "x" * 10_000),
+        ("model_type", "\x1b[2J"),
+        ("eos_token_id", "x"),
+        ("eos_token_id", [2, "x"]),
+        ("eos_token_id", -1),
+        ("eos_token_id", 1e300),
+        ("polydec_base", {}),
+        ("polydec_base", ["x"]),
+        ("polydec_base", 3),
+        ("polydec_base", "no/such/place"),
+        ("quantization_config", 3),
+        ("polydec_causal", "x"),
+        ("tie_word_embeddings", "x"),
+        ("vocab_size", 1 << 23),
+    ],
+)
 def test_fields_of_the_wrong_kind(llama, field, value):
     change(llama, **{"rope_parameters": None, field: value})
     refused(llama)
 
 
-@pytest.mark.parametrize("field, value", [
-    ("n_layer", 10 ** 9), ("n_layer", -1), ("n_layer", "x"), ("n_embd", 1 << 20), ("n_head", 0), ("vocab_size", 1 << 40),
-    ("vocab_size", True), ("n_positions", 1 << 20), ("n_head", 5)])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("n_layer", 10**9),
+        ("n_layer", -1),
+        ("n_layer", "x"),
+        ("n_embd", 1 << 20),
+        ("n_head", 0),
+        ("vocab_size", 1 << 40),
+        ("vocab_size", True),
+        ("n_positions", 1 << 20),
+        ("n_head", 5),
+    ],
+)
 def test_other_architectures(whole, tmp_path, field, value):
     path = _copy(whole / "gpt2", tmp_path / "m")
     change(path, **{field: value})
@@ -113,9 +205,21 @@ def test_a_base_that_is_its_own(llama):
     refused(llama, "more than 4 times")
 
 
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
-                                  "tokenizer.json", "model.safetensors.index.json"])
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", DEEP, '{"a": ' * 10_000, b"\xff\xfe{", '"' + "x" * 100_000 + '"'])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "model.safetensors.index.json",
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "3", "null", DEEP, '{"a": ' * 10_000, b"\xff\xfe{", '"' + "x" * 100_000 + '"'],
+)
 def test_files_that_are_no_object(place, name, text):
     if "index" in name:
         (place / "model.safetensors").unlink()
@@ -123,14 +227,26 @@ def test_files_that_are_no_object(place, name, text):
     refused(place)
 
 
-@pytest.mark.parametrize("fields", [{"eos_token_id": "x"}, {"temperature": "hot"}, {"top_k": 1.5}, {"top_p": []},
-                                    {"do_sample": 3}, {"temperature": float("nan")}, {"eos_token_id": [[1]]}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"eos_token_id": "x"},
+        {"temperature": "hot"},
+        {"top_k": 1.5},
+        {"top_p": []},
+        {"do_sample": 3},
+        {"temperature": float("nan")},
+        {"eos_token_id": [[1]]},
+    ],
+)
 def test_generation_configs(llama, fields):
     change(llama, "generation_config.json", **fields)
     refused(llama, f"{next(iter(fields))}.* is ")
 
 
-@pytest.mark.parametrize("template", [3, ["x"], [{"name": "default"}], [{"name": 3, "template": "x"}], {"a": "b"}])
+@pytest.mark.parametrize(
+    "template", [3, ["x"], [{"name": "default"}], [{"name": 3, "template": "x"}], {"a": "b"}]
+)
 def test_chat_templates_of_the_wrong_kind(llama, template):
     change(llama, "tokenizer_config.json", chat_template=template)
     refused(llama, "chat_template")
@@ -144,12 +260,15 @@ def test_chat_templates_of_the_wrong_kind(llama, template):
 
 def test_weights_that_are_damaged(llama):
     weights = load_file(llama / "model.safetensors")
-    for name, bad in (("model.norm.weight", torch.zeros(32, 0)), ("model.norm.weight", torch.zeros(31)),
-                      ("model.embed_tokens.weight", torch.zeros(260)),
-                      ("model.layers.0.mlp.up_proj.weight", torch.zeros(64, 31)),
-                      ("model.layers.1.self_attn.q_proj.weight", torch.zeros(0, 32)),
-                      ("model.norm.weight", torch.full((32,), float("nan"))),
-                      ("lm_head.weight", torch.full((260, 32), float("inf")))):
+    for name, bad in (
+        ("model.norm.weight", torch.zeros(32, 0)),
+        ("model.norm.weight", torch.zeros(31)),
+        ("model.embed_tokens.weight", torch.zeros(260)),
+        ("model.layers.0.mlp.up_proj.weight", torch.zeros(64, 31)),
+        ("model.layers.1.self_attn.q_proj.weight", torch.zeros(0, 32)),
+        ("model.norm.weight", torch.full((32,), float("nan"))),
+        ("lm_head.weight", torch.full((260, 32), float("inf"))),
+    ):
         save_file({**weights, name: bad}, llama / "model.safetensors", {"format": "pt"})
         for dtype in ("auto", "float32"):
             refused(llama, name.rpartition(".")[0], dtype=dtype)
@@ -159,17 +278,28 @@ def test_weights_that_are_damaged(llama):
 def test_a_head_over_strange_tokens(llama, tokens):
     weights = load_file(llama / "model.safetensors")
     t = torch.tensor(tokens)
-    save_file({**weights, "lm_head.tokens": t, "lm_head.weight": torch.zeros(len(t), 32)}, llama / "model.safetensors",
-              {"format": "pt"})
+    save_file(
+        {**weights, "lm_head.tokens": t, "lm_head.weight": torch.zeros(len(t), 32)},
+        llama / "model.safetensors",
+        {"format": "pt"},
+    )
     refused(llama, r"lm_head\.tokens")
 
 
-@pytest.mark.parametrize("content", [
-    {"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}},
-    {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}},
-    {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": 3}}, {"model": {"type": "Unigram", "vocab": []}},
-    {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "Nothing"}},
-    {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "normalizer": {"type": "Replace", "pattern": {"Regex": "("}}}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}},
+        {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": 3}},
+        {"model": {"type": "Unigram", "vocab": []}},
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "Nothing"}},
+        {
+            "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+            "normalizer": {"type": "Replace", "pattern": {"Regex": "("}},
+        },
+    ],
+)
 def test_tokenizers_that_are_damaged(llama, content):
     whole = json.loads((llama / "tokenizer.json").read_text())
     (llama / "tokenizer.json").write_text(json.dumps({**whole, **content}))
@@ -180,9 +310,12 @@ class PanicException(BaseException):
     """As pyo3 raises it."""
 
 
-@pytest.mark.parametrize("error", [PanicException("index out of bounds\nat x.rs"), Exception("bare")])
+@pytest.mark.parametrize(
+    "error", [PanicException("index out of bounds\nat x.rs"), Exception("bare")]
+)
 def test_a_tokenizer_that_panics(monkeypatch, llama, error):
     from polydec.models import text
+
     point = checkpoint.load(str(llama))
 
     def fail(*args, **options):
@@ -190,12 +323,15 @@ def test_a_tokenizer_that_panics(monkeypatch, llama, error):
 
     class Broken:
         from_file = from_str = encode = decode = staticmethod(fail)
+
     monkeypatch.setattr(text, "Tokenizer", Broken)
     refused(llama, r"not a readable tokenizer\.json")
     point.text.tokenizer = Broken()
     with pytest.raises(ValueError, match="cannot be encoded"):
         point.text.encode("x")
-    monkeypatch.setattr(Broken, "encode", staticmethod(lambda *a, **o: (_ for _ in ()).throw(KeyboardInterrupt())))
+    monkeypatch.setattr(
+        Broken, "encode", staticmethod(lambda *a, **o: (_ for _ in ()).throw(KeyboardInterrupt()))
+    )
     with pytest.raises(KeyboardInterrupt):
         point.text.encode("x")
 
@@ -203,8 +339,18 @@ def test_a_tokenizer_that_panics(monkeypatch, llama, error):
 def test_token_ids_beyond_the_model(llama):
     """A tokenizer may know more tokens than the model: they are legal until a text has one."""
     content = json.loads((llama / "tokenizer.json").read_text())
-    content["added_tokens"] = [{"id": 270 + i, "content": f"<{i}>", "single_word": False, "lstrip": False, "rstrip": False,
-                                "normalized": False, "special": True} for i in range(3)]
+    content["added_tokens"] = [
+        {
+            "id": 270 + i,
+            "content": f"<{i}>",
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for i in range(3)
+    ]
     for i in range(3):
         content["model"]["vocab"][f"<{i}>"] = 270 + i
     (llama / "tokenizer.json").write_text(json.dumps(content))
@@ -222,10 +368,13 @@ def test_token_ids_beyond_the_model(llama):
 def test_scores_that_are_no_numbers(whole, tmp_path, name, dtype, temperature):
     """Finite weights whose products are not: one error, and no token."""
     import polydec
+
     path = _copy(whole / name, tmp_path / "m")
     weights = load_file(path / "model.safetensors")
     norm = next(k for k in ("model.norm.weight", "transformer.ln_f.weight") if k in weights)
-    save_file({**weights, norm: torch.full((32,), 3e38)}, path / "model.safetensors", {"format": "pt"})
+    save_file(
+        {**weights, norm: torch.full((32,), 3e38)}, path / "model.safetensors", {"format": "pt"}
+    )
     with pytest.raises(ValueError, match="scores of the next token are NaN or infinite"):
         lm = polydec.load(str(path), draft=None, ngrams=None, dtype=dtype)
         polydec.generate(lm, "ab", max_tokens=3, sampling=lm.sampling(temperature=temperature))
@@ -248,6 +397,12 @@ def test_damaged_files(tmp_path, seed):
 
 
 def test_printable():
-    assert edge.printable("a\x1b[31m\tb\nc\x00\x9b\u202e世🙂") == "a\\x1b[31m\tb\nc\\x00\\x9b\\u202e世🙂"
-    assert edge.sentence("a\n\x1b b  " + "x" * 5000).isprintable() and 299 <= len(edge.sentence("y " * 5000)) <= 300
+    assert (
+        edge.printable("a\x1b[31m\tb\nc\x00\x9b\u202e世🙂")
+        == "a\\x1b[31m\tb\nc\\x00\\x9b\\u202e世🙂"
+    )
+    assert (
+        edge.sentence("a\n\x1b b  " + "x" * 5000).isprintable()
+        and 299 <= len(edge.sentence("y " * 5000)) <= 300
+    )
     assert edge.sentence("/" + "p" * 400 + "/model.gguf is bad").endswith("/model.gguf is bad")

@@ -1,4 +1,5 @@
 """Every family next to transformers, from safetensors and GGUF, by torch and by the compiled step; trees as single steps."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,7 +16,7 @@ from polydec.models.mxfp4 import unmixed
 from polydec.models.transformer import Transformer
 
 ROW = Want()
-TREE = (-1, 0, 0, 1, 1, 2, 5, 3, 0)               # several branches, depth 3
+TREE = (-1, 0, 0, 1, 1, 2, 5, 3, 0)  # several branches, depth 3
 TEXT = torch.randint(0, 97, (48,), generator=torch.Generator().manual_seed(5)).tolist()
 native = pytest.mark.skipif(not available()[0], reason=available()[1])
 
@@ -37,11 +38,13 @@ def feed(net, cache, tokens):
 def tree(net, context):
     """Logits of the last token of a text and of a tree behind it, scored in one pass."""
     cache = net.new_cache()
-    feed(net, cache, TEXT[:context - 1])
+    feed(net, cache, TEXT[: context - 1])
     first = cache.stage([-1])
     cache.commit([0])
     cache.stage(TREE)
-    query = Query(cache, first, tuple(TEXT[context - 1:context + len(TREE)]), range(1 + len(TREE)), ROW)
+    query = Query(
+        cache, first, tuple(TEXT[context - 1 : context + len(TREE)]), range(1 + len(TREE)), ROW
+    )
     return net.forward([query])[0].logits_RV
 
 
@@ -55,7 +58,7 @@ def steps(net, context):
             i = TREE[i]
         cache = net.new_cache()
         feed(net, cache, TEXT[:context])
-        for x in [*TEXT[context - 1:context], *path[::-1]][1:] or ():
+        for x in [*TEXT[context - 1 : context], *path[::-1]][1:] or ():
             rows = feed(net, cache, [x])
         out.append(rows[-1] if path else feed(net, net.new_cache(), TEXT[:context])[-1])
     return torch.stack(out)
@@ -72,25 +75,40 @@ def test_torch_equals_transformers(family):
     net = Transformer.build(model.config.to_dict(), model.state_dict(), dtype="float32")
     near(feed(net, net.new_cache(), TEXT), want)
     file = GGUF(path)
-    near(feed(net := Transformer.build(file.config, file, dtype="float32"), net.new_cache(), TEXT), want)
+    near(
+        feed(net := Transformer.build(file.config, file, dtype="float32"), net.new_cache(), TEXT),
+        want,
+    )
     near(tree(net, 26), steps(net, 26))
 
 
 def test_blocks_of_four_bits_are_read_as_transformers_does():
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
     g, at, state = torch.Generator().manual_seed(3), "model.layers.0.mlp.experts.", {}
     for part, rows in (("gate_up_proj", 12), ("down_proj", 7)):
-        state[f"{at}{part}_blocks"] = torch.randint(0, 256, (2, rows, 3, 16), generator=g, dtype=torch.uint8)
-        state[f"{at}{part}_scales"] = torch.randint(110, 140, (2, rows, 3), generator=g, dtype=torch.uint8)
+        state[f"{at}{part}_blocks"] = torch.randint(
+            0, 256, (2, rows, 3, 16), generator=g, dtype=torch.uint8
+        )
+        state[f"{at}{part}_scales"] = torch.randint(
+            110, 140, (2, rows, 3), generator=g, dtype=torch.uint8
+        )
         state[f"{at}{part}_bias"] = torch.randn(2, rows, generator=g)
     got = unmixed(state, 1)
-    both, down = (convert_moe_packed_tensors(state[f"{at}{x}_proj_blocks"], state[f"{at}{x}_proj_scales"]).mT
-                  for x in ("gate_up", "down"))
+    both, down = (
+        convert_moe_packed_tensors(state[f"{at}{x}_proj_blocks"], state[f"{at}{x}_proj_scales"]).mT
+        for x in ("gate_up", "down")
+    )
     for part, want in (("gate", both[:, ::2]), ("up", both[:, 1::2]), ("down", down)):
-        assert torch.equal(got[f"{at}{part}_proj.weight"], want) and got.shape(f"{at}{part}_proj.weight") == want.shape
+        assert (
+            torch.equal(got[f"{at}{part}_proj.weight"], want)
+            and got.shape(f"{at}{part}_proj.weight") == want.shape
+        )
     assert torch.equal(got[f"{at}up_proj.bias"], state[f"{at}gate_up_proj_bias"][:, 1::2])
     with pytest.raises(ValueError, match="gate_up_proj_scales has shape"):
-        unmixed({**state, f"{at}gate_up_proj_scales": torch.zeros(2, 12, 2)}, 1).shape(f"{at}up_proj.weight")
+        unmixed({**state, f"{at}gate_up_proj_scales": torch.zeros(2, 12, 2)}, 1).shape(
+            f"{at}up_proj.weight"
+        )
 
 
 @native
@@ -115,22 +133,37 @@ def test_the_compiled_step_equals_transformers_and_trees_its_steps_to_the_bit(fa
 @torch.inference_mode()
 def test_blocks_of_joined_matrices_are_taken_apart_as_they_stand(name, tmp_path):
     file = GGUF(write(tmp_path / "m.gguf", model_of(name), Type.Q8_0))
-    net, plain = CpuStep.build(file.config, file, threads=2), Transformer.build(file.config, file, dtype="float32")
+    net, plain = (
+        CpuStep.build(file.config, file, threads=2),
+        Transformer.build(file.config, file, dtype="float32"),
+    )
     assert net.dtype.startswith("Q8_0")
     near(feed(net, net.new_cache(), TEXT), feed(plain, plain.new_cache(), TEXT))
 
 
-@pytest.mark.parametrize("name, change, says", [
-    ("gemma3", {"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
-    ("gemma2", {"attn_logit_softcapping": -1.0}, "attn_logit_softcapping"),
-    ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers has 2 entries"),
-    ("phi3", {"intermediate_size": 95}, "gate_up_proj.weight has 192 rows: the config asks for 190"),
-    ("olmo2", {"num_key_value_heads": 4}, "k_proj.weight has shape"),
-    ("mixtral", {"num_local_experts": 6}, r"gate.weight has shape \(5, 64\): the config asks for \(6, 64\)"),
-    ("mixtral", {"num_experts_per_tok": 6}, "num_experts_per_tok is 6"),
-    ("qwen3-moe", {"moe_intermediate_size": 4096}, "rows or more"),
-    ("gpt-oss", {"quantization_config": {"quant_method": "awq"}}, "quantization_config is set"),
-    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention is set")])
+@pytest.mark.parametrize(
+    "name, change, says",
+    [
+        ("gemma3", {"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
+        ("gemma2", {"attn_logit_softcapping": -1.0}, "attn_logit_softcapping"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers has 2 entries"),
+        (
+            "phi3",
+            {"intermediate_size": 95},
+            "gate_up_proj.weight has 192 rows: the config asks for 190",
+        ),
+        ("olmo2", {"num_key_value_heads": 4}, "k_proj.weight has shape"),
+        (
+            "mixtral",
+            {"num_local_experts": 6},
+            r"gate.weight has shape \(5, 64\): the config asks for \(6, 64\)",
+        ),
+        ("mixtral", {"num_experts_per_tok": 6}, "num_experts_per_tok is 6"),
+        ("qwen3-moe", {"moe_intermediate_size": 4096}, "rows or more"),
+        ("gpt-oss", {"quantization_config": {"quant_method": "awq"}}, "quantization_config is set"),
+        ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention is set"),
+    ],
+)
 def test_configs_that_do_not_fit_are_refused_in_one_sentence(name, change, says):
     model = model_of(name)
     for build in (Transformer.build, CpuStep.build) if available()[0] else (Transformer.build,):

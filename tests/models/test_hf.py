@@ -1,4 +1,5 @@
 """The adapter to transformers: tiny random models of many families against their plain forward pass."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,8 +16,17 @@ from polydec.models.lm import LM, Query
 from polydec.testing.check_target import check_target
 from polydec.testing.kits import build
 
-SIZE = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-        "max_position_embeddings": 96, "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
+SIZE = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 96,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 GROUPS = {**SIZE, "num_key_value_heads": 2}
 WINDOWS = {**GROUPS, "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 9}
 EXPERTS = {**GROUPS, "num_local_experts": 4, "num_experts_per_tok": 2}
@@ -25,15 +35,31 @@ FAMILIES = {
     "gpt2": ("gpt2", SIZE, True),
     "opt": ("opt", {**SIZE, "ffn_dim": 48, "word_embed_proj_dim": 32}, True),
     "gpt_neox": ("gpt_neox", SIZE, True),
-    "gemma2": ("gemma2", {**WINDOWS, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 4.0}, True),
-    "gemma3": ("gemma3_text", {**WINDOWS, "layer_types": ["sliding_attention", "full_attention"] * 2}, True),
+    "gemma2": (
+        "gemma2",
+        {**WINDOWS, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 4.0},
+        True,
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {**WINDOWS, "layer_types": ["sliding_attention", "full_attention"] * 2},
+        True,
+    ),
     "phi": ("phi", SIZE, True),
     "phi3, window": ("phi3", {**GROUPS, "sliding_window": 9}, True),
     "mixtral": ("mixtral", EXPERTS, True),
     "mixtral, window": ("mixtral", {**EXPERTS, "sliding_window": 9}, True),
-    "bloom": ("bloom", {"vocab_size": 61, "hidden_size": 32, "n_layer": 2, "n_head": 4, "eos_token_id": 2}, False),
+    "bloom": (
+        "bloom",
+        {"vocab_size": 61, "hidden_size": 32, "n_layer": 2, "n_head": 4, "eos_token_id": 2},
+        False,
+    ),
     "mamba": ("mamba", {**SIZE, "state_size": 6}, False),
-    "lfm2": ("lfm2", {**GROUPS, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}, False),
+    "lfm2": (
+        "lfm2",
+        {**GROUPS, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
+        False,
+    ),
 }
 RECURRENT = ("mamba", "lfm2")
 
@@ -42,9 +68,15 @@ def theirs_of(name, seed=0):
     """Every parameter random, norms and biases too."""
     kind, size, _ = FAMILIES[name]
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **size), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(kind, **size), dtype=torch.float32
+    ).eval()
     for p in model.parameters():
-        p.data = p.data + 0.3 * torch.randn_like(p) if p.dim() < 2 else torch.randn_like(p) * 1.5 * p.shape[-1] ** -0.5
+        p.data = (
+            p.data + 0.3 * torch.randn_like(p)
+            if p.dim() < 2
+            else torch.randn_like(p) * 1.5 * p.shape[-1] ** -0.5
+        )
     return model
 
 
@@ -74,8 +106,14 @@ def plain_rows(theirs, ids):
 
 def test_what_it_declares(pair):
     name, theirs, net = pair
-    assert net.tree == FAMILIES[name][2] and not net.partial and net.rollback == (name not in RECURRENT)
-    assert net.layers == theirs.config.num_hidden_layers and net.size == 61 and net.dtype == "float32"
+    assert (
+        net.tree == FAMILIES[name][2]
+        and not net.partial
+        and net.rollback == (name not in RECURRENT)
+    )
+    assert (
+        net.layers == theirs.config.num_hidden_layers and net.size == 61 and net.dtype == "float32"
+    )
     assert net.cost == sum(p.numel() for p in theirs.parameters())
     assert net.context == 96 or name in ("bloom", "mamba", "lfm2")
     assert net.kernel.startswith("transformers ")
@@ -126,17 +164,20 @@ def test_forks_rewinds_and_kept_texts(pair):
     row = run([session.score(Draft.chain(40), Want())])[0].weights(0)
     torch.testing.assert_close(row, plain_rows(theirs, [*ids[:12], 40])[-1], atol=1e-4, rtol=1e-4)
     session.close()
-    again = lm.open([*ids[:9], 50, 51])           # begins like the text just closed
+    again = lm.open([*ids[:9], 50, 51])  # begins like the text just closed
     assert net.rollback == (again._cache.length == 9)
     row = run([again.score(Draft.chain(51), Want())])[0].weights(0)
-    torch.testing.assert_close(row, plain_rows(theirs, [*ids[:9], 50, 51])[-1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        row, plain_rows(theirs, [*ids[:9], 50, 51])[-1], atol=1e-4, rtol=1e-4
+    )
 
 
 def test_embeddings_in_place_of_ids(pair):
     _, theirs, net = pair
     ids = text(9)
     cache = net.new_cache()
-    cache.stage(range(-1, 8)); cache.commit(range(9))
+    cache.stage(range(-1, 8))
+    cache.commit(range(9))
     embed = theirs.get_input_embeddings()(torch.tensor(ids)).detach()
     got = net.forward([Query(cache, 0, (), range(9), Want(), embed=embed)])[0].logits_RV
     torch.testing.assert_close(got, plain_rows(theirs, ids), atol=1e-4, rtol=1e-4)
@@ -145,12 +186,17 @@ def test_embeddings_in_place_of_ids(pair):
 def test_hidden_states_are_those_before_the_final_norm(pair):
     _, theirs, net = pair
     ids, seen = text(9), []
-    handle = net._blocks[-1].register_forward_hook(lambda m, i, out: seen.append(out[0] if isinstance(out, tuple) else out))
+    handle = net._blocks[-1].register_forward_hook(
+        lambda m, i, out: seen.append(out[0] if isinstance(out, tuple) else out)
+    )
     plain_rows(theirs, ids)
     handle.remove()
     cache = net.new_cache()
-    cache.stage(range(-1, 8)); cache.commit(range(9))
-    answer = net.forward([Query(cache, 0, tuple(ids), (2, 8), Want(law=Reads.NOTHING, hidden=True))])[0]
+    cache.stage(range(-1, 8))
+    cache.commit(range(9))
+    answer = net.forward(
+        [Query(cache, 0, tuple(ids), (2, 8), Want(law=Reads.NOTHING, hidden=True))]
+    )[0]
     assert answer.logits_RV is None
     torch.testing.assert_close(answer.hidden_RH, seen[0][0, [2, 8]], atol=1e-4, rtol=1e-4)
 
@@ -159,12 +205,21 @@ def test_greedy_text_is_that_of_generate(pair):
     _, theirs, net = pair
     ids = text(8, seed=3)
     with torch.inference_mode():
-        want = theirs.generate(torch.tensor([ids]), max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
+        want = theirs.generate(
+            torch.tensor([ids]),
+            max_new_tokens=24,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
     from polydec.shapers.greedy import Greedy
     from polydec.targets.shaped import Shaped
+
     target = Shaped(lm_of(net), Greedy())
     request = Request(tuple(ids), max_tokens=24)
-    recycling = build("token-recycling", target, None, {"k": 3, "nodes": 6, "depth": 3, "cost_aware": False})[0]
+    recycling = build(
+        "token-recycling", target, None, {"k": 3, "nodes": 6, "depth": 3, "cost_aware": False}
+    )[0]
     for decoder in (build("plain", target)[0], recycling):
         assert list(run([answer_one(decoder, request)])[0].token_ids) == want[0, 8:].tolist()
 
@@ -192,11 +247,25 @@ def test_half_precision_is_tried_in_full():
 
 def test_a_model_that_ignores_our_mask_is_found_out():
     """The trial itself: a model with the mask taken away must not be declared fit for trees."""
+
     class Deaf(type(theirs_of("gpt2"))):
-        def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, logits_to_keep=0,
-                    **kwargs):
-            return super().forward(input_ids, position_ids=position_ids, past_key_values=past_key_values,
-                                   logits_to_keep=logits_to_keep, **kwargs)
+        def forward(
+            self,
+            input_ids=None,
+            attention_mask=None,
+            position_ids=None,
+            past_key_values=None,
+            logits_to_keep=0,
+            **kwargs,
+        ):
+            return super().forward(
+                input_ids,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                logits_to_keep=logits_to_keep,
+                **kwargs,
+            )
+
     theirs = theirs_of("gpt2")
     theirs.__class__ = Deaf
     net = HF(theirs)
@@ -231,7 +300,7 @@ def test_bytes_of_a_cache():
     assert isinstance(cache, HFCache) and cache.nbytes == 0
     cache.stage(range(-1, 3))
     net.forward([Query(cache, 0, (3, 4, 5, 6), (3,), Want())])
-    assert cache.nbytes == 2 * 2 * 4 * 32 * 4       # layers, keys and values, entries, width, bytes
+    assert cache.nbytes == 2 * 2 * 4 * 32 * 4  # layers, keys and values, entries, width, bytes
     cache.commit((0, 1))
     assert cache.nbytes == 2 * 2 * 2 * 32 * 4
     recurrent = HF(theirs_of("mamba")).new_cache()

@@ -1,4 +1,5 @@
 """A pass that fails or is interrupted has filled nothing: whatever comes after it is what a fresh session says."""
+
 import pytest
 import torch
 from test_cache import network
@@ -18,6 +19,7 @@ KINDS = ["toy", "paths", "torch", "native", "adapter", "adapter, paths", "adapte
 
 class Failing:
     """Another network whose k-th pass writes some of its entries, or all of them, and then fails."""
+
     def __init__(self, net):
         self._net, self.passes, self.k, self.error, self.late = net, 0, None, None, False
 
@@ -30,7 +32,7 @@ class Failing:
             return self._net.forward(queries)
         if self.late:
             self._net.forward(queries)
-        elif isinstance(self._net, HF):           # the first layer has been written
+        elif isinstance(self._net, HF):  # the first layer has been written
             with pytest.raises(RuntimeError, match="on the way"):
                 handle = self._net._blocks[-1].register_forward_pre_hook(stop)
                 try:
@@ -56,6 +58,7 @@ def made(request):
             from native_checkpoints import config, weights
 
             from polydec.models.cpu.network import CpuStep
+
             c = config(num_hidden_layers=4, vocab_size=50)
             return CpuStep.build(c, weights(c), threads=1), PROMPT
     if kind in ("toy", "paths"):
@@ -104,7 +107,10 @@ def law(lm, text):
 def test_every_pass_may_fail(made, error, late, then):
     inner, text = made
     net = Failing(inner)
-    vocab, depths = Vocab(inner.size, frozenset()), inner.layers if inner.partial and inner.tree else 0
+    vocab, depths = (
+        Vocab(inner.size, frozenset()),
+        inner.layers if inner.partial and inner.tree else 0,
+    )
     session = LM(net, vocab, chunk=4).open(text)
     run([story(session, text, depths, late)])
     total, more = net.passes, [text[4], text[5], text[3]]
@@ -118,13 +124,23 @@ def test_every_pass_may_fail(made, error, late, then):
             run([coroutine])
         coroutine.close()
         net.k = None
-        if then == "score":                       # goes on in the same session
+        if then == "score":  # goes on in the same session
             root = (*session.text, *more)[len(session.text)]
             got = run([session.score(Draft.chain(root, more[1:]), ROW)])[0]
-            want = run([LM(inner, vocab).open([*session.text, root]).score(Draft.chain(root, more[1:]), ROW)])[0]
+            want = run(
+                [
+                    LM(inner, vocab)
+                    .open([*session.text, root])
+                    .score(Draft.chain(root, more[1:]), ROW)
+                ]
+            )[0]
             for i in range(3):
-                torch.testing.assert_close(got.row(i), want.row(i), atol=1e-4, rtol=0.0, msg=f"pass {k}, row {i}")
+                torch.testing.assert_close(
+                    got.row(i), want.row(i), atol=1e-4, rtol=0.0, msg=f"pass {k}, row {i}"
+                )
         told = [*session.text, *more]
         session.close()
         assert lm._kept == [] or lm._kept[0][1].length == len(lm._kept[0][0])
-        torch.testing.assert_close(law(lm, told), law(LM(inner, vocab), told), atol=1e-4, rtol=0.0, msg=f"pass {k}")
+        torch.testing.assert_close(
+            law(lm, told), law(LM(inner, vocab), told), atol=1e-4, rtol=0.0, msg=f"pass {k}"
+        )

@@ -1,4 +1,5 @@
 """Keys and values that a session shows of its target's last layer: on every path they are those of the published arithmetic."""
+
 import pytest
 import torch
 
@@ -18,7 +19,9 @@ TEXT = tuple(range(5, 60))
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return str(micro.write(tmp_path_factory.mktemp("m") / "a", hidden=64))        # a shape that the compiled step serves
+    return str(
+        micro.write(tmp_path_factory.mktemp("m") / "a", hidden=64)
+    )  # a shape that the compiled step serves
 
 
 def opened(path, options):
@@ -32,12 +35,19 @@ def published(path, ids):
     """The last layer's, computed as transformers does."""
     source = checkpoint.open_source(path)
     trunk = from_weights(source.config, source.weights).model
-    x, cos, sin = trunk.embed_tokens(torch.tensor([ids])), trunk.cos[:len(ids)], trunk.sin[:len(ids)]
+    x, cos, sin = (
+        trunk.embed_tokens(torch.tensor([ids])),
+        trunk.cos[: len(ids)],
+        trunk.sin[: len(ids)],
+    )
     *before, last = trunk.layers
     for layer in before:
         x = layer(x, cos, sin)
     x, heads = last.input_layernorm(x), (-1, trunk.s.head)
-    keys, values = (proj(x)[0].unflatten(-1, heads).transpose(0, 1) for proj in (last.self_attn.k_proj, last.self_attn.v_proj))
+    keys, values = (
+        proj(x)[0].unflatten(-1, heads).transpose(0, 1)
+        for proj in (last.self_attn.k_proj, last.self_attn.v_proj)
+    )
     return rotate(keys, cos, sin), values
 
 
@@ -46,9 +56,16 @@ def shown(session):
     return session.memory()
 
 
-@pytest.mark.parametrize("options, off", [
-    ({"dtype": "float32"}, 1e-5), ({}, 1e-5), ({"cache_dtype": "float16"}, 2e-3), ({"cache_dtype": "int8"}, 5e-2),
-], ids=["torch", "native", "float16", "int8"])
+@pytest.mark.parametrize(
+    "options, off",
+    [
+        ({"dtype": "float32"}, 1e-5),
+        ({}, 1e-5),
+        ({"cache_dtype": "float16"}, 2e-3),
+        ({"cache_dtype": "int8"}, 5e-2),
+    ],
+    ids=["torch", "native", "float16", "int8"],
+)
 def test_they_are_the_published_ones(options, off, path):
     """Of caches in fewer bits approximately."""
     lm = opened(path, options)
@@ -90,9 +107,16 @@ def test_who_has_none_says_so(path):
 
     from polydec.models.hf import HF
     from polydec.models.lm import LM
+
     lm = checkpoint.load(path, dtype="float32").lm
-    adapter, turns = LM(HF(AutoModelForCausalLM.from_pretrained(path)), lm.vocab), Switch(lm, lm, ByEntropy())
-    for target, said in ((adapter, "keys cannot be read in this model"), (turns, "keys cannot be read where two models take")):
+    adapter, turns = (
+        LM(HF(AutoModelForCausalLM.from_pretrained(path)), lm.vocab),
+        Switch(lm, lm, ByEntropy()),
+    )
+    for target, said in (
+        (adapter, "keys cannot be read in this model"),
+        (turns, "keys cannot be read where two models take"),
+    ):
         with pytest.raises(ValueError, match=said):
             target.open((5, 6)).memory()
     assert Shaped(lm, Greedy()).open((5, 6)).memory()[0].shape == (2, 0, 16)
@@ -103,8 +127,12 @@ def test_wrong_keys_are_found(fault, monkeypatch):
     """check_target tells keys of other entries from the text's."""
     target = toy(3)
     true = target.network.keys
-    wrong = {"late": lambda cache, stop: true(cache, max(0, stop - 1)),
-             "staged": lambda cache, stop: true(cache, len([e for e in cache.text if e is not None and e[1][-1] >= 0]))}
+    wrong = {
+        "late": lambda cache, stop: true(cache, max(0, stop - 1)),
+        "staged": lambda cache, stop: true(
+            cache, len([e for e in cache.text if e is not None and e[1][-1] >= 0])
+        ),
+    }
     monkeypatch.setattr(target.network, "keys", wrong[fault])
     with pytest.raises(AssertionError, match="keys are shown"):
         check_target(target, tolerance=1e-12)

@@ -1,4 +1,5 @@
 """Memory that is used again: nothing that somebody still reads is given out, and little waits."""
+
 import gc
 import threading
 
@@ -43,7 +44,7 @@ def test_pieces_that_are_far_too_large_are_left_for_others():
     del some[:]
     assert pool.take(3 * MB).data_ptr() == places[4]
     assert pool.take(5 * MB).data_ptr() == places[6]
-    small = pool.take(2 * MB)                     # of 4 MB and more: nothing is kept for it but the one of 4
+    small = pool.take(2 * MB)  # of 4 MB and more: nothing is kept for it but the one of 4
     assert small.data_ptr() == places[4]
 
 

@@ -1,4 +1,5 @@
 """Code that a checkpoint brings never runs: not where standard input would agree to it, not through any file."""
+
 from __future__ import annotations
 
 import io
@@ -33,14 +34,21 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     path = tmp_path / "m"
     path.mkdir()
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=16, n_layer=1, n_head=2, n_positions=32))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=20, n_embd=16, n_layer=1, n_head=2, n_positions=32)
+    )
     config = {**model.config.to_dict(), "model_type": "own-model", "tie_word_embeddings": True}
-    save_file({k: t.clone() for k, t in model.state_dict().items() if k != "lm_head.weight"}, path / "model.safetensors",
-              {"format": "pt"})
+    save_file(
+        {k: t.clone() for k, t in model.state_dict().items() if k != "lm_head.weight"},
+        path / "model.safetensors",
+        {"format": "pt"},
+    )
     config["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnLM"}
     (path / "config.json").write_text(json.dumps(config))
     (path / "own.py").write_text(CODE.format(mark=str(tmp_path / "mark")))
-    Tokenizer(models.WordLevel({f"t{i}": i for i in range(20)}, "t0")).save(str(path / "tokenizer.json"))
+    Tokenizer(models.WordLevel({f"t{i}": i for i in range(20)}, "t0")).save(
+        str(path / "tokenizer.json")
+    )
     return path
 
 
@@ -52,7 +60,10 @@ def refused(path, match):
 
 
 def test_a_model_with_code_of_its_own(place):
-    refused(place, r"config\.json names code of its own \(auto_map\): code that a checkpoint brings is never run")
+    refused(
+        place,
+        r"config\.json names code of its own \(auto_map\): code that a checkpoint brings is never run",
+    )
 
 
 def test_a_tokenizer_with_code_of_its_own(place):
@@ -61,23 +72,35 @@ def test_a_tokenizer_with_code_of_its_own(place):
     config = json.loads((place / "config.json").read_text())
     del config["auto_map"]
     (place / "config.json").write_text(json.dumps({**config, "model_type": "gpt2"}))
-    (place / "tokenizer_config.json").write_text(json.dumps({
-        "tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}))
+    (place / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "tokenizer_class": "OwnTokenizer",
+                "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]},
+            }
+        )
+    )
     refused(place, r"tokenizer_config\.json names code of its own \(auto_map\)")
 
 
 def test_a_known_architecture_runs_with_transformers_own_code(place):
     """An auto_map beside an architecture that transformers has is not needed, and not followed."""
     config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps({**config, "model_type": "gpt2", "eos_token_id": 1}))
+    (place / "config.json").write_text(
+        json.dumps({**config, "model_type": "gpt2", "eos_token_id": 1})
+    )
     assert checkpoint.load(str(place)).lm.network.layers == 1
     assert not (place.parent / "mark").exists()
 
 
-@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation", "experts_implementation"])
+@pytest.mark.parametrize(
+    "key", ["_attn_implementation", "attn_implementation", "experts_implementation"]
+)
 def test_kernels_from_the_hub(place, key):
     config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps({**config, "model_type": "gpt2", key: "someone/kernel:main"}))
+    (place / "config.json").write_text(
+        json.dumps({**config, "model_type": "gpt2", key: "someone/kernel:main"})
+    )
     refused(place, f"{key} = 'someone/kernel:main'")
 
 
@@ -85,6 +108,7 @@ def test_a_pickle_that_would_run_code(place, tmp_path):
     class Evil:
         def __reduce__(self):
             return print, ("it ran", "y")
+
     (place / "model.safetensors").unlink()
     torch.save({"a": Evil()}, place / "pytorch_model.bin")
     refused(place, "cannot be read, it is damaged or not in PyTorch's zip format")

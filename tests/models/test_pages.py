@@ -1,4 +1,5 @@
 """Regions of memory, and moving them to huge pages: contents stay what they are."""
+
 import torch
 
 from polydec.models import pages

@@ -1,4 +1,5 @@
 """Parts of a session: early exit goes on where it stopped, layer skip leaves no trace, counters are those of the cost model."""
+
 import random
 
 import pytest
@@ -23,6 +24,7 @@ def native(idle=()):
     from native_checkpoints import config, weights
 
     from polydec.models.cpu.network import CpuStep
+
     c = config(num_hidden_layers=L, vocab_size=50)
     return CpuStep.build(c, silenced(weights(c), idle), threads=2)
 
@@ -30,7 +32,9 @@ def native(idle=()):
 def silenced(weights, idle):
     """The weights of a network whose halves in `idle` add nothing."""
     for h in idle:
-        weights[f"model.layers.{h // 2}.{('self_attn.o_proj', 'mlp.down_proj')[h % 2]}.weight"].zero_()
+        weights[
+            f"model.layers.{h // 2}.{('self_attn.o_proj', 'mlp.down_proj')[h % 2]}.weight"
+        ].zero_()
     return weights
 
 
@@ -38,10 +42,21 @@ def torch_net(dtype, idle=()):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from polydec.models.transformer import Transformer
+
     torch.manual_seed(3)
-    config = LlamaConfig(vocab_size=50, hidden_size=32, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2,
-                         intermediate_size=48, max_position_embeddings=600, initializer_range=0.2)
-    return Transformer.build(config.to_dict(), silenced(LlamaForCausalLM(config).state_dict(), idle), dtype=dtype)
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=L,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=600,
+        initializer_range=0.2,
+    )
+    return Transformer.build(
+        config.to_dict(), silenced(LlamaForCausalLM(config).state_dict(), idle), dtype=dtype
+    )
 
 
 @pytest.fixture(params=["float64", "float32", "native"])
@@ -57,15 +72,25 @@ def net(request, monkeypatch):
     made.runs, real = 0, made.forward
 
     def forward(queries):
-        made.runs += sum(len(q) * ((L if q.layers is None else len(q.layers)) - len(q.without) / 2) for q in queries)
+        made.runs += sum(
+            len(q) * ((L if q.layers is None else len(q.layers)) - len(q.without) / 2)
+            for q in queries
+        )
         return real(queries)
+
     made.forward = forward
     return made
 
 
 def fresh(net, text, part=None):
     session = lm(net=net).open(text[:1])
-    session = session if part is None else session.part(*part) if isinstance(part, tuple) else session.part(part)
+    session = (
+        session
+        if part is None
+        else session.part(*part)
+        if isinstance(part, tuple)
+        else session.part(part)
+    )
     return rows(go(session.score(Draft.chain(text[0], text[1:]), ROW)), len(text))
 
 
@@ -75,9 +100,17 @@ def same_cache(net, session, text):
     other = lm(net=net).open(text)
     go(other.score(Draft.chain(text[-1]), ROW))
     whole = n - len(session._lag)
-    near(session._cache.entries()[..., :whole, :], other._cache.entries()[..., :whole, :], net.tolerance)
+    near(
+        session._cache.entries()[..., :whole, :],
+        other._cache.entries()[..., :whole, :],
+        net.tolerance,
+    )
     for i, e in enumerate(session._lag, whole):
-        near(session._cache.entries()[:e.depth, ..., i, :], other._cache.entries()[:e.depth, ..., i, :], net.tolerance)
+        near(
+            session._cache.entries()[: e.depth, ..., i, :],
+            other._cache.entries()[: e.depth, ..., i, :],
+            net.tolerance,
+        )
 
 
 @pytest.mark.parametrize("exit", [1, 3, L])
@@ -90,15 +123,28 @@ def test_the_whole_goes_on_where_the_part_stopped(net, exit):
         draft = Draft.chain(text[-1])
         for _ in range(depth):
             law = go(part.score(draft, ROW))
-            near(law.row(len(draft) - 1), fresh(net, [*text[:-1], *draft.token], range(exit))[-1], net.tolerance)
+            near(
+                law.row(len(draft) - 1),
+                fresh(net, [*text[:-1], *draft.token], range(exit))[-1],
+                net.tolerance,
+            )
             draft = Draft.chain(text[-1], [*draft.token[1:], dice.randrange(50)])
         scores = go(session.score(draft, ROW))
-        near(rows(scores, len(draft)), fresh(net, [*text[:-1], *draft.token])[-len(draft):], net.tolerance)
-        got = net.runs - start - sum((len(text) - 1 + k) * exit for k in range(1, depth + 1)) - (len(text) + depth) * L
+        near(
+            rows(scores, len(draft)),
+            fresh(net, [*text[:-1], *draft.token])[-len(draft) :],
+            net.tolerance,
+        )
+        got = (
+            net.runs
+            - start
+            - sum((len(text) - 1 + k) * exit for k in range(1, depth + 1))
+            - (len(text) + depth) * L
+        )
         assert got == (room + depth) * L, "a layer ran twice for a token, or not at all"
         keep = dice.randint(0, depth)
-        session.commit(draft.token[:keep + 1])
-        text += [*draft.token[1:keep + 1], dice.randrange(50)]
+        session.commit(draft.token[: keep + 1])
+        text += [*draft.token[1 : keep + 1], dice.randrange(50)]
         same_cache(net, session, text)
 
 
@@ -109,19 +155,27 @@ def test_parts_of_growing_depth_and_kept_entries_that_lag(net):
     for step, exit in enumerate((1, 1, 2, 1, 3, 2, 1, L, 1)):
         law = go(session.part(range(exit)).score(Draft.chain(text[-1]), ROW))
         near(law.row(0), fresh(net, text, range(exit))[-1], net.tolerance)
-        if step == 4:                             # deeper, of the same node
+        if step == 4:  # deeper, of the same node
             law = go(session.part(range(L)).score(Draft.chain(text[-1]), ROW))
             near(law.row(0), fresh(net, text)[-1], net.tolerance)
         if step == 5:
             twin = session.fork()
-            near(go(twin.score(Draft.chain(text[-1]), ROW)).row(0), fresh(net, text)[-1], net.tolerance)
+            near(
+                go(twin.score(Draft.chain(text[-1]), ROW)).row(0),
+                fresh(net, text)[-1],
+                net.tolerance,
+            )
         session.commit(text[-1:])
         text.append((7 * step + 3) % 50)
         same_cache(net, session, text)
     start = net.runs
     session.rewind(1)
     assert len(session._lag) == 0
-    near(go(session.score(Draft.chain(9), ROW)).row(0), fresh(net, [*text[:-2], 9])[-1], net.tolerance)
+    near(
+        go(session.score(Draft.chain(9), ROW)).row(0),
+        fresh(net, [*text[:-2], 9])[-1],
+        net.tolerance,
+    )
     assert net.runs - start == (1 + len(text) - 1) * L
 
 
@@ -135,7 +189,11 @@ def test_trees_at_an_exit(net):
         got = go(deep.score(draft, ROW))
         for i in range(len(draft)):
             path = [draft.token[k] for k in draft.path_to(i)]
-            near(got.row(i), fresh(net, [*text, *path], None if deep is session else range(2))[-1], net.tolerance)
+            near(
+                got.row(i),
+                fresh(net, [*text, *path], None if deep is session else range(2))[-1],
+                net.tolerance,
+            )
     session.commit((14, 2, 6))
     text += [2, 6, 30]
     near(go(session.score(Draft.chain(30), ROW)).row(0), fresh(net, text)[-1], net.tolerance)
@@ -165,15 +223,23 @@ def test_skipped_layers(net, skip):
         near(got.row(i), without(net, [*text, *x], skip, 4), net.tolerance)
     near(rows(go(session.score(draft, ROW)), 3), fresh(net, [*text, 6, 2])[-3:], net.tolerance)
     go(part.score(draft, ROW))
-    session.commit((4, 6))                        # scored by the part alone: the whole feeds it again
+    session.commit((4, 6))  # scored by the part alone: the whole feeds it again
     text += [6, 13]
     same_cache(net, session, text)
     near(go(session.score(Draft.chain(13), ROW)).row(0), fresh(net, text)[-1], net.tolerance)
     go(part.score(Draft.chain(13, [1]), ROW))
-    part.commit((13, 1))                          # 13 as the whole had it; kept so, and fed again where the whole wants it
-    near(go(part.score(Draft.chain(8), ROW)).row(0), without(net, [*text, 1, 8], skip, 7), net.tolerance)
+    part.commit((13, 1))  # 13 as the whole had it; kept so, and fed again where the whole wants it
+    near(
+        go(part.score(Draft.chain(8), ROW)).row(0),
+        without(net, [*text, 1, 8], skip, 7),
+        net.tolerance,
+    )
     part.commit((8,))
-    near(go(session.score(Draft.chain(2), ROW)).row(0), fresh(net, [*text, 1, 8, 2])[-1], net.tolerance)
+    near(
+        go(session.score(Draft.chain(2), ROW)).row(0),
+        fresh(net, [*text, 1, 8, 2])[-1],
+        net.tolerance,
+    )
     session.close()
 
 
@@ -182,22 +248,39 @@ def test_a_part_is_the_network_that_has_these_layers_only():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from polydec.models.transformer import Transformer
+
     torch.manual_seed(3)
-    config = LlamaConfig(vocab_size=50, hidden_size=32, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2,
-                         intermediate_size=48, max_position_embeddings=600, initializer_range=0.2)
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=L,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=600,
+        initializer_range=0.2,
+    )
     weights, text = LlamaForCausalLM(config).state_dict(), [7, 3, 9, 20, 4]
     whole = Transformer.build(config.to_dict(), weights, dtype="float64")
     for layers in ((0, 1), (0, 3), (1, 2), (0, 2, 3)):
         some = {k: v for k, v in weights.items() if ".layers." not in k}
         for to, of in enumerate(layers):
             head = f"model.layers.{of}."
-            some |= {k.replace(head, f"model.layers.{to}."): v for k, v in weights.items() if k.startswith(head)}
-        other = Transformer.build({**config.to_dict(), "num_hidden_layers": len(layers)}, some, dtype="float64")
+            some |= {
+                k.replace(head, f"model.layers.{to}."): v
+                for k, v in weights.items()
+                if k.startswith(head)
+            }
+        other = Transformer.build(
+            {**config.to_dict(), "num_hidden_layers": len(layers)}, some, dtype="float64"
+        )
         near(fresh(whole, text, (layers,)), fresh(other, text), 1e-10)
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "native"])
-@pytest.mark.parametrize("skip", ["1a", "2m", "0a", "3m", "0m,1a,2,3a", "0a,1a,2a,3a", "0m,1m,2m,3m", "1,3"])
+@pytest.mark.parametrize(
+    "skip", ["1a", "2m", "0a", "3m", "0m,1a,2,3a", "0a,1a,2a,3a", "0m,1m,2m,3m", "1,3"]
+)
 def test_halves_that_do_not_run(kind, skip, monkeypatch):
     """As a network in which they add nothing, alone and in a tree; an attention that does not run leaves the cache as it was,
     and nobody reads it."""
@@ -216,11 +299,17 @@ def test_halves_that_do_not_run(kind, skip, monkeypatch):
     near(rows(go(part.score(tree, ROW)), 5), rows(go(theirs.score(tree, ROW)), 5), tolerance)
     part.commit((7, 3, 4))
     theirs.commit((7, 3, 4))
-    near(go(part.score(Draft.chain(8), ROW)).row(0), go(theirs.score(Draft.chain(8), ROW)).row(0), tolerance)
+    near(
+        go(part.score(Draft.chain(8), ROW)).row(0),
+        go(theirs.score(Draft.chain(8), ROW)).row(0),
+        tolerance,
+    )
     for i in range(L):
         written = ours._cache.kv[i, :, :, :4]
         assert (written.isnan() if 2 * i in idle else written.isfinite()).all()
-    assert torch.equal(rows(go(ours.score(tree, ROW)), 5), fresh_tree(whole, [7, 3, 4], tree)), "the whole reads its own only"
+    assert torch.equal(rows(go(ours.score(tree, ROW)), 5), fresh_tree(whole, [7, 3, 4], tree)), (
+        "the whole reads its own only"
+    )
 
 
 def fresh_tree(net, text, tree):
@@ -230,9 +319,13 @@ def fresh_tree(net, text, tree):
 
 def test_sessions_that_skip_different_halves_share_nothing(net):
     """Scored at once, in one call of the network."""
+
     def scores():
-        return [lm(net=net).open([3, 1]).part(*run_of(s)).score(Draft.chain(1, [4, 9]), ROW)
-                for s in ("1a", "1m", "", "1a", "0m,2", "1a,2m")]
+        return [
+            lm(net=net).open([3, 1]).part(*run_of(s)).score(Draft.chain(1, [4, 9]), ROW)
+            for s in ("1a", "1m", "", "1a", "0m,2", "1a,2m")
+        ]
+
     for together, alone in zip(run(scores()), [go(s) for s in scores()], strict=True):
         near(rows(together, 3), rows(alone, 3), net.tolerance)
 
@@ -248,7 +341,11 @@ def test_exits_of_a_score_and_of_a_prompt(net):
         go(session.part(range(exit)).score(Draft.chain(4, [6]), want))
         scores = go(session.score(draft, want))
         for d in range(1, L + 1):
-            near(rows(scores.exit(d, (0, 2)), 2), fresh(net, [*text, 6, 2], range(d))[[4, 6]], net.tolerance)
+            near(
+                rows(scores.exit(d, (0, 2)), 2),
+                fresh(net, [*text, 6, 2], range(d))[[4, 6]],
+                net.tolerance,
+            )
         session.commit((4,))
         session.rewind(1)
     with pytest.raises(ValueError, match="no exit was wanted"):
@@ -258,7 +355,9 @@ def test_exits_of_a_score_and_of_a_prompt(net):
 def test_exits_of_the_last_token_of_a_prompt_in_parts(net):
     """The passes before the last one show nothing at any depth."""
     text = [7, 3, 9, 20, 4]
-    scores = go(lm(net=net, chunk=2).open(text).prefill(Want(law=Reads.NOTHING, last=True, exits=(1, 3))))
+    scores = go(
+        lm(net=net, chunk=2).open(text).prefill(Want(law=Reads.NOTHING, last=True, exits=(1, 3)))
+    )
     for d in (1, 3):
         near(rows(scores.exit(d, (0,)), 1), fresh(net, text, range(d))[[3]], net.tolerance)
 
@@ -284,5 +383,8 @@ def test_layers_that_are_not_there(layers):
 @pytest.mark.parametrize("bad", [{8}, {-1}, {2, 3}, {4}], ids=str)
 def test_halves_that_are_not_there(bad):
     session = lm(net=network(num_hidden_layers=L)).open([1, 2])
-    with pytest.raises(ValueError, match=r"without is .*: it must hold 2 i \(attention\) or 2 i \+ 1 \(MLP\) of layers i"):
+    with pytest.raises(
+        ValueError,
+        match=r"without is .*: it must hold 2 i \(attention\) or 2 i \+ 1 \(MLP\) of layers i",
+    ):
         session.part((0, 1, 3), frozenset(bad))

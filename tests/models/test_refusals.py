@@ -1,5 +1,6 @@
 """Whatever is trained for a model and loads as an artefact: damaged, of another kind, or made for another model, it is refused
 in one sentence before a pass runs. The kinds are those that are registered."""
+
 import json
 import random
 import shutil
@@ -22,7 +23,11 @@ from polydec.train.network import from_weights
 from polydec.train.students import Shown
 
 READ_NO_STATES = {"ngrams", "filter"}
-OTHERS_LAYOUT = [name for name, kind in KINDS.items() if sys.modules[kind.save.__module__] not in MODULES.values()]
+OTHERS_LAYOUT = [
+    name
+    for name, kind in KINDS.items()
+    if sys.modules[kind.save.__module__] not in MODULES.values()
+]
 """Kinds that are trained and written as somebody else's programs read them."""
 
 
@@ -57,6 +62,7 @@ every = pytest.mark.parametrize("kind", [*MODULES, *OTHERS_LAYOUT])
 def no_pass(monkeypatch):
     def runs(*_):
         raise AssertionError("a pass ran")
+
     monkeypatch.setattr(Scheduler, "step", runs)
 
 
@@ -77,16 +83,28 @@ def test_damaged_files(kind, written, tmp_path):
     shutil.copytree(written / kind, tmp_path / "x")
     assert artefacts.read(str(tmp_path / "x")) is not None
     weights, config = weights_of(tmp_path / "x"), tmp_path / "x" / CONFIG
-    whole, size = weights.read_bytes(), int.from_bytes(weights_of(written / kind).read_bytes()[:8], "little")
+    whole, size = (
+        weights.read_bytes(),
+        int.from_bytes(weights_of(written / kind).read_bytes()[:8], "little"),
+    )
     for cut in (0, 4, 8, 8 + size // 2, 8 + size, len(whole) // 2, len(whole) - 1):
         weights.write_bytes(whole[:cut])
-        assert "damaged" in refused(lambda: artefacts.read(str(tmp_path / "x")), weights.name, str(tmp_path / "x"))
-    for at in (7, 8, 9, 8 + len(whole[8:8 + size].rstrip()) - 1):       # of the header's length, its first bytes, its last
-        weights.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1:])
-        assert "damaged" in refused(lambda: artefacts.read(str(tmp_path / "x")), weights.name, str(tmp_path / "x"))
+        assert "damaged" in refused(
+            lambda: artefacts.read(str(tmp_path / "x")), weights.name, str(tmp_path / "x")
+        )
+    for at in (
+        7,
+        8,
+        9,
+        8 + len(whole[8 : 8 + size].rstrip()) - 1,
+    ):  # of the header's length, its first bytes, its last
+        weights.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        assert "damaged" in refused(
+            lambda: artefacts.read(str(tmp_path / "x")), weights.name, str(tmp_path / "x")
+        )
     weights.write_bytes(whole)
     text = config.read_text()
-    for bad in ("", text[:len(text) // 2], "[]", "null", "\x00"):
+    for bad in ("", text[: len(text) // 2], "[]", "null", "\x00"):
         config.write_text(bad)
         refused(lambda: artefacts.read(str(tmp_path / "x")), CONFIG)
     config.unlink()
@@ -100,11 +118,15 @@ def test_a_byte_of_the_header(kind, written, tmp_path):
     weights, rng = weights_of(tmp_path / "x"), random.Random(kind)
     whole = weights.read_bytes()
     for at in (rng.randrange(8, 8 + int.from_bytes(whole[:8], "little")) for _ in range(12)):
-        weights.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1:])
+        weights.write_bytes(
+            whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :]
+        )
         try:
             artefacts.read(str(tmp_path / "x"))
         except ValueError as e:
-            assert str(e) == sentence(e) and any(name in str(e) for name in (weights.name, str(tmp_path / "x"))), e
+            assert str(e) == sentence(e) and any(
+                name in str(e) for name in (weights.name, str(tmp_path / "x"))
+            ), e
 
 
 @every
@@ -122,7 +144,11 @@ def test_files_of_another_kind(kind, written, tmp_path):
 @every
 def test_states_of_another_width(kind, written, wide, tmp_path, no_pass):
     name = micro.masked(tmp_path / "masked", wide) if kind == "joint" else wide
-    give = {"draft": None if kind == "joint" else wide, "trained": [str(written / kind)], "dtype": "float32"}
+    give = {
+        "draft": None if kind == "joint" else wide,
+        "trained": [str(written / kind)],
+        "dtype": "float32",
+    }
     if kind in READ_NO_STATES:
         assert load(name, **give).artefacts
     else:
@@ -134,10 +160,20 @@ def test_states_of_another_width(kind, written, wide, tmp_path, no_pass):
 def adapted(model, tmp_path_factory):
     """A model that transformers runs, of the same vocabulary and width: nothing of it runs alone."""
     from transformers import GPT2Config, GPT2LMHeadModel
+
     path = shutil.copytree(model, tmp_path_factory.mktemp("m") / "gpt2")
     size = json.loads((path / CONFIG).read_text())["vocab_size"]
-    GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=0,
-                               eos_token_id=1)).save_pretrained(path)
+    GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=size,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=256,
+            bos_token_id=0,
+            eos_token_id=1,
+        )
+    ).save_pretrained(path)
     return str(path)
 
 
@@ -152,8 +188,13 @@ def test_a_target_whose_parts_do_not_run_alone(kind, written, adapted, no_pass):
     if kind in READ_NO_STATES | READ_STATES_ALONE:
         assert load(adapted, **give).artefacts
     else:
-        refused(lambda: load(adapted, **give), "run alone", "shows none of its layers", "keys cannot be read",
-                "this is an autoregressive one")
+        refused(
+            lambda: load(adapted, **give),
+            "run alone",
+            "shows none of its layers",
+            "keys cannot be read",
+            "this is an autoregressive one",
+        )
 
 
 TAKEN = [module.KIND.name for module in MODULES.values() if module.KIND.name in READ_STATES_ALONE]
@@ -162,8 +203,15 @@ TAKEN = [module.KIND.name for module in MODULES.values() if module.KIND.name in 
 @pytest.mark.parametrize("kind", TAKEN)
 def test_what_it_takes_decodes(kind, written, adapted):
     lm = load(adapted, draft=adapted, trained=[str(written / kind)])
-    needing = [name for name, module in registry.recipes().items() if module.CARD.family == "ar" and any(
-        isinstance(need, Trained) and isinstance(lm.artefacts[0], need.kind) for need in module.CARD.needs)]
+    needing = [
+        name
+        for name, module in registry.recipes().items()
+        if module.CARD.family == "ar"
+        and any(
+            isinstance(need, Trained) and isinstance(lm.artefacts[0], need.kind)
+            for need in module.CARD.needs
+        )
+    ]
     assert needing
     for name in needing[:2]:
         assert generate(lm, "The fox", method=name, max_tokens=3, raw=True).token_ids
@@ -178,12 +226,35 @@ def test_the_command_line(kind, written, model, wide, tmp_path, no_pass, monkeyp
     other = next(name for name in MODULES if name not in (kind, "heads"))
     shutil.copytree(written / kind, tmp_path / "foreign")
     shutil.copy(weights_of(written / other), weights_of(tmp_path / "foreign"))
-    for name, trained, said in ((model, tmp_path / "cut", weights.name), (model, tmp_path / "foreign", "/foreign'"),
-                                *([] if kind in READ_NO_STATES | {"joint"} else [(wide, written / kind, "48")])):
-        monkeypatch.setattr(sys, "argv", ["polydec", "generate", "The fox", "--model", name, "--draft", name,
-                                          "--dtype", "float32", "--with", str(trained)])
+    for name, trained, said in (
+        (model, tmp_path / "cut", weights.name),
+        (model, tmp_path / "foreign", "/foreign'"),
+        *([] if kind in READ_NO_STATES | {"joint"} else [(wide, written / kind, "48")]),
+    ):
+        monkeypatch.setattr(
+            sys,
+            "argv",
+            [
+                "polydec",
+                "generate",
+                "The fox",
+                "--model",
+                name,
+                "--draft",
+                name,
+                "--dtype",
+                "float32",
+                "--with",
+                str(trained),
+            ],
+        )
         with pytest.raises(SystemExit) as stop:
             main()
         err = capfd.readouterr().err
         line = err.strip().split("\n")[-1]
-        assert stop.value.code == 2 and line.startswith("polydec: ") and said in line and "Traceback" not in err, err
+        assert (
+            stop.value.code == 2
+            and line.startswith("polydec: ")
+            and said in line
+            and "Traceback" not in err
+        ), err

@@ -1,4 +1,5 @@
 """Matrices stored as bytes with a scale for each row."""
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,14 +14,27 @@ SHAPE = Shape(40, width=32, layers=1, heads=2, kv_heads=1, inner=64, context=32)
 
 def test_numbers_come_back_to_half_a_step():
     g = torch.Generator().manual_seed(0)
-    matrix, vector = torch.randn(9, 50, generator=g) * torch.logspace(-4, 3, 9)[:, None], torch.randn(7, generator=g)
+    matrix, vector = (
+        torch.randn(9, 50, generator=g) * torch.logspace(-4, 3, 9)[:, None],
+        torch.randn(7, generator=g),
+    )
     matrix[3] = 0.0
     stored = rows8.packed({"a.weight": matrix, "b.weight": vector})
-    assert stored["a.weight"].dtype == torch.int8 and set(stored) == {"a.weight", "a.weight.scale", "b.weight"}
+    assert stored["a.weight"].dtype == torch.int8 and set(stored) == {
+        "a.weight",
+        "a.weight.scale",
+        "b.weight",
+    }
     back = rows8.unpacked(stored)
-    assert list(back) == ["a.weight", "b.weight"] and len(back) == 2 and torch.equal(back["b.weight"], vector)
+    assert (
+        list(back) == ["a.weight", "b.weight"]
+        and len(back) == 2
+        and torch.equal(back["b.weight"], vector)
+    )
     most = matrix.abs().amax(1, keepdim=True)
-    assert bool(((back["a.weight"].float() - matrix).abs() <= most / 254 + most / 2048 + 6e-8).all())
+    assert bool(
+        ((back["a.weight"].float() - matrix).abs() <= most / 254 + most / 2048 + 6e-8).all()
+    )
     again = rows8.unpacked(rows8.packed({"a.weight": back["a.weight"]}))["a.weight"].float()
     assert torch.allclose(again, back["a.weight"].float(), rtol=2e-3, atol=1e-6)
     assert rows8.unpacked(plain := {"a.weight": matrix}) is plain
@@ -32,8 +46,12 @@ def test_a_directory_of_bytes_is_the_model_of_its_numbers(tmp_path):
     config = SHAPE.config(bos=0, eos=1)
     save_directory(tmp_path / "bytes", network, config, files={}, dtype=torch.int8)
     numbers = rows8.unpacked(load_file(tmp_path / "bytes" / "model.safetensors"))
-    save_directory(tmp_path / "halves", from_weights(config, numbers), config, files={}, dtype=torch.float16)
-    size = {name: (tmp_path / name / "model.safetensors").stat().st_size for name in ("bytes", "halves")}
+    save_directory(
+        tmp_path / "halves", from_weights(config, numbers), config, files={}, dtype=torch.float16
+    )
+    size = {
+        name: (tmp_path / name / "model.safetensors").stat().st_size for name in ("bytes", "halves")
+    }
     assert size["bytes"] < 0.7 * size["halves"]
     rows = [_row(tmp_path / name) for name in ("bytes", "halves")]
     assert torch.equal(*rows)

@@ -1,4 +1,5 @@
 """LMSession: committed = cached + not yet fed + one pending root, whatever is scored, committed, rewound and forked."""
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -53,7 +54,7 @@ def test_commit_equals_prefill_also_for_tokens_never_scored(prompt, one, two, ex
             near(scores.row(path[-1] + 1), truth([*done, *(tokens[i] for i in path)])[-1])
         kept = [tokens[i] for i in path] + ([3, 1] if extra else [])
         session.commit((done[-1], *kept))
-        done += [*kept, 5]                        # a bonus token is the next root
+        done += [*kept, 5]  # a bonus token is the next root
         assert session._cache.length <= len(session._text) == len(done) - 1
     near(next_law(session, done[-1]), truth(done)[-1])
 
@@ -79,6 +80,7 @@ def test_a_draft_that_extends_the_last_feeds_its_new_nodes_only(monkeypatch):
     def forward(queries):
         fed.extend(map(len, queries))
         return real(queries)
+
     monkeypatch.setattr(NET, "forward", forward)
     scores = go(session.score(longer, ROW))
     monkeypatch.undo()
@@ -126,7 +128,9 @@ def test_the_first_layers_share_the_cache_and_leave_it_clean():
     session = lm(net=whole).open(text)
     part = session.part(range(0, 2))
     got = go(part.score(Draft.chain(text[-1], [4, 6]), ROW))
-    shallow = go(lm(net=whole).open(text).part(range(0, 2)).score(Draft.chain(text[-1], [4, 6]), ROW))
+    shallow = go(
+        lm(net=whole).open(text).part(range(0, 2)).score(Draft.chain(text[-1], [4, 6]), ROW)
+    )
     near(rows(got, 3), rows(shallow, 3))
     full = go(session.score(Draft.chain(text[-1], [4, 6]), ROW))
     near(rows(full, 3), truth([*text, 4, 6], whole)[-3:])
@@ -169,14 +173,23 @@ def test_a_batch_of_sessions_equals_its_singles_to_the_bit():
 
     async def both(jobs):
         return await gather(*jobs)
-    prompts = [torch.randint(0, 50, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (1, 3, 9, 9, 20)]
+
+    prompts = [
+        torch.randint(0, 50, (n,), generator=torch.Generator().manual_seed(n)).tolist()
+        for n in (1, 3, 9, 9, 20)
+    ]
 
     def jobs(target):
         return [decode(target.open(p), p[-1], 12) for p in prompts]
+
     assert go(both(jobs(lm()))) == [go(j) for j in jobs(lm())]
 
 
 def test_prompts_that_do_not_fit_are_refused():
-    for prompt, says in (([], "prompt is empty"), ([1] * 600, "context holds 600"), ([50], "token 50")):
+    for prompt, says in (
+        ([], "prompt is empty"),
+        ([1] * 600, "context holds 600"),
+        ([50], "token 50"),
+    ):
         with pytest.raises(ValueError, match=says):
             lm().open(prompt)

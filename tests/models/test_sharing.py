@@ -1,4 +1,5 @@
 """What sequences have in common is held once, and nobody can tell from a row."""
+
 import random
 
 import pytest
@@ -26,6 +27,7 @@ def net(request):
             from native_checkpoints import config, weights
 
             from polydec.models.cpu.network import CpuStep
+
             c = config(num_hidden_layers=3, vocab_size=50, max_position_embeddings=600)
             made = CpuStep.build(c, weights(c), threads=1)
     else:
@@ -36,6 +38,7 @@ def net(request):
     def forward(queries):
         made.fed += map(len, queries)
         return real(queries)
+
     made.forward = forward
     return made
 
@@ -46,8 +49,8 @@ def near(net, a, b):
 
 def truth(net, text, n):
     """The law after the last n tokens, of a session that shares nothing."""
-    session = lm(net=net, chunk=64).open(text[:-n + 1 or None])
-    return rows(go(session.score(Draft.chain(text[-n], text[len(text) - n + 1:]), ROW)), n)
+    session = lm(net=net, chunk=64).open(text[: -n + 1 or None])
+    return rows(go(session.score(Draft.chain(text[-n], text[len(text) - n + 1 :]), ROW)), n)
 
 
 def test_forks_read_one_text(net):
@@ -60,8 +63,8 @@ def test_forks_read_one_text(net):
     twins = [session.fork() for _ in range(4)]
     assert target.nbytes == alone and session.peers == 5, "a fork copies nothing, and counts"
     for k, s in enumerate([session, *twins]):
-        s.commit((TEXT[329], 1, 2)[:1 + k % 3])
-        text = [*TEXT[:330], 1, 2][:330 + k % 3]
+        s.commit((TEXT[329], 1, 2)[: 1 + k % 3])
+        text = [*TEXT[:330], 1, 2][: 330 + k % 3]
         for step in range(3):
             tree = Draft.certain((k, 5, 6, step), (-1, 0, 0, 1))
             got = rows(go(s.score(tree, ROW)), 4)
@@ -85,13 +88,23 @@ def test_live_sessions_lend_their_text(net):
     got = rows(go(second.score(Draft.chain(5, (6,)), ROW)), 2)
     assert sum(net.fed) == 4, "what a live session holds was computed again"
     near(net, got, truth(net, [*TEXT[:200], 3, 4, 5, 6], 2))
-    first.rewind(200)                             # and writes other tokens where the second one reads
-    near(net, rows(go(first.score(Draft.chain(9, (8,)), ROW)), 2), truth(net, [*TEXT[:99], 9, 8], 2))
+    first.rewind(200)  # and writes other tokens where the second one reads
+    near(
+        net, rows(go(first.score(Draft.chain(9, (8,)), ROW)), 2), truth(net, [*TEXT[:99], 9, 8], 2)
+    )
     second.commit((5,))
-    near(net, rows(go(second.score(Draft.chain(7), ROW)), 1), truth(net, [*TEXT[:200], 3, 4, 5, 7], 1))
+    near(
+        net,
+        rows(go(second.score(Draft.chain(7), ROW)), 1),
+        truth(net, [*TEXT[:200], 3, 4, 5, 7], 1),
+    )
     first.close()
     second.commit((7,))
-    near(net, rows(go(second.score(Draft.chain(2), ROW)), 1), truth(net, [*TEXT[:200], 3, 4, 5, 7, 2], 1))
+    near(
+        net,
+        rows(go(second.score(Draft.chain(2), ROW)), 1),
+        truth(net, [*TEXT[:200], 3, 4, 5, 7, 2], 1),
+    )
 
 
 def test_nothing_is_lent_before_it_is_there(net):
@@ -110,7 +123,10 @@ def test_the_last_row_keeps_a_prefix(net):
     near(net, rows(one, 1), truth(net, TEXT[:199], 1))
     net.fed.clear()
     again = go(target.open(TEXT[:200]).prefill(want))
-    assert sum(net.fed) == 1 and again.hidden_NH.shape == one.hidden_NH.shape == (1, len(one.hidden_NH[0]))
+    assert sum(net.fed) == 1 and again.hidden_NH.shape == one.hidden_NH.shape == (
+        1,
+        len(one.hidden_NH[0]),
+    )
     near(net, again.hidden_NH, one.hidden_NH)
     assert go(target.open([5]).prefill(want)).hidden_NH is None
 
@@ -139,8 +155,12 @@ def test_any_family_of_caches(net, seed):
 
     def feed(cache, tokens, parent):
         from polydec.models.query import Query
+
         first = cache.stage(parent)
-        return net.forward([Query(cache, first, tuple(tokens), range(len(tokens)), ROW)])[0].logits_RV
+        return net.forward([Query(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
+            0
+        ].logits_RV
+
     for _ in range(40):
         cache, text = family[dice.randrange(len(family))]
         verb = dice.choice(["chain", "chain", "tree", "fork", "fork", "cut", "close", "keep"])
@@ -170,7 +190,7 @@ def test_any_family_of_caches(net, seed):
             family.append((cache.fork(n), text[:n]))
         elif verb == "cut":
             cache.truncate(len(text) - dice.randint(0, min(len(text), 150)))
-            del text[cache.length:]
+            del text[cache.length :]
         elif verb == "close" and len(family) > 1:
             family.remove((cache, text))
     assert nbytes(c for c, _ in family) <= sum(c.nbytes for c, _ in family)
@@ -196,6 +216,7 @@ def test_growth_by_quarters_and_release():
 
 def test_many_prompts_go_in_bounded_passes(net, monkeypatch):
     from polydec.models.cpu.network import LIMIT, CpuStep
+
     if not isinstance(net, CpuStep):
         pytest.skip("torch's passes are tested in test_packing.py")
     sizes, real = [], net._step
@@ -203,28 +224,41 @@ def test_many_prompts_go_in_bounded_passes(net, monkeypatch):
     def step(queries, *more):
         sizes.append(sum(map(len, queries)))
         return real(queries, *more)
+
     monkeypatch.setattr(net, "_step", step)
     target = lm(net=net, chunk=256)
-    prompts = [TEXT[k:k + 190] for k in range(12)]
+    prompts = [TEXT[k : k + 190] for k in range(12)]
     many = run([target.open(p).score(Draft.chain(p[-1]), ROW) for p in prompts])
     assert max(sizes) <= LIMIT and sum(sizes) == 12 * 190
     sizes.clear()
     session = lm(net=net).open(TEXT[:1])
     long = [*TEXT, *TEXT[:150]]
-    session.commit(long[:-1])                     # one query of more than a pass takes
+    session.commit(long[:-1])  # one query of more than a pass takes
     near(net, rows(go(session.score(Draft.chain(long[-1]), ROW)), 1), truth(net, long, 1))
     assert max(sizes) <= LIMIT
     for p, scores in zip(prompts[:3], many):
         near(net, rows(scores, 1), truth(net, p, 1))
-    joined = go(lm(net=net).open([1]).score(Draft.chain(1, long[:560]), Want(hidden=True, law=Reads.ARGMAX, exits=(2,))))
+    joined = go(
+        lm(net=net)
+        .open([1])
+        .score(Draft.chain(1, long[:560]), Want(hidden=True, law=Reads.ARGMAX, exits=(2,)))
+    )
     assert joined.hidden_NH.shape[0] == 561 and joined.exit(2, (0, 560)).row(1).shape == (50,)
     near(net, joined.row(560), truth(net, [1, *long[:560]], 1)[0])
 
 
 def probing(real, state, enter=0):
     n, k = len(real), len(state)
-    return Draft((*real.token, *[0] * k), (*real.parent, *range(k)), (Draw.CERTAIN,) * (n + k), (None,) * (n + k),
-                 (False,) * n + (True,) * k, None, (None,) * n + tuple(state), enter)
+    return Draft(
+        (*real.token, *[0] * k),
+        (*real.parent, *range(k)),
+        (Draw.CERTAIN,) * (n + k),
+        (None,) * (n + k),
+        (False,) * n + (True,) * k,
+        None,
+        (None,) * n + tuple(state),
+        enter,
+    )
 
 
 @pytest.mark.parametrize("enter", [0, 1, 2])
@@ -237,27 +271,53 @@ def test_probes_move_no_real_row(net, enter):
         session = lm(net=net).open(TEXT[:141])
         scores = await session.score(draft, ROW)
         got = rows(scores, len(draft))
-        longer = await session.score(Draft.certain(draft.token[:3], draft.parent[:3]), ROW) if more else None
+        longer = (
+            await session.score(Draft.certain(draft.token[:3], draft.parent[:3]), ROW)
+            if more
+            else None
+        )
         session.commit(draft.token[:2])
         after = (await session.score(Draft.chain(9), ROW)).row(0)
         session.close()
         return got, after, None if longer is None else rows(longer, 3)
-    got = run([rows_of(probing(real, state, enter), False), rows_of(real, True), rows_of(probing(real, state, enter), True)])
+
+    got = run(
+        [
+            rows_of(probing(real, state, enter), False),
+            rows_of(real, True),
+            rows_of(probing(real, state, enter), True),
+        ]
+    )
     for g, after, again in got[::2]:
         near(net, g[:3], got[1][0])
         near(net, after, got[1][1])
-        assert g.isfinite().all() and (again is None or torch.equal(again, got[1][2]) or net.tolerance)
+        assert g.isfinite().all() and (
+            again is None or torch.equal(again, got[1][2]) or net.tolerance
+        )
 
 
 @pytest.mark.parametrize("enter", [0, 1, 2])
 def test_a_probe_with_a_tokens_state_is_the_token(net, enter):
     tree = Draft.certain((TEXT[140], 5, 6, 7), (-1, 0, 0, 1))
     session = lm(net=net).open(TEXT[:141])
-    state = net.embed((6, 7)) if not enter else go(
-        session.part(range(enter)).score(tree, Want(law=Reads.NOTHING, hidden=True))).hidden_NH[2:]
+    state = (
+        net.embed((6, 7))
+        if not enter
+        else go(
+            session.part(range(enter)).score(tree, Want(law=Reads.NOTHING, hidden=True))
+        ).hidden_NH[2:]
+    )
     truth_ = rows(go(lm(net=net).open(TEXT[:141]).score(tree, ROW)), 4)
-    draft = Draft((TEXT[140], 5, 0, 0), tree.parent, tree.draw, tree.law, (False, False, True, True), None,
-                  (None, None, *state), enter)
+    draft = Draft(
+        (TEXT[140], 5, 0, 0),
+        tree.parent,
+        tree.draw,
+        tree.law,
+        (False, False, True, True),
+        None,
+        (None, None, *state),
+        enter,
+    )
     near(net, rows(go(lm(net=net).open(TEXT[:141]).score(draft, ROW)), 4), truth_)
 
 
@@ -272,23 +332,39 @@ def test_states_of_a_draft_scored_without_them(net):
     skip = lm(net=net).open(TEXT[:61])
     go(skip.score(short, SILENT))
     assert len(go(skip.part((0, 2)).score(long, Want(hidden=True))).hidden_NH) == 4
-    assert go(session.score(Draft.chain(TEXT[60], (1, 0, 1, 4)), ROW)).hidden_NH is None, "states of some nodes only"
+    assert go(session.score(Draft.chain(TEXT[60], (1, 0, 1, 4)), ROW)).hidden_NH is None, (
+        "states of some nodes only"
+    )
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"probe": None}, "state must have one entry a node, None but for probes"),
-    ({"enter": 3}, "enter is 3: it must lie in 0 to 2"), ({"enter": -1}, "enter is -1"),
-    ({"state": (None, torch.zeros(3), None)}, r"state 1 has shape \(3,\): it must be \("),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"probe": None}, "state must have one entry a node, None but for probes"),
+        ({"enter": 3}, "enter is 3: it must lie in 0 to 2"),
+        ({"enter": -1}, "enter is -1"),
+        ({"state": (None, torch.zeros(3), None)}, r"state 1 has shape \(3,\): it must be \("),
+    ],
+)
 def test_states_that_cannot_be(net, change, message):
     from dataclasses import replace
-    draft = Draft((1, 0, 0), (-1, 0, 0), (Draw.CERTAIN,) * 3, (None,) * 3, (False, True, True), None,
-                  (None, net.embed((1,))[0], None))
+
+    draft = Draft(
+        (1, 0, 0),
+        (-1, 0, 0),
+        (Draw.CERTAIN,) * 3,
+        (None,) * 3,
+        (False, True, True),
+        None,
+        (None, net.embed((1,))[0], None),
+    )
     session = lm(net=net).open([1])
     net.fed.clear()
     with pytest.raises(ValueError, match=message):
         go(session.score(replace(draft, **change), ROW))
-    with pytest.raises(ValueError, match="nodes that enter above the first layer must stand behind all others"):
+    with pytest.raises(
+        ValueError, match="nodes that enter above the first layer must stand behind all others"
+    ):
         go(session.score(replace(draft, enter=1), ROW))
     assert not net.fed
 

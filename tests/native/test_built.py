@@ -1,4 +1,5 @@
 """The compiled step is there where it can be."""
+
 import importlib.util
 import shutil
 

@@ -1,4 +1,5 @@
 """Keys and values of 16 or 8 bits: what is kept, that bits still depend on nothing but the row, how far the law moves."""
+
 from __future__ import annotations
 
 import random
@@ -26,7 +27,10 @@ def kept(cache, count):
 @pytest.mark.parametrize("cache_dtype", NARROW)
 def test_every_set_thread_count_and_number_of_rows(cache_dtype):
     c, rng = config(), random.Random(1)
-    w, ids = weights(c, seed=3), [rng.randrange(83) for _ in range(300)]    # three blocks of attention
+    w, ids = (
+        weights(c, seed=3),
+        [rng.randrange(83) for _ in range(300)],
+    )  # three blocks of attention
     truth = first = None
     for isa in sets():
         for threads in (1, 2) if isa == sets()[0] else (2,):
@@ -40,12 +44,18 @@ def test_every_set_thread_count_and_number_of_rows(cache_dtype):
 
 
 @pytest.mark.parametrize("cache_dtype", CACHES)
-@pytest.mark.parametrize("kind, changes", [("llama", {}), ("qwen3", {}), ("mistral", {"sliding_window": 140})])
+@pytest.mark.parametrize(
+    "kind, changes", [("llama", {}), ("qwen3", {}), ("mistral", {"sliding_window": 140})]
+)
 def test_trees_batches_and_forks(kind, changes, cache_dtype):
     """Sequences of unequal length over shared prefixes of up to three blocks, each with a tree."""
     c = config(kind, **changes)
     w, rng = weights(c, seed=5), random.Random(7)
-    nets = [CpuStep.build(c, w, threads=t, isa=i, cache_dtype=cache_dtype) for i in sets() for t in (1, 2)]
+    nets = [
+        CpuStep.build(c, w, threads=t, isa=i, cache_dtype=cache_dtype)
+        for i in sets()
+        for t in (1, 2)
+    ]
     _, trunk = chain(nets[0], [rng.randrange(83) for _ in range(290)])
     for trial in range(12):
         queries, expected = [], []
@@ -70,24 +80,36 @@ def test_what_is_kept():
     largest of a head."""
     c = config()
     for size in (1.0, 1e-5, 1e-7):
-        w = {k: x * size if "k_proj" in k or "v_proj" in k else x for k, x in weights(c, seed=3).items()}
+        w = {
+            k: x * size if "k_proj" in k or "v_proj" in k else x
+            for k, x in weights(c, seed=3).items()
+        }
         ids = list(range(40))
-        wide, half, byte = (chain(CpuStep.build(c, w, cache_dtype=x), ids)[1].entries()[0, ..., :40, :] for x in CACHES)
+        wide, half, byte = (
+            chain(CpuStep.build(c, w, cache_dtype=x), ids)[1].entries()[0, ..., :40, :]
+            for x in CACHES
+        )
         assert half.dtype == torch.float16 and byte.dtype == torch.int8
         assert torch.equal(half, wide.half())
         scale = byte[..., -4:].contiguous().view(torch.float32)
         most = wide.abs().amax(-1, keepdim=True)
         assert torch.equal(scale, most / 127)
         inverse = np.float32(127) / most.numpy()
-        assert np.array_equal(byte[..., :-4].numpy(), np.rint(wide.numpy() * inverse).astype(np.int8))
+        assert np.array_equal(
+            byte[..., :-4].numpy(), np.rint(wide.numpy() * inverse).astype(np.int8)
+        )
 
 
 def test_distance_and_memory():
     c = config()
     w, ids = weights(c, seed=3), [i * 7 % 83 for i in range(200)]
-    (exact, wide), (near, half), (far, byte) = (chain(CpuStep.build(c, w, cache_dtype=x), ids) for x in CACHES)
+    (exact, wide), (near, half), (far, byte) = (
+        chain(CpuStep.build(c, w, cache_dtype=x), ids) for x in CACHES
+    )
+
     def off(got):
         return float((got - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt())
+
     assert 0 < off(near) < 1e-3 and off(near) < off(far) < 0.05
     head = wide.kv.shape[-1]
     assert wide.nbytes == 2 * half.nbytes and byte.nbytes * 4 * head == wide.nbytes * (head + 4)
@@ -113,13 +135,24 @@ def test_the_choice_by_argument_and_environment(monkeypatch):
     kernel = polydec.load("zoo:tiny").checkpoint.kernel
     assert kernel.endswith(", float16 cache (approximate: keys and values rounded to 16 bits)")
     monkeypatch.setenv("POLYDEC_CACHE_DTYPE", "int4")
-    with pytest.raises(ValueError, match="POLYDEC_CACHE_DTYPE is 'int4': it must be one of float32, float16, int8"):
+    with pytest.raises(
+        ValueError, match="POLYDEC_CACHE_DTYPE is 'int4': it must be one of float32, float16, int8"
+    ):
         cache_dtype_of(None)
     monkeypatch.delenv("POLYDEC_CACHE_DTYPE")
-    assert "approximate: keys and values rounded to 8 bits" in polydec.load("zoo:tiny", cache_dtype="int8").checkpoint.kernel
-    with pytest.raises(ValueError, match="cache_dtype is 'int4': it must be one of float32, float16, int8, or not be given"):
+    assert (
+        "approximate: keys and values rounded to 8 bits"
+        in polydec.load("zoo:tiny", cache_dtype="int8").checkpoint.kernel
+    )
+    with pytest.raises(
+        ValueError,
+        match="cache_dtype is 'int4': it must be one of float32, float16, int8, or not be given",
+    ):
         polydec.load("zoo:tiny", cache_dtype="int4")
-    with pytest.raises(ValueError, match="cache_dtype is 'int8' and dtype is 'torch': only the native step has a choice"):
+    with pytest.raises(
+        ValueError,
+        match="cache_dtype is 'int8' and dtype is 'torch': only the native step has a choice",
+    ):
         polydec.load("zoo:tiny", cache_dtype="int8", dtype="torch")
     with pytest.raises(ValueError, match="cache_dtype is 'int4'"):
         CpuStep.build(config(), weights(config()), cache_dtype="int4")

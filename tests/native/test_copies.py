@@ -1,4 +1,5 @@
 """Copies and counts by the compiled library are what the same drafter says in Python, to the bit."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,7 +11,11 @@ from polydec.core.effects import Coro
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Vocab
-from polydec.drafters.copy_ngram_mixture import CompiledGuess, CopyNGramMixture, CopyNGramMixtureGuess
+from polydec.drafters.copy_ngram_mixture import (
+    CompiledGuess,
+    CopyNGramMixture,
+    CopyNGramMixtureGuess,
+)
 from polydec.drafters.suffix import Suffix
 from polydec.families.ar.types import Budget, Verdict
 from polydec.models.learned.ngrams import LAST, NGrams, longer
@@ -47,23 +52,44 @@ def both(config: CopyNGramMixture, prompt: list[int]):
 
 
 def same(a: Draft, b: Draft) -> None:
-    assert (a.token, a.parent, a.chance) == (b.token, b.parent, b.chance)       # to the bit: nothing is rounded
+    assert (a.token, a.parent, a.chance) == (
+        b.token,
+        b.parent,
+        b.chance,
+    )  # to the bit: nothing is rounded
 
 
-texts = st.integers(2, 12).flatmap(lambda size: st.lists(st.integers(0, size - 1), min_size=4, max_size=120))
+texts = st.integers(2, 12).flatmap(
+    lambda size: st.lists(st.integers(0, size - 1), min_size=4, max_size=120)
+)
 
 
 @settings(deadline=None, max_examples=150)
-@given(texts, st.integers(1, 8), st.integers(0, 4), st.integers(0, 40), st.integers(0, 2**32 - 1),
-       st.sampled_from([0.0, 0.02, 0.1, 0.5, 1.0]), st.integers(1, 4), st.integers(1, 4), st.sampled_from([0.5, 4.0]),
-       st.integers(1, 3), st.integers(0, 9), st.integers(0, 24))
-def test_every_proposal_along_a_text(text, order, followers, contexts, seed, floor, width, copies, trust, match, depth, nodes):
-    config = CopyNGramMixture(Suffix(match, 0.3, copies, trust), table(seed, order, followers, contexts), floor, width)
+@given(
+    texts,
+    st.integers(1, 8),
+    st.integers(0, 4),
+    st.integers(0, 40),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 0.02, 0.1, 0.5, 1.0]),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sampled_from([0.5, 4.0]),
+    st.integers(1, 3),
+    st.integers(0, 9),
+    st.integers(0, 24),
+)
+def test_every_proposal_along_a_text(
+    text, order, followers, contexts, seed, floor, width, copies, trust, match, depth, nodes
+):
+    config = CopyNGramMixture(
+        Suffix(match, 0.3, copies, trust), table(seed, order, followers, contexts), floor, width
+    )
     some = both(config, text[:2])
     for i in range(2, len(text)):
         a, b = (proposal(g, text[i - 1], Budget(depth, nodes)) for g in some)
         same(a, b)
-        if i == len(text) // 2:                   # both go on as forks
+        if i == len(text) // 2:  # both go on as forks
             some = tuple(g.fork(SESSION) for g in some)
         for g in some:
             g.learn(Draft.chain(text[i - 1]), None, Verdict((), text[i]))
@@ -96,5 +122,6 @@ def test_a_long_text_of_few_words():
 
 def test_a_store_is_read_in_python():
     from polydec.drafters.automaton import Store
+
     config = CopyNGramMixture(Suffix(store=Store.of([[1, 2, 3, 4]])), table(1, 3, 3, 50))
     assert isinstance(config.open([1, 2], SESSION), CopyNGramMixtureGuess)

@@ -1,4 +1,5 @@
 """MLPs of experts: each row goes through its own few, and neither the rows beside it nor threads or sets change its bits."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,13 +14,22 @@ from polydec.models.query import Query
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 EXPERTS, USED, INNER, LAYERS = 7, 3, 64, 3
-MLPS = frozenset(range(0, 2 * LAYERS, 2))         # without these halves only MLPs run: the reference needs no attention
+MLPS = frozenset(
+    range(0, 2 * LAYERS, 2)
+)  # without these halves only MLPs run: the reference needs no attention
 COMPUTED = (("float32", None), ("float32", "q8_0"), ("int16", "q8_0"), ("int8", "q8_0"))
 
 
 def model(shared: bool, dense=(1,), seed: int = 0):
-    c = config("qwen3_moe", num_hidden_layers=LAYERS, num_experts=EXPERTS, num_experts_per_tok=USED, norm_topk_prob=shared,
-               moe_intermediate_size=INNER, mlp_only_layers=list(dense))
+    c = config(
+        "qwen3_moe",
+        num_hidden_layers=LAYERS,
+        num_experts=EXPERTS,
+        num_experts_per_tok=USED,
+        norm_topk_prob=shared,
+        moe_intermediate_size=INNER,
+        mlp_only_layers=list(dense),
+    )
     g, w = torch.Generator().manual_seed(seed + 100), weights({**c, "model_type": "qwen3"}, seed)
     for i in (i for i in range(LAYERS) if i not in dense):
         at = f"model.layers.{i}.mlp."
@@ -27,7 +37,7 @@ def model(shared: bool, dense=(1,), seed: int = 0):
             del w[f"{at}{part}_proj.weight"]
             n, k = (64, INNER) if part == "down" else (INNER, 64)
             for e in range(EXPERTS):
-                w[f"{at}experts.{e}.{part}_proj.weight"] = torch.randn(n, k, generator=g) / k ** 0.5
+                w[f"{at}experts.{e}.{part}_proj.weight"] = torch.randn(n, k, generator=g) / k**0.5
         w[at + "gate.weight"] = torch.randn(EXPERTS, 64, generator=g) / 4
     return c, w
 
@@ -38,7 +48,9 @@ def queries(net, rows, alone=False, without=MLPS):
     for some in rows.split(1) if alone else [rows]:
         cache = net.new_cache()
         cache.stage(range(-1, len(some) - 1))
-        out += net.forward([Query(cache, 0, (), range(len(some)), Want(), embed=some, without=without)])
+        out += net.forward(
+            [Query(cache, 0, (), range(len(some)), Want(), embed=some, without=without)]
+        )
     return torch.cat([a.logits_RV for a in out])
 
 
@@ -52,6 +64,7 @@ def reference(w, rows, shared, dense=(1,)):
     def mlp(x, at):
         gate, up = w[at + "gate_proj.weight"] @ x, w[at + "up_proj.weight"] @ x
         return w[at + "down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+
     out = []
     for x in rows.double().numpy():
         for i in range(LAYERS):
@@ -90,11 +103,16 @@ def test_a_plain_reference(shared, dense):
 def test_rows_know_neither_their_neighbours_nor_threads_nor_sets(compute, quantize):
     c, w = model(shared=True)
     rows = states(33)
-    truth = queries(CpuStep.build(c, w, threads=1, compute=compute, quantize=quantize), rows, alone=True)
+    truth = queries(
+        CpuStep.build(c, w, threads=1, compute=compute, quantize=quantize), rows, alone=True
+    )
     for isa in sets():
         for threads in (1, 2, 5):
             net = CpuStep.build(c, w, threads=threads, isa=isa, compute=compute, quantize=quantize)
-            for order in (torch.arange(33), torch.randperm(33, generator=torch.Generator().manual_seed(threads))):
+            for order in (
+                torch.arange(33),
+                torch.randperm(33, generator=torch.Generator().manual_seed(threads)),
+            ):
                 for some in order.split(33 if isa == "portable" else 7 + 13 * (threads > 1)):
                     assert same(queries(net, rows[some]), truth[some]), (isa, threads)
 
@@ -102,12 +120,15 @@ def test_rows_know_neither_their_neighbours_nor_threads_nor_sets(compute, quanti
 @pytest.mark.parametrize("compute, quantize", COMPUTED)
 def test_with_attention_a_whole_text_equals_its_steps(compute, quantize):
     c, w = model(shared=False)
-    net, ids = CpuStep.build(c, w, threads=3, compute=compute, quantize=quantize), [i * 5 % 83 for i in range(30)]
+    net, ids = (
+        CpuStep.build(c, w, threads=3, compute=compute, quantize=quantize),
+        [i * 5 % 83 for i in range(30)],
+    )
     answers = []
     for step in (30, 1, 4):
         cache, out = net.new_cache(), []
         for i in range(0, 30, step):
-            part = tuple(ids[i:i + step])
+            part = tuple(ids[i : i + step])
             first = cache.stage(range(-1, len(part) - 1))
             out += net.forward([Query(cache, first, part, range(len(part)), Want())])
             cache.commit(range(len(part)))
@@ -119,7 +140,9 @@ def test_all_rows_through_the_same_experts_and_experts_without_rows():
     c, w = model(shared=True, dense=())
     for i in range(LAYERS):
         router = w[f"model.layers.{i}.mlp.gate.weight"]
-        router.copy_(torch.linspace(1, 0, EXPERTS)[:, None] * router[:1])     # the first three, or the last three
+        router.copy_(
+            torch.linspace(1, 0, EXPERTS)[:, None] * router[:1]
+        )  # the first three, or the last three
     rows = states(24)
     got = queries(CpuStep.build(c, w, threads=2), rows)
     assert (got.double() - reference(w, rows, True, ())).abs().max() < 1e-4
@@ -131,7 +154,9 @@ def test_of_equal_scores_the_first_experts_are_taken():
     for i in range(LAYERS):
         w[f"model.layers.{i}.mlp.gate.weight"].zero_()
     rows = states(9)
-    assert (queries(CpuStep.build(c, w, threads=2), rows).double() - reference(w, rows, True, ())).abs().max() < 1e-4
+    assert (
+        queries(CpuStep.build(c, w, threads=2), rows).double() - reference(w, rows, True, ())
+    ).abs().max() < 1e-4
 
 
 def test_a_row_of_nan_is_an_error_and_leaves_no_trace():
@@ -150,11 +175,16 @@ def test_the_library_checks_which_layers_are_experts():
     dense = CpuStep.build(config("qwen3"), weights(config("qwen3")), threads=1)
 
     def told(to, *values, count=None):
-        return to._lib.step_sparse(to._model, np.array(values, np.int32).ctypes.data, len(values) if count is None else count)
+        return to._lib.step_sparse(
+            to._model,
+            np.array(values, np.int32).ctypes.data,
+            len(values) if count is None else count,
+        )
+
     assert told(net, 1, 0) == told(net, 1, 0, 1, 1) == told(net, 1, 0, 1, count=1 << 40) == 3
     assert net._lib.step_sparse(net._model, None, LAYERS) == 3
     assert told(net, 1, 0, 2) == told(net, 1, -1, 1) == 2
     assert told(dense, 0, 1) == 2 and told(dense, 0, 0) == 0
-    assert told(net, 1, 1, 1) == 0                # the second has no experts' weights
+    assert told(net, 1, 1, 1) == 0  # the second has no experts' weights
     with pytest.raises(ValueError, match="weights are missing"):
         queries(net, states(2))

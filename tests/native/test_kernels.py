@@ -1,5 +1,6 @@
 """Every kernel gives the same bits on every instruction set: here, and on Arm where a cross-compiler and qemu are installed
 (Debian: g++-aarch64-linux-gnu, qemu-user)."""
+
 import shutil
 import subprocess
 from collections import defaultdict
@@ -16,9 +17,12 @@ HOSTS = {"here": ("g++", []), "Arm": ("aarch64-linux-gnu-g++", ["qemu-aarch64", 
 
 def hashes(compiler, command, folder):
     """What each set printed: kernel -> hash -> sets."""
+
     def compile_one(source):
         made = folder / f"{source.parent.name}-{source.stem}.o"
-        subprocess.run([compiler, *FLAGS, "-I", str(CPU), "-c", str(source), "-o", str(made)], check=True)
+        subprocess.run(
+            [compiler, *FLAGS, "-I", str(CPU), "-c", str(source), "-o", str(made)], check=True
+        )
         return str(made)
 
     sources = [HERE / "kernels.cpp", *sorted([*CPU.glob("kernels_*.cpp"), *CPU.glob("ints_*.cpp")])]
@@ -26,7 +30,9 @@ def hashes(compiler, command, folder):
         objects = list(pool.map(compile_one, sources))
     program = str(folder / "kernels")
     subprocess.run([compiler, "-static", *objects, "-o", program], check=True)
-    return subprocess.run([*command, program], check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(
+        [*command, program], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
 
 
 @pytest.mark.slow

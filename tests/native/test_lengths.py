@@ -1,4 +1,5 @@
 """Nothing is read past its end: what is handed to the library comes with its length, and is checked on the other side."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,7 +14,12 @@ from polydec.models.query import Query
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 BIAS = "model.layers.1.self_attn.q_proj.bias"
-VECTORS = ("model.norm.weight", "model.layers.0.input_layernorm.weight", "model.layers.1.post_attention_layernorm.weight", BIAS)
+VECTORS = (
+    "model.norm.weight",
+    "model.layers.0.input_layernorm.weight",
+    "model.layers.1.post_attention_layernorm.weight",
+    BIAS,
+)
 
 
 def built(changes=None, kind="qwen2", **fields):
@@ -28,16 +34,36 @@ def answer(net):
 
 
 @pytest.mark.parametrize("name", VECTORS)
-@pytest.mark.parametrize("shape", [lambda n: (n, 0), lambda n: (n, 1), lambda n: (n - 1,), lambda n: (n + 1,), lambda n: (0,),
-                                   lambda n: (), lambda n: (1, n), lambda n: (n // 2, 2)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda n: (n, 0),
+        lambda n: (n, 1),
+        lambda n: (n - 1,),
+        lambda n: (n + 1,),
+        lambda n: (0,),
+        lambda n: (),
+        lambda n: (1, n),
+        lambda n: (n // 2, 2),
+    ],
+)
 def test_vectors_of_other_shapes(name, shape):
     n = len(weights(config("qwen2"))[name])
     with pytest.raises(ValueError, match=f"{name} has shape .*: the config asks for \\({n},\\)"):
         built({name: torch.ones(shape(n))})
 
 
-@pytest.mark.parametrize("types", [[], ["sliding_attention"], ["full_attention", "sliding_attention"] * 2, "full_attention", 3,
-                                   ["full_attention", 5]])
+@pytest.mark.parametrize(
+    "types",
+    [
+        [],
+        ["sliding_attention"],
+        ["full_attention", "sliding_attention"] * 2,
+        "full_attention",
+        3,
+        ["full_attention", 5],
+    ],
+)
 def test_layer_types_of_another_length(types):
     with pytest.raises(ValueError, match="layer_types"):
         built(use_sliding_window=True, sliding_window=8, layer_types=types)
@@ -52,10 +78,17 @@ def test_the_library_checks_lengths_itself():
         assert lib.step_row(model, 1, at, count) == 3
     assert lib.step_vector(model, 0, PARTS["norm"], 0, None, width, width, 0) == 3
     assert lib.step_vector(model, 0, PARTS["norm"], 0, at, width, width, 0) == 0
-    assert lib.step_weight(model, 0, PARTS["q"], 0, None, 4 * head * width, 4 * head, width, 0) in (2, 3)
+    assert lib.step_weight(model, 0, PARTS["q"], 0, None, 4 * head * width, 4 * head, width, 0) in (
+        2,
+        3,
+    )
     assert lib.step_rotary(model, 0, at, at, head // 2 * 3, 4) == 3
     assert lib.step_rotary(model, 0, at, at, head // 2 * 4, 4) == 0
-    assert lib.step_rotary(model, 1, at, at, head // 2 * 4, 4) == lib.step_rotary(model, -1, at, at, head // 2 * 4, 4) == 1
+    assert (
+        lib.step_rotary(model, 1, at, at, head // 2 * 4, 4)
+        == lib.step_rotary(model, -1, at, at, head // 2 * 4, 4)
+        == 1
+    )
     for count in (0, 1, 3):
         assert lib.step_turns(model, np.zeros(4, np.int32).ctypes.data, count) == 3
     for which in (-2, 1):
@@ -69,19 +102,28 @@ def test_the_library_checks_lengths_itself():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("name", ["model.norm.weight", BIAS, "model.embed_tokens.weight",
-                                  "model.layers.1.mlp.down_proj.weight"])
+@pytest.mark.parametrize(
+    "name",
+    ["model.norm.weight", BIAS, "model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_numbers_that_are_none(name, bad, dtype):
     t = weights(config("qwen2"))[name].to(dtype)
     t.view(-1)[t.numel() // 2] = bad
-    with pytest.raises(ValueError, match=f"{name.rpartition('.')[0]}.*: a number in it is NaN or infinite"):
+    with pytest.raises(
+        ValueError, match=f"{name.rpartition('.')[0]}.*: a number in it is NaN or infinite"
+    ):
         built({name: t})
 
 
 def test_logits_that_are_no_numbers():
     """Finite weights whose products are not: one error, not token 0 for ever."""
     for scale in (3e38, -3e38):
-        net = built({"lm_head.weight": torch.full((83, 64), scale), "model.norm.weight": torch.full((64,), 1e30)})
+        net = built(
+            {
+                "lm_head.weight": torch.full((83, 64), scale),
+                "model.norm.weight": torch.full((64,), 1e30),
+            }
+        )
         with pytest.raises(ValueError, match="scores of the next token are NaN or infinite"):
             answer(net)

@@ -1,4 +1,5 @@
 """Damaged files of every block type and family: each loads and runs, or gives one clear error; a crash would be seen."""
+
 from __future__ import annotations
 
 import sys
@@ -27,9 +28,14 @@ def test_ten_thousand_mutations(tmp_path):
     clean(10_000, 2, tmp_path)
 
 
-@pytest.mark.parametrize("fault, said", [
-    ("os.abort()", "the process ended with -6"), ("time.sleep(60)", "it takes more than 3 s"),
-    ("case['end'] = 'wrong'; case['said'] = 'a traceback'", "a traceback")])
+@pytest.mark.parametrize(
+    "fault, said",
+    [
+        ("os.abort()", "the process ended with -6"),
+        ("time.sleep(60)", "it takes more than 3 s"),
+        ("case['end'] = 'wrong'; case['said'] = 'a traceback'", "a traceback"),
+    ],
+)
 def test_the_watcher_names_the_case_that_went_wrong_and_goes_on(fault, said):
     code = f"""
 import json, os, sys, time
@@ -47,4 +53,5 @@ for i in range(int(sys.argv[1]), 5):
 
 def test_a_worker_that_never_starts_is_an_error():
     assert mutate.watched(5, lambda first: [sys.executable, "-c", "raise SystemExit(3)"]).wrong == [
-        "case 0, the start: the process ended with 3"]
+        "case 0, the start: the process ended with 3"
+    ]

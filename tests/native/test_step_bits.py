@@ -1,4 +1,5 @@
 """The promise of the native step: a row's bits depend on nothing but the row."""
+
 from __future__ import annotations
 
 import random
@@ -21,14 +22,21 @@ def feed(net, cache, tokens, parent=None, rows=None, want=None, **more):
     """Stage a tree (by default a chain) and answer its rows."""
     first = cache.end
     cache.stage(range(-1, len(tokens) - 1) if parent is None else parent)
-    return Query(cache, first, tuple(tokens), range(len(tokens)) if rows is None else rows, want or Want(), **more)
+    return Query(
+        cache,
+        first,
+        tuple(tokens),
+        range(len(tokens)) if rows is None else rows,
+        want or Want(),
+        **more,
+    )
 
 
 def chain(net, tokens, step=None, cache=None):
     """Logits of every token, `step` of them a call, all committed; the cache."""
     cache, out, step = cache or net.new_cache(), [], step or len(tokens)
     for i in range(0, len(tokens), step):
-        part = tokens[i:i + step]
+        part = tokens[i : i + step]
         out.append(net.forward([feed(net, cache, part)])[0].logits_RV)
         cache.commit(range(len(part)))
     return torch.cat(out), cache
@@ -56,8 +64,16 @@ def test_every_set_thread_count_and_number_of_rows(kind, tmp_path):
                 assert same(cache.kv[..., :42, :], kv), (isa, threads, step)
 
 
-@pytest.mark.parametrize("kind, changes", [("llama", {}), ("qwen2", {}), ("qwen3", {}), ("mistral", {"sliding_window": 9}),
-                                           ("llama", {"partial_rotary_factor": 0.5})])
+@pytest.mark.parametrize(
+    "kind, changes",
+    [
+        ("llama", {}),
+        ("qwen2", {}),
+        ("qwen3", {}),
+        ("mistral", {"sliding_window": 9}),
+        ("llama", {"partial_rotary_factor": 0.5}),
+    ],
+)
 def test_trees_batches_and_layouts(kind, changes):
     c = config(kind, **changes)
     w = weights(c, seed=5)
@@ -66,7 +82,7 @@ def test_trees_batches_and_layouts(kind, changes):
     for trial in range(25):
         queries, expected = [], []
         net = rng.choice(nets)
-        for _ in range(rng.randint(1, 4)):         # sequences of unequal length, each with a tree
+        for _ in range(rng.randint(1, 4)):  # sequences of unequal length, each with a tree
             text = [rng.randrange(83) for _ in range(rng.randint(1, 90))]
             tokens = [rng.randrange(83) for _ in range(rng.randint(1, 14))]
             parent = [rng.randint(-1, i - 1) for i in range(len(tokens))]
@@ -77,14 +93,16 @@ def test_trees_batches_and_layouts(kind, changes):
                     path.append(tokens[p])
                     p = parent[p]
                 expected.append(chain(nets[1], path[::-1], cache=cache.fork())[0][-1:])
-            split = rng.randint(0, len(tokens))    # a tree may come in two pieces
+            split = rng.randint(0, len(tokens))  # a tree may come in two pieces
             if split:
                 net.forward([feed(net, cache, tokens[:split], parent[:split], rows=())])
             if split < len(tokens):
                 queries.append(feed(net, cache, tokens[split:], parent[split:]))
-            del expected[len(expected) - len(tokens):len(expected) - len(tokens) + split]
+            del expected[len(expected) - len(tokens) : len(expected) - len(tokens) + split]
         if queries:
-            assert same(torch.cat([a.logits_RV for a in net.forward(queries)]), torch.cat(expected)), trial
+            assert same(
+                torch.cat([a.logits_RV for a in net.forward(queries)]), torch.cat(expected)
+            ), trial
 
 
 def test_halves_that_do_not_run():
@@ -92,11 +110,25 @@ def test_halves_that_do_not_run():
     not written."""
     c = config(num_hidden_layers=4)
     w, ids = weights(c, seed=9), [i * 7 % 83 for i in range(60)]
-    for layers, without in (((0, 1, 2, 3), {2, 5}), ((0, 2, 3), {0, 7}), ((1,), {2}), ((0, 3), {1, 6}), ((1, 2), {3, 5}),
-                            ((0, 1, 2, 3), {0, 2, 4, 6})):
-        idle = {**w, **{f"model.layers.{i}.{name}.weight": torch.zeros_like(w[f"model.layers.{i}.{name}.weight"])
-                        for i in range(4) for h, name in enumerate(("self_attn.o_proj", "mlp.down_proj"))
-                        if i not in layers or 2 * i + h in without}}
+    for layers, without in (
+        ((0, 1, 2, 3), {2, 5}),
+        ((0, 2, 3), {0, 7}),
+        ((1,), {2}),
+        ((0, 3), {1, 6}),
+        ((1, 2), {3, 5}),
+        ((0, 1, 2, 3), {0, 2, 4, 6}),
+    ):
+        idle = {
+            **w,
+            **{
+                f"model.layers.{i}.{name}.weight": torch.zeros_like(
+                    w[f"model.layers.{i}.{name}.weight"]
+                )
+                for i in range(4)
+                for h, name in enumerate(("self_attn.o_proj", "mlp.down_proj"))
+                if i not in layers or 2 * i + h in without
+            },
+        }
         truth, _ = chain(CpuStep.build(c, idle), ids)
         for isa in sets():
             for threads in (1, 2, 3) if isa == sets()[0] else (3,):
@@ -105,8 +137,10 @@ def test_halves_that_do_not_run():
                     cache, out = net.new_cache(), []
                     cache.kv.fill_(7.0)
                     for i in range(0, 60, step):
-                        some = ids[i:i + step]
-                        out += net.forward([feed(net, cache, some, layers=layers, without=frozenset(without))])
+                        some = ids[i : i + step]
+                        out += net.forward(
+                            [feed(net, cache, some, layers=layers, without=frozenset(without))]
+                        )
                         cache.commit(range(len(some)))
                     assert same(torch.cat([a.logits_RV for a in out]), truth), (isa, threads, step)
                     for i in range(4):
@@ -119,7 +153,7 @@ def test_commit_equals_prefill():
     net = CpuStep.build(c, weights(c), threads=2)
     _, cache = chain(net, [1, 2, 3, 4, 5])
     net.forward([feed(net, cache, [6, 7, 8, 9, 10], [-1, 0, 0, 2, 1])])
-    cache.commit([0, 2, 3])                        # 6, 8, 9
+    cache.commit([0, 2, 3])  # 6, 8, 9
     after, _ = chain(net, [11], cache=cache)
     whole, fresh = chain(net, [1, 2, 3, 4, 5, 6, 8, 9, 11])
     assert same(after, whole[-1:])
@@ -131,12 +165,19 @@ def test_argmax_without_rows_and_rows_after_all():
     net = CpuStep.build(c, weights(c), threads=2)
     ids = list(range(40))
     truth, _ = chain(net, ids)
-    a, = net.forward([feed(net, net.new_cache(), ids, want=Want(law=Reads.ARGMAX))])
+    (a,) = net.forward([feed(net, net.new_cache(), ids, want=Want(law=Reads.ARGMAX))])
     assert a.logits_RV is None and list(a.argmax) == truth.argmax(-1).tolist()
     assert same(a.later(), truth)
-    queries = [feed(net, net.new_cache(), ids, want=Want(law=law)) for law in (Reads.ARGMAX, Reads.ROW, Reads.NOTHING)]
+    queries = [
+        feed(net, net.new_cache(), ids, want=Want(law=law))
+        for law in (Reads.ARGMAX, Reads.ROW, Reads.NOTHING)
+    ]
     one, two, three = net.forward(queries)
-    assert one.logits_RV is None and same(two.logits_RV, truth) and three.logits_RV is three.argmax is three.later is None
+    assert (
+        one.logits_RV is None
+        and same(two.logits_RV, truth)
+        and three.logits_RV is three.argmax is three.later is None
+    )
     assert one.argmax == two.argmax
 
 
@@ -146,8 +187,10 @@ def test_layer_ranges_meet_in_the_middle():
     ids = [3, 1, 4, 1, 5, 9]
     truth, kv = chain(net, ids)
     cache = net.new_cache()
-    low, = net.forward([feed(net, cache, ids, want=Want(law=Reads.NOTHING, hidden=True), layers=(0,))])
-    high, = net.forward([Query(cache, 0, (), range(6), Want(), embed=low.hidden_RH, layers=(1,))])
+    (low,) = net.forward(
+        [feed(net, cache, ids, want=Want(law=Reads.NOTHING, hidden=True), layers=(0,))]
+    )
+    (high,) = net.forward([Query(cache, 0, (), range(6), Want(), embed=low.hidden_RH, layers=(1,))])
     assert low.logits_RV is None and same(high.logits_RV, truth)
     assert same(cache.kv[..., :6, :], kv.kv[..., :6, :])
 
@@ -155,8 +198,15 @@ def test_layer_ranges_meet_in_the_middle():
 def test_likeliest_tokens_of_rows():
     c = config()
     net = CpuStep.build(c, weights(c), threads=2)
-    a, = net.forward([feed(net, net.new_cache(), list(range(30)), want=Want(law=Reads.NOTHING, base=Reads.TOPK))])
+    (a,) = net.forward(
+        [feed(net, net.new_cache(), list(range(30)), want=Want(law=Reads.NOTHING, base=Reads.TOPK))]
+    )
     for k in (1, 8, 83, 100):
-        assert LogitScores([a]).topk_rows(range(30), k) == a.logits_RV.topk(min(k, 83), -1).indices.tolist()
-    ties = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0], [0.0, float("-inf"), 0.0, float("-inf"), float("-inf")]])
+        assert (
+            LogitScores([a]).topk_rows(range(30), k)
+            == a.logits_RV.topk(min(k, 83), -1).indices.tolist()
+        )
+    ties = torch.tensor(
+        [[1.0, 3.0, 3.0, 2.0, 3.0], [0.0, float("-inf"), 0.0, float("-inf"), float("-inf")]]
+    )
     assert net.top(ties, 4) == [[1, 2, 4, 3], [0, 2, 1, 3]]

@@ -1,4 +1,5 @@
 """The native step next to the dequantised weights: exactly in storage, closely in arithmetic."""
+
 from __future__ import annotations
 
 import json
@@ -24,11 +25,20 @@ pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 SCALINGS = {
     "linear": {"rope_type": "linear", "factor": 2.0},
     "dynamic": {"rope_type": "dynamic", "factor": 2.0},
-    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-               "original_max_position_embeddings": 64},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
-    "longrope": {"rope_type": "longrope", "short_factor": [1.0 + i / 16 for i in range(16)],
-                 "long_factor": [2.0 + i for i in range(16)], "original_max_position_embeddings": 32},
+    "longrope": {
+        "rope_type": "longrope",
+        "short_factor": [1.0 + i / 16 for i in range(16)],
+        "long_factor": [2.0 + i for i in range(16)],
+        "original_max_position_embeddings": 32,
+    },
 }
 
 
@@ -50,10 +60,14 @@ def test_rows_equal_the_gguf_library_exactly(kind, tmp_path):
     write_gguf(tmp_path / "m.gguf", kind, seed=11)
     f = GGUF(tmp_path / "m.gguf")
     net = CpuStep.build(f.config, f, threads=2)
-    t = next(t for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors if t.name == "token_embd.weight")
+    t = next(
+        t for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors if t.name == "token_embd.weight"
+    )
     exact = gguf.dequantize(np.array(t.data), t.tensor_type) if kind != "F32" else np.array(t.data)
     for i in range(len(exact)):
-        assert np.array_equal(net.embedding(i).numpy().view(np.int32), exact[i].astype(np.float32).view(np.int32)), i
+        assert np.array_equal(
+            net.embedding(i).numpy().view(np.int32), exact[i].astype(np.float32).view(np.int32)
+        ), i
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -93,11 +107,16 @@ def test_sliding_windows(width):
 def test_angles_are_those_of_transformers():
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
     c = config(head_dim=64, max_position_embeddings=4096, rope_theta=100000.0)
-    known = LlamaRotaryEmbedding(LlamaConfig(**{**c, "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}}))
+    known = LlamaRotaryEmbedding(
+        LlamaConfig(**{**c, "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}})
+    )
     cosine, sine = known(torch.zeros(1, 1), torch.arange(4096)[None])
     ours = rotary(Rope.of(c, 64), 4096)
-    assert (ours[0] - cosine[0, :, :32]).abs().max() < 2e-7 and (ours[1] - sine[0, :, :32]).abs().max() < 2e-7
+    assert (ours[0] - cosine[0, :, :32]).abs().max() < 2e-7 and (
+        ours[1] - sine[0, :, :32]
+    ).abs().max() < 2e-7
 
 
 def test_bidirectional():
@@ -113,13 +132,18 @@ def test_drafts_with_few_answers_and_narrow_embeddings():
     w["lm_head.tokens"] = torch.tensor([80, 3, 5, 7, 1])
     w["lm_head.weight"] = torch.randn(5, 64)
     ids = list(range(30))
-    near, exact = logits(CpuStep.build(c, w), ids), logits(Transformer.build(c, w, dtype="float64"), ids)
+    near, exact = (
+        logits(CpuStep.build(c, w), ids),
+        logits(Transformer.build(c, w, dtype="float64"), ids),
+    )
     assert near.isneginf().equal(exact.isneginf())
     kept = ~near.isneginf()
     assert (near.double()[kept] - exact[kept]).abs().max() < 1e-4
     cache = CpuStep.build(c, w).new_cache()
     cache.stage([-1])
-    a, = CpuStep.build(c, w).forward([Query(cache, 0, (ids[0],), range(1), Want(law=Reads.ARGMAX))])
+    (a,) = CpuStep.build(c, w).forward(
+        [Query(cache, 0, (ids[0],), range(1), Want(law=Reads.ARGMAX))]
+    )
     assert list(a.argmax) == near[:1].argmax(-1).tolist() and a.later().equal(near[:1])
 
 
@@ -133,9 +157,13 @@ def test_quantised_when_loaded_says_so():
     assert 0 < off.abs().max() < 0.5
 
 
-@pytest.mark.parametrize("changes, words", [
-    ({"hidden_size": 48, "intermediate_size": 100}, "multiples of 32"),
-    ({"model_type": "gpt2"}, "gpt2")])
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"hidden_size": 48, "intermediate_size": 100}, "multiples of 32"),
+        ({"model_type": "gpt2"}, "gpt2"),
+    ],
+)
 def test_what_it_does_not_serve(changes, words):
     c = config(**changes)
     with pytest.raises(ValueError, match=words):
@@ -164,11 +192,14 @@ def test_refusals_are_sentences():
     cache.stage([-1])
     for layers, without in (((1, 0), ()), ((2,), ()), ((0, 1), (2, 3))):
         with pytest.raises(ValueError, match="layers outside the network"):
-            net.forward([Query(cache, 0, (1,), (0,), Want(), layers=layers, without=frozenset(without))])
+            net.forward(
+                [Query(cache, 0, (1,), (0,), Want(), layers=layers, without=frozenset(without))]
+            )
 
 
 def test_a_forked_process_has_threads_of_its_own():
     import os
+
     c = config()
     net = CpuStep.build(c, weights(c), threads=2)
     truth = logits(net, [1, 2, 3])
@@ -187,11 +218,15 @@ def test_a_draft_of_floats_is_stored_in_8_bits_where_the_step_serves_it(tmp_path
         save_file(weights(c), tmp_path / name / "model.safetensors")
         return str(tmp_path / name)
 
-    plain, draft = (load(written(name)) for name, load in (("a", checkpoint.load), ("b", checkpoint.load_draft)))
+    plain, draft = (
+        load(written(name)) for name, load in (("a", checkpoint.load), ("b", checkpoint.load_draft))
+    )
     assert plain.dtype == "F32" and draft.dtype == "Q8_0"
     law, near = (logits(x.lm.network, range(40)).softmax(-1) for x in (plain, draft))
     assert 0 < (law - near).abs().max() < 0.2
-    odd = written("c", hidden_size=48, head_dim=12)       # the step serves multiples of 32: torch runs it as it is
+    odd = written(
+        "c", hidden_size=48, head_dim=12
+    )  # the step serves multiples of 32: torch runs it as it is
     assert checkpoint.load_draft(odd).dtype == checkpoint.load(odd).dtype
     assert checkpoint.load_draft(plain.path, dtype="float32").dtype == "float32"
     with pytest.raises(ValueError, match="no such file"):
@@ -202,7 +237,9 @@ def test_a_draft_of_floats_is_stored_in_8_bits_where_the_step_serves_it(tmp_path
 @pytest.mark.parametrize("headed", [False, True])
 def test_a_layer_on_states_is_the_one_of_torch_within_8_bits(wide, headed, monkeypatch):
     layer, width = state_layer.example(64, 3, wide), wide or 64
-    own = Vocabulary(torch.arange(2, 90, 3), torch.randn(30, 64), torch.ones(64)) if headed else None
+    own = (
+        Vocabulary(torch.arange(2, 90, 3), torch.randn(30, 64), torch.ones(64)) if headed else None
+    )
     vocab = 90 if headed else 1
     native = layer.network(vocab, own)
     monkeypatch.setattr(state_layer.cpu, "attempt", lambda *a, **k: (None, "not asked"))
@@ -212,7 +249,7 @@ def test_a_layer_on_states_is_the_one_of_torch_within_8_bits(wide, headed, monke
     answers = []
     for net in (native, torchs):
         cache = net.new_cache()
-        cache.stage((-1, 0, 1, 2, 2, 2, 5, 6, 6, 8, 9, 9))       # a tree
+        cache.stage((-1, 0, 1, 2, 2, 2, 5, 6, 6, 8, 9, 9))  # a tree
         answers.append(net.forward([Query(cache, 0, (), range(12), Want(hidden=True), x)])[0])
     ours, theirs = answers
     assert (ours.hidden_RH - theirs.hidden_RH).abs().max() < 0.05 * theirs.hidden_RH.abs().max()

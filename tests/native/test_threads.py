@@ -1,4 +1,5 @@
 """The pool of threads: more threads than cores, several networks at once. It ends, and the bits are those of one thread."""
+
 from __future__ import annotations
 
 import os
@@ -12,7 +13,7 @@ import pytest
 from polydec.models.cpu.library import available
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
-LIMIT = 240                                       # seconds; takes few of one free core
+LIMIT = 240  # seconds; takes few of one free core
 
 RUN = textwrap.dedent("""
     import threading
@@ -49,11 +50,19 @@ RUN = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("threads, together", [((1, 2, 3, 5, 8, 16), False), ((2, 3, 16), True), ((100,), False)],
-                         ids=["1 to 16", "at once", "100"])
+@pytest.mark.parametrize(
+    "threads, together",
+    [((1, 2, 3, 5, 8, 16), False), ((2, 3, 16), True), ((100,), False)],
+    ids=["1 to 16", "at once", "100"],
+)
 def test_more_threads_than_cores(threads, together):
     """In a process of its own: a deadlock must not stop the whole suite."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    got = subprocess.run([sys.executable, "-c", RUN.format(threads=list(threads), together=together)], env=env,
-                         capture_output=True, text=True, timeout=LIMIT)
+    got = subprocess.run(
+        [sys.executable, "-c", RUN.format(threads=list(threads), together=together)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
     assert got.stdout == "done\n", got.stderr[-2000:]

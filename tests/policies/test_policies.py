@@ -1,4 +1,5 @@
 """How much to guess: what the rules are, what they reduce to, and that they see what a greedy draft's model thought."""
+
 import pytest
 
 from polydec.core.decoder import answer_one
@@ -58,12 +59,17 @@ def test_a_cut_draft_counts_as_whole_where_all_that_was_left_of_it_was_accepted(
     assert Additive().observe(5, Draft.chain(0, (1, 1)), Verdict((1, 2), 2)) == 7
 
 
-@pytest.mark.parametrize("policy", [Additive(4, rise=0, fall=0), Additive(4, 4, 4), Confidence(0.0, 4)])
+@pytest.mark.parametrize(
+    "policy", [Additive(4, rise=0, fall=0), Additive(4, 4, 4), Confidence(0.0, 4)]
+)
 def test_reduces_to_fixed(policy):
     for seed in range(4):
         request = Request((0, 1), max_tokens=30, seed=seed, ignore_eos=True)
         drafter = FromModel(toy(5, 6, cost=0.1), Chain())
-        a, b = (run([answer_one(Speculative(toy(4, 6), drafter, Exact(), p), request)])[0] for p in (policy, Fixed(4)))
+        a, b = (
+            run([answer_one(Speculative(toy(4, 6), drafter, Exact(), p), request)])[0]
+            for p in (policy, Fixed(4))
+        )
         assert a == b
 
 
@@ -77,49 +83,90 @@ def test_stops_after_a_weak_draw_and_keeps_it():
     assert len(lengths) > 1
 
 
-TREES = [Chain(), Static((1, 1, 1, 1)), CoupledChain(), CoupledStatic((1, 1, 1, 1)), StochasticBeam(1), Sequences(1),
-         BestFirst(1), GreedyGrowth(floor=1.0), BestSlot(floor=1.0), LearnedStop(head(), 1.0)]
+TREES = [
+    Chain(),
+    Static((1, 1, 1, 1)),
+    CoupledChain(),
+    CoupledStatic((1, 1, 1, 1)),
+    StochasticBeam(1),
+    Sequences(1),
+    BestFirst(1),
+    GreedyGrowth(floor=1.0),
+    BestSlot(floor=1.0),
+    LearnedStop(head(), 1.0),
+]
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: type(t).__name__)
 def test_a_greedy_draft_is_weighed_by_its_models_own_probability(tree):
     """Not by that of the shaped law, which is 1."""
     own = toy(8, 5)
-    plain = run([Chain().grow(Shaped(own, Greedy()).open((0, 1)), 1, 2, Budget(4, 4), Rng.of(0))])[0]
+    plain = run([Chain().grow(Shaped(own, Greedy()).open((0, 1)), 1, 2, Budget(4, 4), Rng.of(0))])[
+        0
+    ]
     rows = run([own.open((0, 1)).score(plain, Want())])[0]
     q = [float(rows.row(i)[x].exp()) for i, x in enumerate(plain.token[1:])]
     for threshold in (0.0, min(q) + 1e-6, 1.0):
         want = next((i for i, x in enumerate(q, 1) if x < threshold), 4)
         for shapers in ((Greedy(),), (Temperature(0.3), Greedy())):
-            draft = run([tree.grow(Shaped(own, *shapers).open((0, 1)), 1, 2, Confidence(threshold, 4).budget(None),
-                                   Rng.of(0))])[0]
-            assert draft.token == plain.token[:want + 1]
+            draft = run(
+                [
+                    tree.grow(
+                        Shaped(own, *shapers).open((0, 1)),
+                        1,
+                        2,
+                        Confidence(threshold, 4).budget(None),
+                        Rng.of(0),
+                    )
+                ]
+            )[0]
+            assert draft.token == plain.token[: want + 1]
             assert draft.chance == (1.0, *[pytest.approx(x) for x in q[:want]])
 
 
 def test_without_grading_a_certain_draw_counts_as_one():
-    draft = run([Chain().grow(Shaped(toy(8, 5), Greedy()).open((0, 1)), 1, 2, Budget(4, 4, go_on=lambda d, q: q > 0.99),
-                              Rng.of(0))])[0]
+    draft = run(
+        [
+            Chain().grow(
+                Shaped(toy(8, 5), Greedy()).open((0, 1)),
+                1,
+                2,
+                Budget(4, 4, go_on=lambda d, q: q > 0.99),
+                Rng.of(0),
+            )
+        ]
+    )[0]
     assert len(draft) == 5 and draft.chance == (1.0,) * 5
 
 
-@pytest.mark.parametrize("policy", [Additive(2, 1, 3), Confidence(0.3, 3), Confidence(0.6, 3, 6)], ids=str)
+@pytest.mark.parametrize(
+    "policy", [Additive(2, 1, 3), Confidence(0.3, 3), Confidence(0.6, 3, 6)], ids=str
+)
 @pytest.mark.parametrize("tree", [Chain(), Static((2, 1, 1))], ids=lambda t: type(t).__name__)
 def test_the_law_stays(policy, tree):
     check_law(lambda t, d: Speculative(t, FromModel(d, tree), Exact(), policy), laws=4, length=2)
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: Additive(first=17), "first is 17: it must lie in 1 to 16, the bounds least and most"),
-    (lambda: Additive(least=0), "least is 0: it must lie in 1 to most, which is 16"),
-    (lambda: Additive(most=65), "most is 65: it must lie in 1 to 64"),
-    (lambda: Additive(rise=-1), "rise is -1: it must lie in 0 to 64"),
-    (lambda: Additive(nodes=-1), "nodes is -1: it must lie in 0 to 1024"),
-    (lambda: Confidence(1.5), "threshold is 1.5: it must lie in 0 to 1"),
-    (lambda: Confidence(depth=65), "depth is 65: it must lie in 0 to 64"),
-    (lambda: Confidence(nodes=2000), "nodes is 2000: it must lie in 0 to 1024"),
-    (lambda: build("draft-model-confidence", toy(1), toy(2), {"threshold": "2"}), "threshold is 2.0"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda: Additive(first=17),
+            "first is 17: it must lie in 1 to 16, the bounds least and most",
+        ),
+        (lambda: Additive(least=0), "least is 0: it must lie in 1 to most, which is 16"),
+        (lambda: Additive(most=65), "most is 65: it must lie in 1 to 64"),
+        (lambda: Additive(rise=-1), "rise is -1: it must lie in 0 to 64"),
+        (lambda: Additive(nodes=-1), "nodes is -1: it must lie in 0 to 1024"),
+        (lambda: Confidence(1.5), "threshold is 1.5: it must lie in 0 to 1"),
+        (lambda: Confidence(depth=65), "depth is 65: it must lie in 0 to 64"),
+        (lambda: Confidence(nodes=2000), "nodes is 2000: it must lie in 0 to 1024"),
+        (
+            lambda: build("draft-model-confidence", toy(1), toy(2), {"threshold": "2"}),
+            "threshold is 2.0",
+        ),
+    ],
+)
 def test_one_clear_sentence(make, message):
     with pytest.raises(ValueError, match="it must lie in") as error:
         make()

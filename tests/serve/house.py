@@ -1,4 +1,5 @@
 """A server in a thread of the test's process, on a free port of the loopback."""
+
 import threading
 import time
 from contextlib import contextmanager
@@ -26,7 +27,11 @@ class House:
 @contextmanager
 def served(loaders, drain=0.2, **given):
     app, sock = create_app(loaders, **given), listen("127.0.0.1", 0)
-    server = Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5), app.state.models, drain)
+    server = Server(
+        uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5),
+        app.state.models,
+        drain,
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     house = House(f"http://127.0.0.1:{sock.getsockname()[1]}", app, server)

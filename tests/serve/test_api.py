@@ -1,4 +1,5 @@
 """The server's answers: equal to the library's, whole or as a stream, in the forms that OpenAI documents."""
+
 import json
 import threading
 import time
@@ -21,7 +22,10 @@ from polydec.serve.body import IDLE, ONLY
 from polydec.serve.limits import Limits
 from polydec.shapers.sampling import fields
 
-CHAT = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "Tell me of a fox."}]
+CHAT = [
+    {"role": "system", "content": "You tell stories."},
+    {"role": "user", "content": "Tell me of a fox."},
+]
 LONG = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
 
 
@@ -54,7 +58,9 @@ def post(http, body, path="/v1/completions"):
 def stream(http, body, path="/v1/completions"):
     """The events of a stream, without [DONE], which must be the last."""
     with http.stream("POST", path, json={**body, "stream": True}) as answer:
-        assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith(
+            "text/event-stream"
+        )
         lines = [line for line in answer.iter_lines() if line]
     assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
     return [json.loads(line[6:]) for line in lines[:-1]]
@@ -63,15 +69,21 @@ def stream(http, body, path="/v1/completions"):
 def idle(server, seconds=20.0):
     """Nothing is under way, soon."""
     end = time.monotonic() + seconds
-    while (server.worker.live or server.worker.answers or server.worker._jobs) and time.monotonic() < end:
+    while (
+        server.worker.live or server.worker.answers or server.worker._jobs
+    ) and time.monotonic() < end:
         time.sleep(0.01)
     return not server.worker.live and not server.worker.answers and not server.worker._jobs
 
 
 ASKED = [
-    {"temperature": 0.0}, {"temperature": 0.9, "seed": 3, "n": 3}, {"temperature": 0.8, "top_p": 0.9, "top_k": 20, "seed": 1},
-    {"method": "draft-model", "options": {"depth": 3}}, {"method": "prompt-lookup", "repetition_penalty": 1.3},
-    {"stop": [" the", "."], "include_stop_str_in_output": True}, {"logit_bias": {"279": -100}, "min_tokens": 4},
+    {"temperature": 0.0},
+    {"temperature": 0.9, "seed": 3, "n": 3},
+    {"temperature": 0.8, "top_p": 0.9, "top_k": 20, "seed": 1},
+    {"method": "draft-model", "options": {"depth": 3}},
+    {"method": "prompt-lookup", "repetition_penalty": 1.3},
+    {"stop": [" the", "."], "include_stop_str_in_output": True},
+    {"logit_bias": {"279": -100}, "min_tokens": 4},
 ]
 
 
@@ -80,15 +92,28 @@ def test_texts_equal_those_of_the_library(lm, http, asked):
     sampling = {k: v for k, v in asked.items() if k in fields()}
     rest = {k: v for k, v in asked.items() if k not in fields()}
     given = {"include_stop" if k == "include_stop_str_in_output" else k: v for k, v in rest.items()}
-    given = {"method": "auto", "seed": 0, **given, "sampling": lm.sampling(**sampling), "max_tokens": 24}
+    given = {
+        "method": "auto",
+        "seed": 0,
+        **given,
+        "sampling": lm.sampling(**sampling),
+        "max_tokens": 24,
+    }
     body = {"seed": 0, **asked, "max_tokens": 24}
     for path, prompt, mine in (
-            ("/v1/completions", {"prompt": "The old river"}, polydec.generate(lm, "The old river", raw=True, **given)),
-            ("/v1/chat/completions", {"messages": CHAT}, polydec.generate(lm, CHAT, **given))):
+        (
+            "/v1/completions",
+            {"prompt": "The old river"},
+            polydec.generate(lm, "The old river", raw=True, **given),
+        ),
+        ("/v1/chat/completions", {"messages": CHAT}, polydec.generate(lm, CHAT, **given)),
+    ):
         theirs = post(http, {**body, **prompt}, path)
         texts = [c["text"] if "text" in c else c["message"]["content"] for c in theirs["choices"]]
         assert texts == [c.text for c in mine.choices]
-        assert [c["finish_reason"] for c in theirs["choices"]] == [c.finish_reason for c in mine.choices]
+        assert [c["finish_reason"] for c in theirs["choices"]] == [
+            c.finish_reason for c in mine.choices
+        ]
         assert theirs["usage"]["completion_tokens"] == mine.usage["completion_tokens"]
         assert theirs["usage"]["prompt_tokens"] == mine.usage["prompt_tokens"]
         parts = [""] * len(texts)
@@ -102,8 +127,13 @@ def test_several_prompts_are_answered_in_order(lm, http):
     prompts = ["The fox", "A boat", "Two rivers and"]
     out = post(http, {"prompt": prompts, "n": 2, "temperature": 0.7, "seed": 5, "max_tokens": 8})
     assert [c["index"] for c in out["choices"]] == list(range(6))
-    want = [c.text for p in prompts for c in polydec.generate(
-        lm, p, raw=True, n=2, seed=5, sampling=lm.sampling(temperature=0.7), max_tokens=8).choices]
+    want = [
+        c.text
+        for p in prompts
+        for c in polydec.generate(
+            lm, p, raw=True, n=2, seed=5, sampling=lm.sampling(temperature=0.7), max_tokens=8
+        ).choices
+    ]
     assert [c["text"] for c in out["choices"]] == want
     ids = [list(lm.ids(p, raw=True)) for p in prompts]
     again = post(http, {"prompt": ids, "n": 2, "temperature": 0.7, "seed": 5, "max_tokens": 8})
@@ -113,27 +143,58 @@ def test_several_prompts_are_answered_in_order(lm, http):
 
 
 def test_log_probabilities(lm, http):
-    mine = polydec.generate(lm, CHAT, logprobs=3, max_tokens=10, sampling=lm.sampling(temperature=0.0))
-    body = {"messages": CHAT, "logprobs": True, "top_logprobs": 3, "max_tokens": 10, "temperature": 0}
+    mine = polydec.generate(
+        lm, CHAT, logprobs=3, max_tokens=10, sampling=lm.sampling(temperature=0.0)
+    )
+    body = {
+        "messages": CHAT,
+        "logprobs": True,
+        "top_logprobs": 3,
+        "max_tokens": 10,
+        "temperature": 0,
+    }
     whole = post(http, body, "/v1/chat/completions")["choices"][0]["logprobs"]["content"]
-    assert [t["logprob"] for t in whole] == pytest.approx([t.model_logp for t in mine.choices[0].logprobs])
-    assert all(len(t["top_logprobs"]) == 3 and t["top_logprobs"][0]["logprob"] >= t["logprob"] for t in whole)
+    assert [t["logprob"] for t in whole] == pytest.approx(
+        [t.model_logp for t in mine.choices[0].logprobs]
+    )
+    assert all(
+        len(t["top_logprobs"]) == 3 and t["top_logprobs"][0]["logprob"] >= t["logprob"]
+        for t in whole
+    )
     assert b"".join(bytes(t["bytes"] or ()) for t in whole).decode() == mine.text
-    parts = [t for e in stream(http, body, "/v1/chat/completions") for c in e["choices"] if c["logprobs"]
-             for t in c["logprobs"]["content"]]
+    parts = [
+        t
+        for e in stream(http, body, "/v1/chat/completions")
+        for c in e["choices"]
+        if c["logprobs"]
+        for t in c["logprobs"]["content"]
+    ]
     assert parts == whole
     old = post(http, {"prompt": "The", "logprobs": 2, "max_tokens": 6})["choices"][0]
     marks = old["logprobs"]
     assert {len(v) for v in marks.values()} == {6}
-    assert all(old["text"][at:].startswith(t) for at, t in zip(marks["text_offset"], marks["tokens"]) if t[:1] != "<")
+    assert all(
+        old["text"][at:].startswith(t)
+        for at, t in zip(marks["text_offset"], marks["tokens"])
+        if t[:1] != "<"
+    )
 
 
 def scored(lm, prompt):
     """Of each token of a prompt behind the first its log-probability and its rank, a token at a time."""
     ids, out = lm.ids(prompt, raw=True), []
     for at in range(1, len(ids)):
-        first = polydec.generate(lm, ids[:at], max_tokens=1, logprobs=64, sampling=lm.sampling(
-            temperature=0.0, allowed_token_ids=[ids[at]])).choices[0].logprobs[0]
+        first = (
+            polydec.generate(
+                lm,
+                ids[:at],
+                max_tokens=1,
+                logprobs=64,
+                sampling=lm.sampling(temperature=0.0, allowed_token_ids=[ids[at]]),
+            )
+            .choices[0]
+            .logprobs[0]
+        )
         likelier = sum(logp > first.model_logp for _, logp in first.top)
         out.append((first.model_logp, likelier + 1 if likelier < 64 else None))
     return ids, out
@@ -147,39 +208,56 @@ def test_log_probabilities_of_prompts(lm, http):
         marks, (ids, want) = choice["logprobs"], scored(lm, prompt)
         assert {len(v) for v in marks.values()} == {len(ids) + 3}
         assert marks["token_logprobs"][0] is None and marks["top_logprobs"][0] is None
-        assert marks["token_logprobs"][1:len(ids)] == pytest.approx([logp for logp, _ in want], abs=1e-4)
+        assert marks["token_logprobs"][1 : len(ids)] == pytest.approx(
+            [logp for logp, _ in want], abs=1e-4
+        )
         assert choice["text"].startswith(prompt)
         for at, token in zip(marks["text_offset"], marks["tokens"]):
             assert choice["text"].startswith(token, at) or token[:2] == "<|" or "\ufffd" in token
         assert marks["text_offset"][len(ids)] == len(prompt)
-        for token, logp, top in zip(marks["tokens"][1:], marks["token_logprobs"][1:], marks["top_logprobs"][1:]):
+        for token, logp, top in zip(
+            marks["tokens"][1:], marks["token_logprobs"][1:], marks["top_logprobs"][1:]
+        ):
             assert "\ufffd" in token or (2 <= len(top) <= 3 and top[token] == logp)
         alone = post(http, {**body, "prompt": list(ids), "max_tokens": 0})["choices"][0]
         assert alone["finish_reason"] == "length" and alone["text"] == prompt
-        assert alone["logprobs"]["tokens"] == marks["tokens"][:len(ids)]
-        assert alone["logprobs"]["token_logprobs"][1:] == pytest.approx(marks["token_logprobs"][1:len(ids)], abs=1e-4)
+        assert alone["logprobs"]["tokens"] == marks["tokens"][: len(ids)]
+        assert alone["logprobs"]["token_logprobs"][1:] == pytest.approx(
+            marks["token_logprobs"][1 : len(ids)], abs=1e-4
+        )
         merged = {name: [] for name in marks}
         events = stream(http, {**body, "prompt": prompt})
         for part in (c["logprobs"] for e in events for c in e["choices"] if c["logprobs"]):
             merged = {name: merged[name] + part[name] for name in merged}
         assert "".join(c["text"] for e in events for c in e["choices"]) == choice["text"]
         assert merged["tokens"] == marks["tokens"] and merged["text_offset"] == marks["text_offset"]
-        listed = post(http, {"prompt": prompt, "prompt_logprobs": 1, "n": 2, "max_tokens": 1})["choices"]
+        listed = post(http, {"prompt": prompt, "prompt_logprobs": 1, "n": 2, "max_tokens": 1})[
+            "choices"
+        ]
         assert listed[0]["prompt_logprobs"] == listed[1]["prompt_logprobs"]
         for at, (logp, rank) in enumerate(want, 1):
             own = listed[0]["prompt_logprobs"][at][str(ids[at])]
-            assert own["logprob"] == pytest.approx(logp, abs=1e-4) and (rank is None or own["rank"] == rank)
+            assert own["logprob"] == pytest.approx(logp, abs=1e-4) and (
+                rank is None or own["rank"] == rank
+            )
             assert sorted(e["rank"] for e in listed[0]["prompt_logprobs"][at].values())[0] == 1
     silent = post(http, {**body, "prompt": prompts, "max_tokens": 0, "polydec": True})
     assert silent["usage"]["completion_tokens"] == 0 and silent["polydec"]["pieces"] == [[], [], []]
-    chat = post(http, {"messages": CHAT, "prompt_logprobs": 0, "max_tokens": 1}, "/v1/chat/completions")
-    assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"] and chat["prompt_logprobs"][0] is None
+    chat = post(
+        http, {"messages": CHAT, "prompt_logprobs": 0, "max_tokens": 1}, "/v1/chat/completions"
+    )
+    assert (
+        len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+        and chat["prompt_logprobs"][0] is None
+    )
 
 
 def test_a_stream_can_end_with_its_usage(http):
     body = {"messages": CHAT, "max_tokens": 5, "ignore_eos": True}
     assert all("usage" not in e for e in stream(http, body, "/v1/chat/completions"))
-    events = stream(http, {**body, "stream_options": {"include_usage": True}}, "/v1/chat/completions")
+    events = stream(
+        http, {**body, "stream_options": {"include_usage": True}}, "/v1/chat/completions"
+    )
     assert [e["usage"] for e in events[:-1]] == [None] * (len(events) - 1)
     assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == 5
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -187,8 +265,13 @@ def test_a_stream_can_end_with_its_usage(http):
 
 
 def test_the_field_polydec_tells_what_was_drafted(lm, http):
-    body = {"prompt": "The fox and the fox and the", "max_tokens": 20, "method": "draft-model", "polydec": True,
-            "temperature": 0}
+    body = {
+        "prompt": "The fox and the fox and the",
+        "max_tokens": 20,
+        "method": "draft-model",
+        "polydec": True,
+        "temperature": 0,
+    }
     whole = post(http, body)
     pieces = whole["polydec"]["pieces"][0]
     assert "".join(p["text"] for p in pieces) == whole["choices"][0]["text"]
@@ -202,25 +285,37 @@ def test_the_field_polydec_tells_what_was_drafted(lm, http):
 
 @pytest.mark.parametrize("method", ["eagle-2-tree", "plain", "beam"])
 def test_the_field_polydec_tells_of_steps(lm, http, method):
-    body = {"prompt": "The fox and the fox and the", "max_tokens": 20, "method": method, "polydec": "steps", "temperature": 0,
-            "n": 2}
+    body = {
+        "prompt": "The fox and the fox and the",
+        "max_tokens": 20,
+        "method": method,
+        "polydec": "steps",
+        "temperature": 0,
+        "n": 2,
+    }
     whole = post(http, body)
     texts = [c["text"] for c in whole["choices"]]
-    assert texts == [c["text"] for c in post(http, {k: v for k, v in body.items() if k != "polydec"})["choices"]]
+    assert texts == [
+        c["text"] for c in post(http, {k: v for k, v in body.items() if k != "polydec"})["choices"]
+    ]
     found = whole["polydec"]["choices"]
     for choice, pieces in zip(found, whole["polydec"]["pieces"], strict=True):
         assert sum(s["wrote"] for s in choice["steps"]) == len(pieces)
         at = 0
         for step in choice["steps"]:
-            new = [p["token"] for p in pieces[at:at + step["wrote"]]]
+            new = [p["token"] for p in pieces[at : at + step["wrote"]]]
             at += step["wrote"]
             if method == "beam":
                 assert "token" not in step
                 continue
             assert len(step["token"]) == len(step["parent"]) == len(step["text"])
-            assert [*(step["token"][i] for i in step["accepted"]), step["bonus"]["token"]][:len(new)] == new
+            assert [*(step["token"][i] for i in step["accepted"]), step["bonus"]["token"]][
+                : len(new)
+            ] == new
     ran = [p for c in found for p in c["passes"]]
-    assert {p["model"] for p in ran} <= {"zoo:tiny", "zoo:tiny-draft"} and all(p["positions"] <= p["of"] for p in ran)
+    assert {p["model"] for p in ran} <= {"zoo:tiny", "zoo:tiny-draft"} and all(
+        p["positions"] <= p["of"] for p in ran
+    )
     assert all(p["target"] == (p["model"] == "zoo:tiny") for p in ran)
     parts = [{"steps": [], "passes": []} for _ in texts]
     for event in stream(http, body):
@@ -228,28 +323,63 @@ def test_the_field_polydec_tells_of_steps(lm, http, method):
             if name != "pieces":
                 parts[event["choices"][0]["index"]][name] += some
     for part, choice in zip(parts, found, strict=True):
-        assert [{**s, "seconds": 0} for s in part["steps"]] == [{**s, "seconds": 0} for s in choice["steps"]]
+        assert [{**s, "seconds": 0} for s in part["steps"]] == [
+            {**s, "seconds": 0} for s in choice["steps"]
+        ]
 
 
 def test_a_steered_text_is_the_librarys(lm, http):
-    how = {"steer": "cfg", "steer_options": {"scale": 3}, "negative_prompt": "Nobody", "max_tokens": 16}
-    answer = post(http, {"prompt": "The fox and the", "temperature": 0, "method": "prompt-lookup", "polydec": True, **how})
-    want = polydec.generate(lm, "The fox and the", raw=True, sampling=lm.sampling(temperature=0.0), **how)
+    how = {
+        "steer": "cfg",
+        "steer_options": {"scale": 3},
+        "negative_prompt": "Nobody",
+        "max_tokens": 16,
+    }
+    answer = post(
+        http,
+        {
+            "prompt": "The fox and the",
+            "temperature": 0,
+            "method": "prompt-lookup",
+            "polydec": True,
+            **how,
+        },
+    )
+    want = polydec.generate(
+        lm, "The fox and the", raw=True, sampling=lm.sampling(temperature=0.0), **how
+    )
     assert answer["choices"][0]["text"] == want.text
-    assert answer["polydec"]["requests"][0]["method"]["steering"] == {"name": "cfg", "options": {"scale": 3.0, "head": 0.0}}
+    assert answer["polydec"]["requests"][0]["method"]["steering"] == {
+        "name": "cfg",
+        "options": {"scale": 3.0, "head": 0.0},
+    }
 
 
 def test_shapes_are_openais(server):
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
-    chat = client.chat.completions.create(model="tiny", messages=CHAT, max_completion_tokens=6, n=2, logprobs=True, user="me")
+    chat = client.chat.completions.create(
+        model="tiny", messages=CHAT, max_completion_tokens=6, n=2, logprobs=True, user="me"
+    )
     ChatCompletion.model_validate(chat.model_dump(), strict=True)
     assert len(chat.choices) == 2 and chat.model == "tiny"
-    chunks = list(client.chat.completions.create(model="tiny", messages=CHAT, max_tokens=6, stream=True,
-                                                 stream_options={"include_usage": True}))
+    chunks = list(
+        client.chat.completions.create(
+            model="tiny",
+            messages=CHAT,
+            max_tokens=6,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
     for chunk in chunks:
         ChatCompletionChunk.model_validate(chunk.model_dump(), strict=True)
-    assert chunks[-1].usage.total_tokens == chunks[-1].usage.prompt_tokens + chunks[-1].usage.completion_tokens
-    old = client.completions.create(model="tiny", prompt="A", max_tokens=3, logprobs=1, extra_body={"min_p": 0.1})
+    assert (
+        chunks[-1].usage.total_tokens
+        == chunks[-1].usage.prompt_tokens + chunks[-1].usage.completion_tokens
+    )
+    old = client.completions.create(
+        model="tiny", prompt="A", max_tokens=3, logprobs=1, extra_body={"min_p": 0.1}
+    )
     Completion.model_validate(old.model_dump(), strict=True)
     models = list(client.models.list())
     assert [m.id for m in models] == ["tiny"] and isinstance(client.models.retrieve("tiny"), Model)
@@ -260,105 +390,191 @@ def test_shapes_are_openais(server):
         client.chat.completions.create(model="gpt-5", messages=CHAT)
     assert gone.value.code == "model_not_found"
     # what a client sends back is what it got, null fields included
-    again = client.chat.completions.create(model="tiny", max_tokens=3, messages=[
-        *CHAT, chat.choices[0].message, {"role": "user", "content": [{"type": "text", "text": "And then?"}]}])
+    again = client.chat.completions.create(
+        model="tiny",
+        max_tokens=3,
+        messages=[
+            *CHAT,
+            chat.choices[0].message,
+            {"role": "user", "content": [{"type": "text", "text": "And then?"}]},
+        ],
+    )
     assert again.choices[0].finish_reason in ("stop", "length")
 
 
 WRONG = [
     ({"prompt": "x", "temprature": 1}, "temprature", "temperature"),
     ({"prompt": "x", "temperature": 1e9}, "temperature", "1000000"),
-    ({"prompt": ""}, "prompt", "empty"), ({}, "prompt", "missing"), ({"prompt": [1, "x"]}, "prompt", "token ids"),
-    ({"prompt": [10 ** 9]}, "prompt", "ids lie in"), ({"prompt": "x", "max_tokens": 0}, "max_tokens", "at least 1"),
+    ({"prompt": ""}, "prompt", "empty"),
+    ({}, "prompt", "missing"),
+    ({"prompt": [1, "x"]}, "prompt", "token ids"),
+    ({"prompt": [10**9]}, "prompt", "ids lie in"),
+    ({"prompt": "x", "max_tokens": 0}, "max_tokens", "at least 1"),
     ({"prompt": "x", "max_tokens": 1023}, "max_tokens", "at most"),
     ({"prompt": "x", "max_tokens": 99999}, "max_tokens", "4096"),
-    ({"prompt": "x", "n": 0}, "n", "1 to 1024"), ({"prompt": "x", "n": True}, "n", "whole number"),
-    ({"prompt": "x", "method": "nope"}, "method", "unknown"), ({"prompt": "x", "method": 3}, "method", "text"),
-    ({"prompt": "x", "method": "draft-model", "options": {"depth": 10 ** 6}}, None, "depth"),
-    ({"prompt": "x", "options": {"zzz": 1}}, "options", "zzz"), ({"prompt": "x", "options": 3}, "options", "by name"),
-    ({"prompt": "x", "stop": ["", "a"]}, "stop", "1 to 4096"), ({"prompt": "x", "logprobs": 99}, "logprobs", "64"),
+    ({"prompt": "x", "n": 0}, "n", "1 to 1024"),
+    ({"prompt": "x", "n": True}, "n", "whole number"),
+    ({"prompt": "x", "method": "nope"}, "method", "unknown"),
+    ({"prompt": "x", "method": 3}, "method", "text"),
+    ({"prompt": "x", "method": "draft-model", "options": {"depth": 10**6}}, None, "depth"),
+    ({"prompt": "x", "options": {"zzz": 1}}, "options", "zzz"),
+    ({"prompt": "x", "options": 3}, "options", "by name"),
+    ({"prompt": "x", "stop": ["", "a"]}, "stop", "1 to 4096"),
+    ({"prompt": "x", "logprobs": 99}, "logprobs", "64"),
     ({"prompt": "x", "max_tokens": 0, "logprobs": 1}, "max_tokens", "0 only with echo"),
     ({"prompt": "x", "prompt_logprobs": 65}, "prompt_logprobs", "0 to 64"),
     ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream is false"),
     ({"prompt": "x", "polydec": "all"}, "polydec", "true, false or"),
-    ({"prompt": [10 ** 9], "echo": True}, "prompt", "ids lie in"), ({"prompt": "x", "best_of": 4}, "best_of", "only 1"),
+    ({"prompt": [10**9], "echo": True}, "prompt", "ids lie in"),
+    ({"prompt": "x", "best_of": 4}, "best_of", "only 1"),
     ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"prompt": "x", "response_format": {"type": "xml"}}, "response_format", "json_object"),
-    ({"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}},
-     "response_format", "at #: Invalid type: strin"),
+    (
+        {
+            "prompt": "x",
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"schema": {"type": "strin"}},
+            },
+        },
+        "response_format",
+        "at #: Invalid type: strin",
+    ),
     ({"prompt": "x", "guided_regex": "ab(c"}, "guided_regex", "unclosed group at character 2"),
     ({"prompt": "x", "structured_outputs": {"jsn": {}}}, "structured_outputs", "'jsn'"),
     ({"prompt": "x", "finish": True}, None, "finish is true: it brings constrained answers"),
     ({"prompt": "x", "finish": 1, "guided_regex": "a"}, "finish", "true or false"),
-    ({"prompt": "x", "finish": True, "guided_regex": "[a-z]{300}", "max_tokens": 4}, None, "max_tokens is 4: no text"),
-    ({"prompt": "x", "guided_choice": ["a"], "guided_regex": "a"}, "guided_regex", "one constraint"),
+    (
+        {"prompt": "x", "finish": True, "guided_regex": "[a-z]{300}", "max_tokens": 4},
+        None,
+        "max_tokens is 4: no text",
+    ),
+    (
+        {"prompt": "x", "guided_choice": ["a"], "guided_regex": "a"},
+        "guided_regex",
+        "one constraint",
+    ),
     ({"prompt": "x", "skip_special_tokens": False}, "skip_special_tokens", "True"),
-    ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias", "token id"), ({"prompt": "x", "seed": "a"}, "seed", "whole number"),
+    ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias", "token id"),
+    ({"prompt": "x", "seed": "a"}, "seed", "whole number"),
     ({"prompt": "x", "allowed_token_ids": [5], "bad_token_ids": [5]}, "bad_token_ids", "left"),
-    ({"prompt": "x", "order": "random"}, "order", "vllm"), ({"prompt": "\ud800"}, "prompt", "half a character"),
-    ({"prompt": "x", "steer": "zzz"}, "steer", "one of"), ({"prompt": "x", "steer": "cad"}, None, "second prompt"),
+    ({"prompt": "x", "order": "random"}, "order", "vllm"),
+    ({"prompt": "\ud800"}, "prompt", "half a character"),
+    ({"prompt": "x", "steer": "zzz"}, "steer", "one of"),
+    ({"prompt": "x", "steer": "cad"}, None, "second prompt"),
     ({"prompt": "x", "negative_prompt": "\ud800"}, "negative_prompt", "half a character"),
     ({"prompt": "x", "negative_prompt": 3}, "negative_prompt", "token ids"),
-    ({"prompt": "x", "negative_prompt": "y", "steer_options": {"scale": -1}}, None, "scale is -1.0"),
+    (
+        {"prompt": "x", "negative_prompt": "y", "steer_options": {"scale": -1}},
+        None,
+        "scale is -1.0",
+    ),
 ]
 
 
-@pytest.mark.parametrize("body, param, says", WRONG, ids=lambda x: json.dumps(x)[:60] if isinstance(x, dict) else "")
+@pytest.mark.parametrize(
+    "body, param, says", WRONG, ids=lambda x: json.dumps(x)[:60] if isinstance(x, dict) else ""
+)
 def test_what_cannot_be_honoured_is_a_400(server, http, body, param, says):
-    answer = http.post("/v1/completions", content=json.dumps(body), headers={"content-type": "application/json"})
+    answer = http.post(
+        "/v1/completions", content=json.dumps(body), headers={"content-type": "application/json"}
+    )
     error = answer.json()["error"]
-    assert answer.status_code == 400 and set(error) == {"message", "type", "param", "code"}, answer.text
-    assert error["type"] == "invalid_request_error" and says in error["message"] and len(error["message"]) <= 300
+    assert answer.status_code == 400 and set(error) == {"message", "type", "param", "code"}, (
+        answer.text
+    )
+    assert (
+        error["type"] == "invalid_request_error"
+        and says in error["message"]
+        and len(error["message"]) <= 300
+    )
     assert param is None or error["param"] == param
     assert idle(server)
 
 
 def test_a_constrained_answer_ends_in_time(http):
-    body = {"prompt": "Once upon a time", "guided_regex": "[a-z ]{3,}!", "max_tokens": 12, "polydec": True}
-    cut, whole = (http.post("/v1/completions", json={**body, "finish": finish}).json() for finish in (False, True))
-    assert cut["choices"][0]["finish_reason"] == "length" and whole["choices"][0]["finish_reason"] == "stop"
-    assert whole["choices"][0]["text"].endswith("!") and "steered_tokens" in json.dumps(whole["polydec"])
+    body = {
+        "prompt": "Once upon a time",
+        "guided_regex": "[a-z ]{3,}!",
+        "max_tokens": 12,
+        "polydec": True,
+    }
+    cut, whole = (
+        http.post("/v1/completions", json={**body, "finish": finish}).json()
+        for finish in (False, True)
+    )
+    assert (
+        cut["choices"][0]["finish_reason"] == "length"
+        and whole["choices"][0]["finish_reason"] == "stop"
+    )
+    assert whole["choices"][0]["text"].endswith("!") and "steered_tokens" in json.dumps(
+        whole["polydec"]
+    )
 
 
-WRONG_CHAT = [{"messages": []}, {"messages": "hi"}, {"messages": [{"role": "tool", "content": "x"}]}, {"messages": [3]},
-              {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": "x", "name": "Ann"}]},
-              {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-              {"messages": CHAT, "tools": [{"type": "function"}]}, {"messages": CHAT, "top_logprobs": 2},
-              {"messages": CHAT, "max_tokens": 3, "max_completion_tokens": 4}, {"messages": CHAT, "stream": "yes"},
-              {"messages": CHAT, "echo": True}, {"messages": CHAT, "chat_template_kwargs": {"a": 1}}]
+WRONG_CHAT = [
+    {"messages": []},
+    {"messages": "hi"},
+    {"messages": [{"role": "tool", "content": "x"}]},
+    {"messages": [3]},
+    {"messages": [{"role": "user"}]},
+    {"messages": [{"role": "user", "content": "x", "name": "Ann"}]},
+    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+    {"messages": CHAT, "tools": [{"type": "function"}]},
+    {"messages": CHAT, "top_logprobs": 2},
+    {"messages": CHAT, "max_tokens": 3, "max_completion_tokens": 4},
+    {"messages": CHAT, "stream": "yes"},
+    {"messages": CHAT, "echo": True},
+    {"messages": CHAT, "chat_template_kwargs": {"a": 1}},
+]
 
 
 @pytest.mark.parametrize("body", WRONG_CHAT, ids=lambda b: json.dumps(b)[:70])
 def test_chats_that_cannot_be_honoured(http, body):
     answer = http.post("/v1/chat/completions", json=body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] in {*body, "max_completion_tokens"}, answer.text
+    assert answer.status_code == 400 and answer.json()["error"]["param"] in {
+        *body,
+        "max_completion_tokens",
+    }, answer.text
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff", b'{"a":' * 3000, b"null", b'{"prompt": NaN}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"3", b"\xff", b'{"a":' * 3000, b"null", b'{"prompt": NaN}']
+)
 def test_bodies_that_are_no_object(http, content):
-    answer = http.post("/v1/completions", content=content, headers={"content-type": "application/json"})
+    answer = http.post(
+        "/v1/completions", content=content, headers={"content-type": "application/json"}
+    )
     assert answer.status_code == 400 and answer.json()["error"]["message"]
 
 
 def test_a_field_that_is_given_twice(http):
     body = b'{"prompt": "x", "seed": 1, "seed": 2}'
-    answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    answer = http.post(
+        "/v1/completions", content=body, headers={"content-type": "application/json"}
+    )
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "seed"
 
 
 def test_other_refusals(http):
-    for answer, status in ((http.get("/nope"), 404), (http.get("/v1/completions"), 405), (http.get("/v1/models/nope"), 404),
-                           (http.post("/v1/completions", content="{}"), 415),
-                           (http.get("/health", headers={"host": "evil.example"}), 403)):
+    for answer, status in (
+        (http.get("/nope"), 404),
+        (http.get("/v1/completions"), 405),
+        (http.get("/v1/models/nope"), 404),
+        (http.post("/v1/completions", content="{}"), 415),
+        (http.get("/health", headers={"host": "evil.example"}), 403),
+    ):
         assert answer.status_code == status and answer.json()["error"]["message"]
 
 
 def test_tokens_and_back(lm, http):
     tokens = post(http, {"prompt": "The old river"}, "/tokenize")
-    assert tokens["tokens"] == list(lm.ids("The old river", raw=True)) and tokens["count"] == len(tokens["tokens"])
+    assert tokens["tokens"] == list(lm.ids("The old river", raw=True)) and tokens["count"] == len(
+        tokens["tokens"]
+    )
     assert post(http, {"tokens": tokens["tokens"]}, "/detokenize")["prompt"] == "The old river"
     assert post(http, {"messages": CHAT}, "/tokenize")["tokens"] == list(lm.ids(CHAT))
-    assert http.post("/detokenize", json={"tokens": [10 ** 9]}).json()["error"]["param"] == "tokens"
+    assert http.post("/detokenize", json={"tokens": [10**9]}).json()["error"]["param"] == "tokens"
     about = http.get("/tokenizer_info").json()
     assert about["eos_token"] == "<|end|>" and "<|assistant|>" in about["chat_template"]
 
@@ -368,30 +584,53 @@ def test_methods_are_told_with_a_schema(http):
     assert set(listed) == set(registry.recipes())
     for name, about in listed.items():
         assert set(about["schema"]["properties"]) == {o.name for o in registry.options(name)}
-    assert listed["plain"]["unavailable"] is None and "stop" in listed["specdec-plus-plus"]["unavailable"]
+    assert (
+        listed["plain"]["unavailable"] is None
+        and "stop" in listed["specdec-plus-plus"]["unavailable"]
+    )
     assert set(http.get("/sampling").json()["properties"]) == set(fields())
 
 
 def test_metrics_count(http):
     def value(name):
-        lines = [x for x in http.get("/metrics").text.splitlines() if x.startswith(name) and 'model_name="tiny"' in x]
+        lines = [
+            x
+            for x in http.get("/metrics").text.splitlines()
+            if x.startswith(name) and 'model_name="tiny"' in x
+        ]
         return sum(float(x.split()[-1]) for x in lines)
 
-    names = ("vllm:generation_tokens_total", "vllm:request_success_total", "vllm:spec_decode_num_draft_tokens_total",
-             "vllm:time_to_first_token_seconds_count", "polydec:target_passes_total")
+    names = (
+        "vllm:generation_tokens_total",
+        "vllm:request_success_total",
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:time_to_first_token_seconds_count",
+        "polydec:target_passes_total",
+    )
     before = {n: value(n) for n in names}
     post(http, {"prompt": "The", "max_tokens": 12, "ignore_eos": True, "method": "draft-model"})
     after = {n: value(n) - before[n] for n in names}
     assert after["vllm:generation_tokens_total"] == 12 and after["vllm:request_success_total"] == 1
-    assert after["vllm:spec_decode_num_draft_tokens_total"] > 0 and after["vllm:time_to_first_token_seconds_count"] == 1
+    assert (
+        after["vllm:spec_decode_num_draft_tokens_total"] > 0
+        and after["vllm:time_to_first_token_seconds_count"] == 1
+    )
     assert 0 < after["polydec:target_passes_total"] <= 12
     assert value("vllm:num_requests_running") == 0
 
 
 def test_many_at_once_get_the_texts_that_they_get_alone(server, http):
-    bodies = [{"prompt": f"The {w} and the", "max_tokens": 16, "temperature": 0.8, "seed": i, "n": 1 + i % 2,
-               "method": ("plain", "draft-model", "prompt-lookup", "auto")[i % 4]}
-              for i, w in enumerate(("fox", "boat", "river", "baker", "train", "house", "king", "tree"))]
+    bodies = [
+        {
+            "prompt": f"The {w} and the",
+            "max_tokens": 16,
+            "temperature": 0.8,
+            "seed": i,
+            "n": 1 + i % 2,
+            "method": ("plain", "draft-model", "prompt-lookup", "auto")[i % 4],
+        }
+        for i, w in enumerate(("fox", "boat", "river", "baker", "train", "house", "king", "tree"))
+    ]
     alone = [[c["text"] for c in post(http, body)["choices"]] for body in bodies]
 
     def client(at):
@@ -413,11 +652,18 @@ def test_many_at_once_get_the_texts_that_they_get_alone(server, http):
     assert idle(server)
 
 
-def test_a_client_that_leaves_ends_its_request(server):      # of 32 answers: none ends within the half second
+def test_a_client_that_leaves_ends_its_request(
+    server,
+):  # of 32 answers: none ends within the half second
     for streams in (True, False):
         with server.client() as client:
             try:
-                with client.stream("POST", "/v1/completions", json={**LONG, "stream": streams, "n": 32}, timeout=0.5) as answer:
+                with client.stream(
+                    "POST",
+                    "/v1/completions",
+                    json={**LONG, "stream": streams, "n": 32},
+                    timeout=0.5,
+                ) as answer:
                     next(answer.iter_lines())
                     assert server.worker.live
             except httpx.ReadTimeout:
@@ -428,21 +674,39 @@ def test_a_client_that_leaves_ends_its_request(server):      # of 32 answers: no
 def test_limits(lm):
     limits = Limits(running=2, waiting=1, body=2048, prompt=64, output=1000, seconds=30.0)
     with house.served({"tiny": lambda: lm}, limits=limits) as served, served.client() as client:
-        for body, status, param in (({"prompt": "a" * 3000}, 413, None), ({"prompt": "a b " * 64}, 400, "prompt"),
-                                    ({"prompt": "x", "max_tokens": 1001}, 400, "max_tokens"),
-                                    ({"prompt": "x", "n": 4}, 400, "n")):
+        for body, status, param in (
+            ({"prompt": "a" * 3000}, 413, None),
+            ({"prompt": "a b " * 64}, 400, "prompt"),
+            ({"prompt": "x", "max_tokens": 1001}, 400, "max_tokens"),
+            ({"prompt": "x", "n": 4}, 400, "n"),
+        ):
             answer = client.post("/v1/completions", json=body)
-            assert answer.status_code == status and answer.json()["error"]["param"] == param, answer.text
+            assert answer.status_code == status and answer.json()["error"]["param"] == param, (
+                answer.text
+            )
         with ThreadPoolExecutor(8) as pool:
-            codes = list(pool.map(lambda _: client.post("/v1/completions", json={**LONG, "max_tokens": 300}), range(8)))
-        assert {c.status_code for c in codes} == {200, 429} and sum(c.status_code == 200 for c in codes) >= 3
+            codes = list(
+                pool.map(
+                    lambda _: client.post("/v1/completions", json={**LONG, "max_tokens": 300}),
+                    range(8),
+                )
+            )
+        assert {c.status_code for c in codes} == {200, 429} and sum(
+            c.status_code == 200 for c in codes
+        ) >= 3
         late = next(c for c in codes if c.status_code == 429)
-        assert int(late.headers["retry-after"]) >= 1 and late.json()["error"]["type"] == "rate_limit_error"
+        assert (
+            int(late.headers["retry-after"]) >= 1
+            and late.json()["error"]["type"] == "rate_limit_error"
+        )
         assert idle(served)
 
 
 def test_a_request_that_takes_too_long_is_ended(lm):
-    with house.served({"tiny": lambda: lm}, limits=Limits(seconds=0.05)) as served, served.client() as client:
+    with (
+        house.served({"tiny": lambda: lm}, limits=Limits(seconds=0.05)) as served,
+        served.client() as client,
+    ):
         answer = client.post("/v1/completions", json=LONG)
         assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
         with client.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as streamed:
@@ -452,30 +716,56 @@ def test_a_request_that_takes_too_long_is_ended(lm):
 
 
 def test_a_request_whose_turn_does_not_come_is_refused(lm):
-    with house.served({"tiny": lambda: lm}, limits=Limits(running=1, wait=0.05, cache=1)) as served, served.client() as client:
+    with (
+        house.served({"tiny": lambda: lm}, limits=Limits(running=1, wait=0.05, cache=1)) as served,
+        served.client() as client,
+    ):
         with ThreadPoolExecutor(3) as pool:
-            slow = pool.submit(client.post, "/v1/completions", json={**LONG, "max_tokens": 300, "n": 4, "method": "plain"})
+            slow = pool.submit(
+                client.post,
+                "/v1/completions",
+                json={**LONG, "max_tokens": 300, "n": 4, "method": "plain"},
+            )
             while not served.worker._jobs:
                 time.sleep(0.01)
             late = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2})
             assert slow.result().status_code == 200
-        assert late.status_code == 503 and late.json()["error"]["code"] == "queue_timeout" and "retry-after" in late.headers
+        assert (
+            late.status_code == 503
+            and late.json()["error"]["code"] == "queue_timeout"
+            and "retry-after" in late.headers
+        )
         assert idle(served)
         measured = client.get("/metrics").text
-        assert 'reason="waited"} 1.0' in measured and 'vllm:kv_cache_usage_perc{model_name="tiny"}' in measured
+        assert (
+            'reason="waited"} 1.0' in measured
+            and 'vllm:kv_cache_usage_perc{model_name="tiny"}' in measured
+        )
         most, given = lm.costs.budget, served.worker.engine._scheduler._positions
         assert [given(n) for n in (0, 1, 99)] == [4 * most(1), most(1), most(99)]
 
 
 def test_keys(lm):
-    with house.served({"tiny": lambda: lm}, keys=("first-key-1", "second-key-2")) as served, served.client() as client:
+    with (
+        house.served({"tiny": lambda: lm}, keys=("first-key-1", "second-key-2")) as served,
+        served.client() as client,
+    ):
         for path in ("/v1/models", "/metrics", "/methods"):
             assert client.get(path).status_code == 401
-            assert client.get(path, headers={"authorization": "Bearer first-key-"}).status_code == 401
-            assert client.get(path, headers={"authorization": "Basic first-key-1"}).status_code == 401
+            assert (
+                client.get(path, headers={"authorization": "Bearer first-key-"}).status_code == 401
+            )
+            assert (
+                client.get(path, headers={"authorization": "Basic first-key-1"}).status_code == 401
+            )
             for key in ("first-key-1", "second-key-2"):
-                assert client.get(path, headers={"authorization": f"Bearer {key}"}).status_code == 200
-        assert client.post("/v1/completions", json={"prompt": "x"}).json()["error"]["code"] == "invalid_api_key"
+                assert (
+                    client.get(path, headers={"authorization": f"Bearer {key}"}).status_code == 200
+                )
+        assert (
+            client.post("/v1/completions", json={"prompt": "x"}).json()["error"]["code"]
+            == "invalid_api_key"
+        )
         assert client.get("/health").status_code == 200 and client.get("/").status_code == 200
 
 
@@ -497,6 +787,7 @@ def test_the_event_loop_does_not_wait_for_a_pass(lm, monkeypatch):
 
 def test_a_tick_that_fails_ends_its_requests_and_not_the_server(lm, monkeypatch):
     with house.served({"tiny": lambda: lm}) as served, served.client() as client:
+
         def broken():
             raise RuntimeError("a bug")
 
@@ -509,7 +800,11 @@ def test_a_tick_that_fails_ends_its_requests_and_not_the_server(lm, monkeypatch)
 
 
 def test_draining_finishes_what_it_can_and_cuts_the_rest(lm, capfd):
-    with house.served({"tiny": lambda: lm}, drain=1.5) as served, served.client() as client, ThreadPoolExecutor(2) as pool:
+    with (
+        house.served({"tiny": lambda: lm}, drain=1.5) as served,
+        served.client() as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
         slow = pool.submit(client.post, "/v1/completions", json={**LONG, "n": 32})
         while not served.worker._jobs:
             time.sleep(0.01)
@@ -531,11 +826,14 @@ def test_loading_is_told(lm):
         return lm
 
     with ThreadPoolExecutor(1) as pool:
+
         def look():
             for _ in range(500):
                 try:
                     with httpx.Client(base_url=url.result(30), timeout=10) as client:
-                        return client.get("/health"), client.post("/v1/completions", json={"prompt": "x"})
+                        return client.get("/health"), client.post(
+                            "/v1/completions", json={"prompt": "x"}
+                        )
                 except httpx.ConnectError:
                     time.sleep(0.01)
 
@@ -552,7 +850,10 @@ def test_loading_is_told(lm):
             seen.add_done_callback(lambda _: ready.set())
             with house.served({"tiny": slow}) as served, served.client() as client:
                 health, asked = seen.result()
-                assert health.status_code == 503 and health.json() == {"status": "loading", "models": {"tiny": "loading"}}
+                assert health.status_code == 503 and health.json() == {
+                    "status": "loading",
+                    "models": {"tiny": "loading"},
+                }
                 assert asked.status_code == 503 and asked.json()["error"]["code"] == "loading"
                 assert "retry-after" in asked.headers
                 assert client.get("/health").json()["status"] == "ready"
@@ -564,5 +865,7 @@ def test_fields_that_do_nothing_are_listed_in_the_docs(http):
         pytest.skip("the docs are not here")
     text = page.read_text("utf-8")
     assert [name for name in (*IDLE, *ONLY) if f"`{name}`" not in text] == []
-    idle_fields = dict.fromkeys(IDLE, "anything") | {name: legal[0] for name, legal in ONLY.items() if legal}
+    idle_fields = dict.fromkeys(IDLE, "anything") | {
+        name: legal[0] for name, legal in ONLY.items() if legal
+    }
     assert post(http, {"prompt": "x", "max_tokens": 1, **idle_fields})["choices"]

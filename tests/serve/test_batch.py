@@ -1,4 +1,5 @@
 """`polydec batch`: rows equal `polydec generate`, bad lines are rows, and it goes on from wherever it was cut."""
+
 import json
 import os
 import random
@@ -21,19 +22,42 @@ def request(name, body, url="/v1/completions", **more):
 
 
 GOOD = [
-    request("chat", {"model": "zoo:tiny", "messages": CHAT, "max_tokens": 12, "temperature": 0}, "/v1/chat/completions"),
-    {"prompt": "Why is the sky blue?"}, {"turns": ["The old river", "and"]}, {"prompt": CHAT}, {"prompt": [5, 9, 300]},
-    request("many", {"prompt": ["The", "A"], "n": 2, "temperature": 0.8, "seed": 3, "logprobs": 1, "max_tokens": 6}),
+    request(
+        "chat",
+        {"model": "zoo:tiny", "messages": CHAT, "max_tokens": 12, "temperature": 0},
+        "/v1/chat/completions",
+    ),
+    {"prompt": "Why is the sky blue?"},
+    {"turns": ["The old river", "and"]},
+    {"prompt": CHAT},
+    {"prompt": [5, 9, 300]},
+    request(
+        "many",
+        {
+            "prompt": ["The", "A"],
+            "n": 2,
+            "temperature": 0.8,
+            "seed": 3,
+            "logprobs": 1,
+            "max_tokens": 6,
+        },
+    ),
     request("none", {"prompt": "The fox"}),
 ]
 BAD = [
-    ('{"prompt":', "error", "JSON"), ('{"nothing": 1}', "error", "none of the fields"), ('{"prompt": ""}', "error", "empty"),
+    ('{"prompt":', "error", "JSON"),
+    ('{"nothing": 1}', "error", "none of the fields"),
+    ('{"prompt": ""}', "error", "empty"),
     (request("x1", {"prompt": "x", "temprature": 1}), 400, "temperature"),
-    (request("x2", {"prompt": "x", "n": 0}), 400, "n is 0"), (request("x3", {"prompt": "x", "model": "gpt"}), 404, "zoo:tiny"),
+    (request("x2", {"prompt": "x", "n": 0}), 400, "n is 0"),
+    (request("x3", {"prompt": "x", "model": "gpt"}), 404, "zoo:tiny"),
     (request("x4", {"prompt": "x", "stream": True}), 400, "row"),
-    (request("x5", {}, "/v1/embeddings"), None, "url"), (request("chat", {"prompt": "x"}), None, "line 1"),
-    (request("", {"prompt": "x"}), None, "custom_id"), (request("x6", [1]), None, "body"),
-    (request("x7", {"prompt": "x"}, more=1), None, "more"), ({**request("x8", {}), "method": "GET"}, None, "POST"),
+    (request("x5", {}, "/v1/embeddings"), None, "url"),
+    (request("chat", {"prompt": "x"}), None, "line 1"),
+    (request("", {"prompt": "x"}), None, "custom_id"),
+    (request("x6", [1]), None, "body"),
+    (request("x7", {"prompt": "x"}, more=1), None, "more"),
+    ({**request("x8", {}), "method": "GET"}, None, "POST"),
     (request("x9", {"prompt": "x", "min_tokens": 99}), 400, "min_tokens"),
 ]
 
@@ -48,7 +72,11 @@ def run(lm, monkeypatch, capsys):
     monkeypatch.setattr("polydec.cli.flags.Flags.load", lambda flags: lm)
 
     def command(*args, code=0):
-        monkeypatch.setattr(sys, "argv", ["polydec", "batch", *map(str, args), "--model", "zoo:tiny", "--method", "plain"])
+        monkeypatch.setattr(
+            sys,
+            "argv",
+            ["polydec", "batch", *map(str, args), "--model", "zoo:tiny", "--method", "plain"],
+        )
         with pytest.raises(SystemExit) as stop:
             main()
         err = capsys.readouterr().err
@@ -79,19 +107,37 @@ def read(path):
 def test_rows_equal_generate_and_bad_lines_are_rows(lm, run, tmp_path):
     given = write(tmp_path / "in.jsonl", [*GOOD, "", *(b[0] for b in BAD)])
     said = run(given, tmp_path / "out.jsonl")
-    assert f"{len(GOOD) + len(BAD)} of {len(GOOD) + len(BAD)} rows, {len(BAD)} with an error" in said
+    assert (
+        f"{len(GOOD) + len(BAD)} of {len(GOOD) + len(BAD)} rows, {len(BAD)} with an error" in said
+    )
     out = read(tmp_path / "out.jsonl")
     mine = polydec.generate(lm, CHAT, max_tokens=12, sampling=lm.sampling(temperature=0.0))
     body = out[1]["response"]["body"]
-    assert out[1]["custom_id"] == "chat" and out[1]["error"] is None and out[1]["response"]["status_code"] == 200
+    assert (
+        out[1]["custom_id"] == "chat"
+        and out[1]["error"] is None
+        and out[1]["response"]["status_code"] == 200
+    )
     assert body["choices"][0]["message"]["content"] == mine.text
     assert body["usage"]["prompt_tokens"] == mine.usage["prompt_tokens"]
-    for at, prompt in ((2, "Why is the sky blue?"), (3, "The old river"), (4, CHAT), (5, [5, 9, 300])):
+    for at, prompt in (
+        (2, "Why is the sky blue?"),
+        (3, "The old river"),
+        (4, CHAT),
+        (5, [5, 9, 300]),
+    ):
         answer = polydec.generate(lm, prompt).to_json()
-        assert [out[at][k] for k in ("text", "token_ids", "usage")] == [answer[k] for k in ("text", "token_ids", "usage")]
+        assert [out[at][k] for k in ("text", "token_ids", "usage")] == [
+            answer[k] for k in ("text", "token_ids", "usage")
+        ]
     texts = [c["text"] for c in out[6]["response"]["body"]["choices"]]
-    assert texts == [c.text for p in ("The", "A") for c in polydec.generate(
-        lm, p, raw=True, n=2, seed=3, sampling=lm.sampling(temperature=0.8), max_tokens=6).choices]
+    assert texts == [
+        c.text
+        for p in ("The", "A")
+        for c in polydec.generate(
+            lm, p, raw=True, n=2, seed=3, sampling=lm.sampling(temperature=0.8), max_tokens=6
+        ).choices
+    ]
     for at, (_, status, says) in enumerate(BAD, len(GOOD) + 2):
         row = out[at]
         error = row["error"] if not isinstance(status, int) else row["response"]["body"]["error"]
@@ -111,11 +157,23 @@ def test_it_goes_on_from_wherever_it_was_cut(run, whole):
     given, out = whole
     content, want, rng = out.read_bytes(), read(out), random.Random(3)
     first = content.index(b"\n") + 1
-    for cut in (0, 1, 8, 9, first - 1, first, first + 1, *(rng.randrange(len(content)) for _ in range(3)), len(content) - 1):
+    for cut in (
+        0,
+        1,
+        8,
+        9,
+        first - 1,
+        first,
+        first + 1,
+        *(rng.randrange(len(content)) for _ in range(3)),
+        len(content) - 1,
+    ):
         out.write_bytes(content[:cut])
         run(given, out)
         assert read(out) == want
-        assert out.read_bytes().startswith(content[:content.rfind(b"\n", 0, cut) + 1]), "a row was written anew"
+        assert out.read_bytes().startswith(content[: content.rfind(b"\n", 0, cut) + 1]), (
+            "a row was written anew"
+        )
     before = out.read_bytes()
     assert "0 tokens," in run(given, out) and out.read_bytes() == before
 
@@ -123,11 +181,22 @@ def test_it_goes_on_from_wherever_it_was_cut(run, whole):
 def test_what_it_refuses(run, whole, tmp_path):
     given, out = whole
     content = out.read_bytes()
-    for args, says in (((given, out, "--seed", "1"), "other flags"), ((given, out, "--json"), "--json"),
-                       ((given, out, "--temperature", "0.5"), "--temperature"), ((given, out, "--max-running", "0"), "running"),
-                       ((given, tmp_path), "cannot be read"), ((tmp_path / "none.jsonl", out), "none.jsonl")):
+    for args, says in (
+        ((given, out, "--seed", "1"), "other flags"),
+        ((given, out, "--json"), "--json"),
+        ((given, out, "--temperature", "0.5"), "--temperature"),
+        ((given, out, "--max-running", "0"), "running"),
+        ((given, tmp_path), "cannot be read"),
+        ((tmp_path / "none.jsonl", out), "none.jsonl"),
+    ):
         assert says in run(*args, code=2)
-    for foreign in (b"mine\n", b"mine", b'{"line": 99, "digest": "x"}\n', b'{"line": [1]}\n', content + content):
+    for foreign in (
+        b"mine\n",
+        b"mine",
+        b'{"line": 99, "digest": "x"}\n',
+        b'{"line": [1]}\n',
+        content + content,
+    ):
         out.write_bytes(foreign)
         run(given, out, code=2)
         assert out.read_bytes() == foreign
@@ -139,16 +208,35 @@ def test_a_text_file_holds_a_prompt_a_line(lm, run, tmp_path):
     given, out = write(tmp_path / "in.txt", ["The fox", "", "A boat"]), tmp_path / "out.jsonl"
     run(given, out, "--max-tokens", "5", "--raw")
     assert {k: v["text"] for k, v in read(out).items()} == {
-        at: polydec.generate(lm, p, raw=True, max_tokens=5).text for at, p in ((1, "The fox"), (3, "A boat"))}
+        at: polydec.generate(lm, p, raw=True, max_tokens=5).text
+        for at, p in ((1, "The fox"), (3, "A boat"))
+    }
 
 
 def test_an_answer_that_fails_is_a_row(lm):
-    batch = rows.Batch(lm, "tiny", method="plain", seed=0, own=lambda line: polydec.Ask(line.text, max_tokens=3), running=2)
+    batch = rows.Batch(
+        lm,
+        "tiny",
+        method="plain",
+        seed=0,
+        own=lambda line: polydec.Ask(line.text, max_tokens=3),
+        running=2,
+    )
     forward, out, tally = lm.checkpoint.lm.network.forward, [], rows.Tally()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(lm.checkpoint.lm.network), "forward",
-                      lambda self, *a, **k: (_ for _ in ()).throw(RuntimeError("a bug")) if not out else forward(*a, **k))
-        batch.answer(rows.lines_of("The fox\nA boat\nThe river\nThe house\nThe king", ""), [], out.append, tally)
+        patch.setattr(
+            type(lm.checkpoint.lm.network),
+            "forward",
+            lambda self, *a, **k: (
+                (_ for _ in ()).throw(RuntimeError("a bug")) if not out else forward(*a, **k)
+            ),
+        )
+        batch.answer(
+            rows.lines_of("The fox\nA boat\nThe river\nThe house\nThe king", ""),
+            [],
+            out.append,
+            tally,
+        )
     assert sorted(row["line"] for row in out) == [1, 2, 3, 4, 5] and tally.wrong >= 1
     assert all(("error" in row) != ("text" in row) for row in out)
 
@@ -156,14 +244,34 @@ def test_an_answer_that_fails_is_a_row(lm):
 @pytest.mark.slow
 def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path):
     given = write(tmp_path / "in.jsonl", [{"prompt": f"Tell me of {i} foxes."} for i in range(60)])
-    command = [sys.executable, "-m", "polydec", "batch", str(given), "--model", "zoo:tiny", "--method", "plain",
-               "--max-running", "4", "--max-tokens", "64", "--ignore-eos", "--temperature", "0.9"]
+    command = [
+        sys.executable,
+        "-m",
+        "polydec",
+        "batch",
+        str(given),
+        "--model",
+        "zoo:tiny",
+        "--method",
+        "plain",
+        "--max-running",
+        "4",
+        "--max-tokens",
+        "64",
+        "--ignore-eos",
+        "--temperature",
+        "0.9",
+    ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(tmp_path / "want.jsonl")], env=env, check=True, capture_output=True)
+    subprocess.run(
+        [*command, str(tmp_path / "want.jsonl")], env=env, check=True, capture_output=True
+    )
     out, kills = tmp_path / "out.jsonl", 0
     for goal in (1, 15, 40):
         process = subprocess.Popen([*command, str(out)], env=env, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not (out.exists() and out.read_bytes().count(b"\n") >= goal):
+        while process.poll() is None and not (
+            out.exists() and out.read_bytes().count(b"\n") >= goal
+        ):
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL

@@ -3,6 +3,7 @@
 They need versions of common packages that differ from a developer's: install them into an environment of their own with
 `pip install -e '.[dev,clients]'` and run this file there. What is absent is skipped.
 """
+
 import asyncio
 import json
 
@@ -14,7 +15,10 @@ import house
 import polydec
 from polydec.bench import profile
 
-CHAT = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "Tell me of a fox."}]
+CHAT = [
+    {"role": "system", "content": "You tell stories."},
+    {"role": "user", "content": "Tell me of a fox."},
+]
 OTHER = [{"role": "user", "content": "A boat and a river."}]
 
 
@@ -22,7 +26,7 @@ OTHER = [{"role": "user", "content": "A boat and a river."}]
 def lm(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")       # its list of prices is not fetched
+        patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # its list of prices is not fetched
         patch.setenv("OPENAI_API_KEY", "unused")
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setattr(profile, "QUICK", 0.05)
@@ -37,47 +41,90 @@ def server(lm):
 
 def want(lm, prompt, *, max_tokens=16, method="auto", **sampling):
     given = {k: sampling.pop(k) for k in ("n", "seed", "stop", "logprobs", "raw") if k in sampling}
-    return polydec.generate(lm, prompt, method=method, max_tokens=max_tokens, sampling=lm.sampling(**sampling), **given)
+    return polydec.generate(
+        lm, prompt, method=method, max_tokens=max_tokens, sampling=lm.sampling(**sampling), **given
+    )
 
 
 # ---- LiteLLM ----
 
+
 @pytest.fixture(scope="module")
 def lite(server):
     litellm = pytest.importorskip("litellm", reason="litellm is not installed (polydec[clients])")
-    return litellm, {"model": "openai/tiny", "api_base": server.url + "/v1", "api_key": "unused", "max_retries": 0}
+    return litellm, {
+        "model": "openai/tiny",
+        "api_base": server.url + "/v1",
+        "api_key": "unused",
+        "max_retries": 0,
+    }
 
 
 def test_litellm(lm, lite):
     litellm, to = lite
     mine = want(lm, CHAT, n=2, seed=3, temperature=0.8, top_p=0.9)
-    theirs = litellm.completion(**to, messages=CHAT, max_tokens=16, n=2, seed=3, temperature=0.8, top_p=0.9)
+    theirs = litellm.completion(
+        **to, messages=CHAT, max_tokens=16, n=2, seed=3, temperature=0.8, top_p=0.9
+    )
     assert [c.message.content for c in theirs.choices] == [c.text for c in mine.choices]
     assert theirs.usage.completion_tokens == mine.usage["completion_tokens"]
     greedy = want(lm, CHAT, temperature=0.0, stop=[" the"], logprobs=2)
-    other = litellm.completion(**to, messages=CHAT, max_tokens=16, temperature=0, stop=[" the"], logprobs=True, top_logprobs=2)
-    assert other.choices[0].message.content == greedy.text and other.choices[0].finish_reason == greedy.finish_reason
+    other = litellm.completion(
+        **to,
+        messages=CHAT,
+        max_tokens=16,
+        temperature=0,
+        stop=[" the"],
+        logprobs=True,
+        top_logprobs=2,
+    )
+    assert (
+        other.choices[0].message.content == greedy.text
+        and other.choices[0].finish_reason == greedy.finish_reason
+    )
     content = other.choices[0].logprobs.content
-    assert [t.logprob for t in content] == pytest.approx([t.model_logp for t in greedy.choices[0].logprobs])
-    drafted = litellm.completion(**to, messages=CHAT, max_tokens=16, temperature=0, extra_body={
-        "method": "draft-model", "options": {"depth": 3}})
+    assert [t.logprob for t in content] == pytest.approx(
+        [t.model_logp for t in greedy.choices[0].logprobs]
+    )
+    drafted = litellm.completion(
+        **to,
+        messages=CHAT,
+        max_tokens=16,
+        temperature=0,
+        extra_body={"method": "draft-model", "options": {"depth": 3}},
+    )
     assert drafted.choices[0].message.content == want(lm, CHAT, temperature=0.0).text
 
 
 def test_litellm_streams(lm, lite):
     litellm, to = lite
-    chunks = list(litellm.completion(**to, messages=CHAT, max_tokens=16, temperature=0, stream=True,
-                                     stream_options={"include_usage": True}))
+    chunks = list(
+        litellm.completion(
+            **to,
+            messages=CHAT,
+            max_tokens=16,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
     mine = want(lm, CHAT, temperature=0.0)
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == mine.text
     assert chunks[-1].usage.completion_tokens == mine.usage["completion_tokens"]
 
     async def many():
-        return await asyncio.gather(*(litellm.acompletion(**to, messages=m, max_tokens=16, temperature=0.9, seed=i)
-                                      for i, m in enumerate([CHAT, OTHER] * 4)))
+        return await asyncio.gather(
+            *(
+                litellm.acompletion(**to, messages=m, max_tokens=16, temperature=0.9, seed=i)
+                for i, m in enumerate([CHAT, OTHER] * 4)
+            )
+        )
 
     for i, answer in enumerate(asyncio.run(many())):
-        assert answer.choices[0].message.content == want(lm, (CHAT, OTHER)[i % 2], temperature=0.9, seed=i).text
+        assert (
+            answer.choices[0].message.content
+            == want(lm, (CHAT, OTHER)[i % 2], temperature=0.9, seed=i).text
+        )
 
 
 def test_litellm_tells_errors(lite):
@@ -90,20 +137,36 @@ def test_litellm_tells_errors(lite):
 
 def test_litellm_completes_texts(lm, lite):
     litellm, to = lite
-    theirs = litellm.text_completion(**{**to, "model": "text-completion-openai/tiny"}, prompt="The old river", max_tokens=8,
-                                     temperature=0)
-    assert theirs.choices[0].text == want(lm, "The old river", raw=True, max_tokens=8, temperature=0.0).text
+    theirs = litellm.text_completion(
+        **{**to, "model": "text-completion-openai/tiny"},
+        prompt="The old river",
+        max_tokens=8,
+        temperature=0,
+    )
+    assert (
+        theirs.choices[0].text
+        == want(lm, "The old river", raw=True, max_tokens=8, temperature=0.0).text
+    )
 
 
 # ---- LangChain ----
 
+
 @pytest.fixture(scope="module")
 def chain(server):
-    chat = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed (polydec[clients])").ChatOpenAI
+    chat = pytest.importorskip(
+        "langchain_openai", reason="langchain-openai is not installed (polydec[clients])"
+    ).ChatOpenAI
 
     def make(**given):
-        return chat(model="tiny", base_url=server.url + "/v1", api_key="unused", max_retries=0,
-                    **{"max_tokens": 16, "temperature": 0.0, **given})
+        return chat(
+            model="tiny",
+            base_url=server.url + "/v1",
+            api_key="unused",
+            max_retries=0,
+            **{"max_tokens": 16, "temperature": 0.0, **given},
+        )
+
     return make
 
 
@@ -113,15 +176,24 @@ MESSAGES = [("system", "You tell stories."), ("human", "Tell me of a fox.")]
 def test_langchain(lm, chain):
     mine = want(lm, CHAT, temperature=0.0)
     answer = chain().invoke(MESSAGES)
-    assert answer.content == mine.text and answer.usage_metadata["output_tokens"] == mine.usage["completion_tokens"]
+    assert (
+        answer.content == mine.text
+        and answer.usage_metadata["output_tokens"] == mine.usage["completion_tokens"]
+    )
     assert "".join(part.content for part in chain().stream(MESSAGES)) == mine.text
     human = pytest.importorskip("langchain_core.messages").HumanMessage(CHAT[1]["content"])
     seeded = chain(temperature=0.9, seed=5, top_p=0.9, n=2).generate([[human]])
     assert [g.text for g in seeded.generations[0]] == [
-        c.text for c in want(lm, CHAT[1:], n=2, seed=5, temperature=0.9, top_p=0.9).choices]
-    marked = chain(logprobs=True, top_logprobs=2).invoke(MESSAGES).response_metadata["logprobs"]["content"]
+        c.text for c in want(lm, CHAT[1:], n=2, seed=5, temperature=0.9, top_p=0.9).choices
+    ]
+    marked = (
+        chain(logprobs=True, top_logprobs=2)
+        .invoke(MESSAGES)
+        .response_metadata["logprobs"]["content"]
+    )
     assert [t["logprob"] for t in marked] == pytest.approx(
-        [t.model_logp for t in want(lm, CHAT, temperature=0.0, logprobs=2).choices[0].logprobs])
+        [t.model_logp for t in want(lm, CHAT, temperature=0.0, logprobs=2).choices[0].logprobs]
+    )
     assert chain(extra_body={"method": "prompt-lookup"}).invoke(MESSAGES).content == mine.text
     with pytest.raises(Exception, match="temperature"):
         chain(temperature=-1).invoke(MESSAGES)
@@ -131,7 +203,10 @@ def test_langchain_batches_and_stops(lm, chain):
     inputs = ["Tell me of a fox.", "A boat and a river.", "Two kings"]
     for text, answer in zip(inputs, chain().batch(inputs), strict=True):
         assert answer.content == want(lm, [{"role": "user", "content": text}], temperature=0.0).text
-    assert chain().bind(stop=[" the"]).invoke(MESSAGES).content == want(lm, CHAT, temperature=0.0, stop=[" the"]).text
+    assert (
+        chain().bind(stop=[" the"]).invoke(MESSAGES).content
+        == want(lm, CHAT, temperature=0.0, stop=[" the"]).text
+    )
 
     async def streamed():
         return "".join([part.content async for part in chain().astream(MESSAGES)])
@@ -141,29 +216,56 @@ def test_langchain_batches_and_stops(lm, chain):
 
 def test_langchain_structured_output(chain):
     pytest.importorskip("llguidance", reason="polydec[grammar] is not installed")
-    schema = {"title": "answer", "description": "An answer.", "type": "object", "additionalProperties": False,
-              "properties": {"wild": {"type": "boolean"}, "animal": {"enum": ["fox", "hen"]}}, "required": ["wild", "animal"]}
-    answer = chain(max_tokens=64).with_structured_output(schema, method="json_schema").invoke(MESSAGES)
-    assert set(answer) == {"wild", "animal"} and answer["animal"] in ("fox", "hen") and type(answer["wild"]) is bool
+    schema = {
+        "title": "answer",
+        "description": "An answer.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"wild": {"type": "boolean"}, "animal": {"enum": ["fox", "hen"]}},
+        "required": ["wild", "animal"],
+    }
+    answer = (
+        chain(max_tokens=64).with_structured_output(schema, method="json_schema").invoke(MESSAGES)
+    )
+    assert (
+        set(answer) == {"wild", "animal"}
+        and answer["animal"] in ("fox", "hen")
+        and type(answer["wild"]) is bool
+    )
 
 
 # ---- lm-evaluation-harness ----
 
+
 @pytest.fixture(scope="module")
 def harness(server):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed (polydec[clients])")
-    pytest.importorskip("tenacity", reason="lm-eval's part for APIs is not installed (polydec[clients])")
+    pytest.importorskip(
+        "tenacity", reason="lm-eval's part for APIs is not installed (polydec[clients])"
+    )
     from lm_eval.models.openai_completions import LocalCompletionsAPI
-    return lambda **given: LocalCompletionsAPI(base_url=server.url + "/v1/completions", model="tiny", max_retries=1,
-                                               max_length=512, **given)
+
+    return lambda **given: LocalCompletionsAPI(
+        base_url=server.url + "/v1/completions",
+        model="tiny",
+        max_retries=1,
+        max_length=512,
+        **given,
+    )
 
 
-PAIRS = [("The old river", " ran to the sea"), ("Once upon a time", " there was"), ("A", " boat"), ("The fox and", " the fox"),
-         ("Two kings met in the wood and the first said to the other", " that the rain had come")]
+PAIRS = [
+    ("The old river", " ran to the sea"),
+    ("Once upon a time", " there was"),
+    ("A", " boat"),
+    ("The fox and", " the fox"),
+    ("Two kings met in the wood and the first said to the other", " that the rain had come"),
+]
 
 
 def asked(kind, *args):
     from lm_eval.api.instance import Instance
+
     return [Instance(request_type=kind, doc={}, arguments=a, idx=i) for i, a in enumerate(args)]
 
 
@@ -172,22 +274,38 @@ def likelihood(lm, context, text):
     first, rest = (lm.checkpoint.text.encode(t, special=False) for t in (context, text))
     total, greedy = 0.0, True
     for at, token in enumerate(rest):
-        choice = polydec.generate(lm, (*first, *rest[:at]), max_tokens=1, logprobs=1, sampling=lm.sampling(
-            temperature=0.0, allowed_token_ids=[token])).choices[0].logprobs[0]
+        choice = (
+            polydec.generate(
+                lm,
+                (*first, *rest[:at]),
+                max_tokens=1,
+                logprobs=1,
+                sampling=lm.sampling(temperature=0.0, allowed_token_ids=[token]),
+            )
+            .choices[0]
+            .logprobs[0]
+        )
         total, greedy = total + choice.model_logp, greedy and choice.top[0][0] == token
     return total, greedy
 
 
-@pytest.mark.parametrize("given", [{"batch_size": 1}, {"batch_size": 3}, {"batch_size": 2, "num_concurrent": 4}],
-                         ids=["one", "batches", "concurrent"])
+@pytest.mark.parametrize(
+    "given",
+    [{"batch_size": 1}, {"batch_size": 3}, {"batch_size": 2, "num_concurrent": 4}],
+    ids=["one", "batches", "concurrent"],
+)
 def test_the_harness_scores_texts(lm, harness, given):
     api = harness(tokenizer_backend="remote", **given)
     found = api.loglikelihood(asked("loglikelihood", *PAIRS), disable_tqdm=True)
     for (context, text), (logp, greedy) in zip(PAIRS, found, strict=True):
         mine, first = likelihood(lm, context, text)
         assert logp == pytest.approx(mine, abs=1e-3) and greedy == first
-    greedy_text = want(lm, lm.checkpoint.text.encode("The old river", special=False), max_tokens=3, temperature=0.0).text
-    (_, sure), = api.loglikelihood(asked("loglikelihood", ("The old river", greedy_text)), disable_tqdm=True)
+    greedy_text = want(
+        lm, lm.checkpoint.text.encode("The old river", special=False), max_tokens=3, temperature=0.0
+    ).text
+    ((_, sure),) = api.loglikelihood(
+        asked("loglikelihood", ("The old river", greedy_text)), disable_tqdm=True
+    )
     assert sure
 
 
@@ -195,7 +313,9 @@ def test_the_harness_lets_texts_be_written(lm, harness):
     api = harness(tokenizer_backend="remote", batch_size=2)
     until = {"until": ["."], "max_gen_toks": 12, "temperature": 0}
     contexts = ["The old river", "Once upon a time"]
-    texts = api.generate_until(asked("generate_until", *((c, dict(until)) for c in contexts)), disable_tqdm=True)
+    texts = api.generate_until(
+        asked("generate_until", *((c, dict(until)) for c in contexts)), disable_tqdm=True
+    )
     for context, text in zip(contexts, texts, strict=True):
         ids = lm.checkpoint.text.encode(context, special=False)
         assert text == want(lm, ids, max_tokens=12, temperature=0.0, stop=["."]).text
@@ -203,15 +323,41 @@ def test_the_harness_lets_texts_be_written(lm, harness):
 
 def test_the_harness_runs_a_task(tmp_path, lm, server):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed (polydec[clients])")
-    pytest.importorskip("datasets", reason="lm-eval's datasets are not installed (polydec[clients])")
+    pytest.importorskip(
+        "datasets", reason="lm-eval's datasets are not installed (polydec[clients])"
+    )
     import lm_eval
-    rows = [{"q": "The fox and the", "a": [" fox", " zebra"], "y": 0}, {"q": "Once upon a", "a": [" quark", " time"], "y": 1}]
+
+    rows = [
+        {"q": "The fox and the", "a": [" fox", " zebra"], "y": 0},
+        {"q": "Once upon a", "a": [" quark", " time"], "y": 1},
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
-    task = {"task": "ends", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
-            "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_choice": "{{a}}",
-            "doc_to_target": "y", "target_delimiter": "", "metric_list": [{"metric": "acc"}]}
-    done = lm_eval.simple_evaluate(model="local-completions", tasks=[task], bootstrap_iters=0, model_args={
-        "model": "tiny", "base_url": server.url + "/v1/completions", "tokenizer_backend": "remote", "max_length": 512,
-        "batch_size": 4})
-    right = [max(range(2), key=lambda i: likelihood(lm, r["q"], r["a"][i])[0]) == r["y"] for r in rows]
+    task = {
+        "task": "ends",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{q}}",
+        "doc_to_choice": "{{a}}",
+        "doc_to_target": "y",
+        "target_delimiter": "",
+        "metric_list": [{"metric": "acc"}],
+    }
+    done = lm_eval.simple_evaluate(
+        model="local-completions",
+        tasks=[task],
+        bootstrap_iters=0,
+        model_args={
+            "model": "tiny",
+            "base_url": server.url + "/v1/completions",
+            "tokenizer_backend": "remote",
+            "max_length": 512,
+            "batch_size": 4,
+        },
+    )
+    right = [
+        max(range(2), key=lambda i: likelihood(lm, r["q"], r["a"][i])[0]) == r["y"] for r in rows
+    ]
     assert done["results"]["ends"]["acc,none"] == sum(right) / len(rows)

@@ -1,4 +1,5 @@
 """`polydec serve`: what it refuses to begin with, and how it ends."""
+
 import json
 import os
 import signal
@@ -26,18 +27,34 @@ def model(tmp_path_factory):
 
 def start(tmp_path, *args, **env):
     keys = {k: v for k, v in os.environ.items() if k != "POLYDEC_API_KEY"}
-    return subprocess.Popen([sys.executable, "-m", "polydec", "serve", *args], stderr=subprocess.PIPE, text=True,
-                            env={**keys, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", **env})
+    return subprocess.Popen(
+        [sys.executable, "-m", "polydec", "serve", *args],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**keys, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", **env},
+    )
 
 
-@pytest.mark.parametrize("args, says", [
-    (("--host", "0.0.0.0"), "--without-key"), (("--port", "70000"), "65535"), (("--max-running", "0"), "running is 0"),
-    (("--method", "nope"), "unknown"), (("--model", "a=zoo:tiny", "--model", "a=zoo:tiny"), "twice"),
-    (("--api-key-file", "/nonexistent"), "cannot be read"), (("--drain", "-1"), "drain"), (("--max-positions", "some"), "auto"),
-    (("--max-cache", "-1"), "max_cache"), (("--with", "b=x", "--model", "a=zoo:tiny"), "with is 'b=x'"),
-    (("--compute", "int4", "--model", "zoo:tiny"), "compute"), (("--cache-dtype", "fp8", "--model", "zoo:tiny"), "cache_dtype"),
-    (("--with", "nowhere", "--model", "zoo:tiny"), "nowhere"), (("--model", "zoo:none"), "zoo"),
-], ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (("--host", "0.0.0.0"), "--without-key"),
+        (("--port", "70000"), "65535"),
+        (("--max-running", "0"), "running is 0"),
+        (("--method", "nope"), "unknown"),
+        (("--model", "a=zoo:tiny", "--model", "a=zoo:tiny"), "twice"),
+        (("--api-key-file", "/nonexistent"), "cannot be read"),
+        (("--drain", "-1"), "drain"),
+        (("--max-positions", "some"), "auto"),
+        (("--max-cache", "-1"), "max_cache"),
+        (("--with", "b=x", "--model", "a=zoo:tiny"), "with is 'b=x'"),
+        (("--compute", "int4", "--model", "zoo:tiny"), "compute"),
+        (("--cache-dtype", "fp8", "--model", "zoo:tiny"), "cache_dtype"),
+        (("--with", "nowhere", "--model", "zoo:tiny"), "nowhere"),
+        (("--model", "zoo:none"), "zoo"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
+)
 def test_what_it_refuses_to_begin_with(monkeypatch, capfd, args, says):
     monkeypatch.delenv("POLYDEC_API_KEY", raising=False)
     monkeypatch.setattr(sys, "argv", ["polydec", "serve", "--port", "0", *args])
@@ -49,7 +66,9 @@ def test_what_it_refuses_to_begin_with(monkeypatch, capfd, args, says):
 
 def test_a_port_that_is_taken(monkeypatch, capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(sys, "argv", ["polydec", "serve", "--port", str(taken.getsockname()[1])])
+        monkeypatch.setattr(
+            sys, "argv", ["polydec", "serve", "--port", str(taken.getsockname()[1])]
+        )
         with pytest.raises(SystemExit) as stop:
             main()
     assert stop.value.code == 2 and "cannot be served on" in capfd.readouterr().err
@@ -64,16 +83,35 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch, capfd):
 
 
 def test_nothing_else_imports_it():
-    code = ("import sys, polydec.api, polydec.cli.main; "
-            "print([m for m in ('fastapi', 'uvicorn', 'polydec.serve') if m in sys.modules])")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    code = (
+        "import sys, polydec.api, polydec.cli.main; "
+        "print([m for m in ('fastapi', 'uvicorn', 'polydec.serve') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_a_key_from_a_file_and_a_drain_at_the_end(tmp_path, model):
     keys = tmp_path / "keys"
     keys.write_text("# ours\n0123456789abcdef\n")
-    process = start(tmp_path, "--model", f"micro={model}", "--port", "0", "--api-key-file", str(keys), "--drain", "0.3",
-                    "--method", "plain", POLYDEC_API_KEY="fedcba9876543210")
+    process = start(
+        tmp_path,
+        "--model",
+        f"micro={model}",
+        "--port",
+        "0",
+        "--api-key-file",
+        str(keys),
+        "--drain",
+        "0.3",
+        "--method",
+        "plain",
+        POLYDEC_API_KEY="fedcba9876543210",
+    )
     try:
         said = [process.stderr.readline()]
         url = said[0].split()[1]
@@ -83,8 +121,19 @@ def test_a_key_from_a_file_and_a_drain_at_the_end(tmp_path, model):
         key = {"authorization": "Bearer 0123456789abcdef"}
         with httpx.Client(base_url=url, timeout=60, headers=key) as client:
             assert httpx.get(url + "/v1/models").status_code == 401
-            assert httpx.get(url + "/v1/models", headers={"authorization": "Bearer fedcba9876543210"}).status_code == 200
-            body = {"prompt": "The", "max_tokens": 1900, "ignore_eos": True, "stream": True, "n": 16}
+            assert (
+                httpx.get(
+                    url + "/v1/models", headers={"authorization": "Bearer fedcba9876543210"}
+                ).status_code
+                == 200
+            )
+            body = {
+                "prompt": "The",
+                "max_tokens": 1900,
+                "ignore_eos": True,
+                "stream": True,
+                "n": 16,
+            }
             with client.stream("POST", "/v1/completions", json=body) as answer:
                 lines = (x for x in answer.iter_lines() if x)
                 next(lines)
@@ -112,20 +161,42 @@ def test_interrupts_end_it(tmp_path, model):
 def test_what_was_trained_goes_to_the_model_that_it_is_named_for():
     names = serve._named(["a=zoo:tiny", "zoo:smollm2"])
     assert names == {"a": "zoo:tiny", "zoo:smollm2": "zoo:smollm2"}
-    assert serve._trained(["a=one", "zoo:smollm2=two", "a=three"], names) == {"a": ["one", "three"], "zoo:smollm2": ["two"]}
+    assert serve._trained(["a=one", "zoo:smollm2=two", "a=three"], names) == {
+        "a": ["one", "three"],
+        "zoo:smollm2": ["two"],
+    }
     assert serve._trained(["one"], {"a": "zoo:tiny"}) == {"a": ["one"]}
-    with pytest.raises(ValueError, match=r"with is 'one'.*as NAME=one; NAME is one of a, zoo:smollm2"):
+    with pytest.raises(
+        ValueError, match=r"with is 'one'.*as NAME=one; NAME is one of a, zoo:smollm2"
+    ):
         serve._trained(["one"], names)
 
 
 def test_the_arithmetic_and_the_trained_parts_are_loaded(capsys):
-    how = {"draft": "none", "ngrams": "none", "dtype": "auto", "quantize": None, "device": "cpu", "threads": 1, "keep": 4,
-           "method": "plain"}
-    lm = serve._load("zoo:reasoner", trained=["zoo:reasoner-prm"], compute="float32", cache_dtype="float16", **how)
+    how = {
+        "draft": "none",
+        "ngrams": "none",
+        "dtype": "auto",
+        "quantize": None,
+        "device": "cpu",
+        "threads": 1,
+        "keep": 4,
+        "method": "plain",
+    }
+    lm = serve._load(
+        "zoo:reasoner",
+        trained=["zoo:reasoner-prm"],
+        compute="float32",
+        cache_dtype="float16",
+        **how,
+    )
     assert [type(one).__name__ for one in lm.artefacts] == ["StepReward"]
     network = lm.checkpoint.lm.network
     assert (network.compute, network.cache_dtype) == ("float32", "float16")
-    assert "zoo:reasoner-prm is a process reward model, and plain does not read it: a-star-decoding" in capsys.readouterr().err
+    assert (
+        "zoo:reasoner-prm is a process reward model, and plain does not read it: a-star-decoding"
+        in capsys.readouterr().err
+    )
 
 
 def test_addresses():
@@ -137,13 +208,24 @@ def test_addresses():
         run.check_address("::", (), False)
 
 
-@pytest.mark.parametrize("host, name", [("localhost:80", "localhost"), ("[::1]:80", "[::1]"), ("::1", "::1"),
-                                        ("127.0.0.1", "127.0.0.1"), ("", ""), ("evil.example:1", "evil.example")])
+@pytest.mark.parametrize(
+    "host, name",
+    [
+        ("localhost:80", "localhost"),
+        ("[::1]:80", "[::1]"),
+        ("::1", "::1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("", ""),
+        ("evil.example:1", "evil.example"),
+    ],
+)
 def test_host_names(host, name):
     assert gate._host(host) == name
 
 
-@pytest.mark.parametrize("text", ["", "# only a remark\n", "short\n", "two words here\n", "schlüssel-lang\n"])
+@pytest.mark.parametrize(
+    "text", ["", "# only a remark\n", "short\n", "two words here\n", "schlüssel-lang\n"]
+)
 def test_keys_that_keep_nobody_out(tmp_path, text):
     (tmp_path / "keys").write_text(text)
     with pytest.raises(ValueError, match="key"):

@@ -1,4 +1,5 @@
 """Clients that leave, bodies that are damaged: nothing is lost, mixed or left over, and the server lives."""
+
 import json
 import random
 import threading
@@ -28,13 +29,22 @@ def server(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
         patch.setattr(profile, "QUICK", 0.05)
         path = str(micro.write(directory / "model"))
-        with house.served({"micro": lambda: polydec.load(path)}, limits=Limits(running=8, waiting=64)) as served:
+        with house.served(
+            {"micro": lambda: polydec.load(path)}, limits=Limits(running=8, waiting=64)
+        ) as served:
             yield served
 
 
 def body(i):
-    return {"prompt": f"The {WORDS[i % len(WORDS)]} and", "max_tokens": 4 + i % 9, "temperature": 0.9, "seed": i % 7,
-            "n": 1 + i % 3, "method": ("plain", "prompt-lookup", "token-recycling")[i % 3], "stop": [" x"] * (i % 2)}
+    return {
+        "prompt": f"The {WORDS[i % len(WORDS)]} and",
+        "max_tokens": 4 + i % 9,
+        "temperature": 0.9,
+        "seed": i % 7,
+        "n": 1 + i % 3,
+        "method": ("plain", "prompt-lookup", "token-recycling")[i % 3],
+        "stop": [" x"] * (i % 2),
+    }
 
 
 def streamed(client, i, left):
@@ -60,7 +70,9 @@ def until_there_is_room(ask):
     return found
 
 
-@pytest.mark.parametrize("clients, visits", [(16, 100), pytest.param(64, 2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "clients, visits", [(16, 100), pytest.param(64, 2000, marks=pytest.mark.slow)]
+)
 def test_clients_that_come_and_go(server, clients, visits):
     with server.client() as client:
         right = {i: [c["text"] for c in post(client, body(i))["choices"]] for i in range(24)}
@@ -71,19 +83,34 @@ def test_clients_that_come_and_go(server, clients, visits):
         what = rng.choice(("whole", "stream", "leave", "leave at once", "malformed"))
         with server.client() as client:
             if what == "malformed":
-                answer = client.post("/v1/completions", content=json.dumps(body(i))[:-rng.randrange(1, 9)],
-                                     headers={"content-type": "application/json"})
+                answer = client.post(
+                    "/v1/completions",
+                    content=json.dumps(body(i))[: -rng.randrange(1, 9)],
+                    headers={"content-type": "application/json"},
+                )
                 assert answer.status_code == 400
                 kind = "refused"
             elif what == "whole":
-                answer = until_there_is_room(lambda: given if (given := client.post(
-                    "/v1/completions", json=body(i))).status_code != 429 else None)
-                assert answer.status_code == 200 and [c["text"] for c in answer.json()["choices"]] == right[i]
+                answer = until_there_is_room(
+                    lambda: (
+                        given
+                        if (given := client.post("/v1/completions", json=body(i))).status_code
+                        != 429
+                        else None
+                    )
+                )
+                assert (
+                    answer.status_code == 200
+                    and [c["text"] for c in answer.json()["choices"]] == right[i]
+                )
                 kind = "whole"
             elif what == "leave at once":
                 with suppress(httpx.TimeoutException):
-                    answer = client.post("/v1/completions", timeout=0.01,
-                                         json={**body(i), "max_tokens": 200, "ignore_eos": True})
+                    answer = client.post(
+                        "/v1/completions",
+                        timeout=0.01,
+                        json={**body(i), "max_tokens": 200, "ignore_eos": True},
+                    )
                     assert answer.status_code == 429, "it was answered sooner than it can be"
                 kind = "left"
             else:
@@ -105,11 +132,49 @@ def test_clients_that_come_and_go(server, clients, visits):
 def mutated(rng):
     """A request with something wrong, or nothing, with it."""
     data = {**body(rng.randrange(24)), "max_tokens": 2}
-    values = [None, True, -1, 0, 1, 3.5, 1e308, 10 ** 40, "", "x", "\u0000", "9" * 200, [], [None], [[]], {}, {"a": {}}, [1, 2],
-              [-1]]
+    values = [
+        None,
+        True,
+        -1,
+        0,
+        1,
+        3.5,
+        1e308,
+        10**40,
+        "",
+        "x",
+        "\u0000",
+        "9" * 200,
+        [],
+        [None],
+        [[]],
+        {},
+        {"a": {}},
+        [1, 2],
+        [-1],
+    ]
     for _ in range(rng.randrange(3)):
-        data[rng.choice([*data, "stream_options", "logprobs", "options", "logit_bias", "top_p", "echo", "nonsense", "order",
-                         "stop_token_ids", "min_tokens", "polydec", "model", "tools", "suffix"])] = rng.choice(values)
+        data[
+            rng.choice(
+                [
+                    *data,
+                    "stream_options",
+                    "logprobs",
+                    "options",
+                    "logit_bias",
+                    "top_p",
+                    "echo",
+                    "nonsense",
+                    "order",
+                    "stop_token_ids",
+                    "min_tokens",
+                    "polydec",
+                    "model",
+                    "tools",
+                    "suffix",
+                ]
+            )
+        ] = rng.choice(values)
     text = bytearray(json.dumps(data).encode())
     for _ in range(rng.choice((0, 0, 0, 1, 3))):
         text[rng.randrange(len(text))] = rng.randrange(256)
@@ -122,7 +187,9 @@ def test_mutated_bodies(server, count):
     with server.client() as client:
         for _ in range(count):
             text = mutated(rng)
-            answer = client.post("/v1/completions", content=text, headers={"content-type": "application/json"})
+            answer = client.post(
+                "/v1/completions", content=text, headers={"content-type": "application/json"}
+            )
             codes.append(answer.status_code)
             assert answer.status_code in (200, 400, 404), (text, answer.text)
             if answer.status_code != 200:

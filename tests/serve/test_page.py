@@ -1,5 +1,6 @@
 """The page in a browser: a chat of two turns, the draft tree of a step and the time line of passes, two methods side by side, a
 phone. Set PICTURES to keep the screenshots."""
+
 import os
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def page(tmp_path_factory):
             try:
                 b.size(1200, 860)
                 b.open(served.url + "/")
-                b.until("document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'")
+                b.until(
+                    "document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'"
+                )
                 yield b
             finally:
                 b.close()
@@ -46,13 +49,19 @@ def field(page, name, value, box="#sampling"):
 def test_a_chat_by_keyboard(page, picture):
     field(page, "max_tokens", "48")
     field(page, "seed", "3")
-    for turn, said in enumerate(("Once upon a time there was a fox. The fox", "And then the fox"), 1):
+    for turn, said in enumerate(
+        ("Once upon a time there was a fox. The fox", "And then the fox"), 1
+    ):
         page.ask("document.querySelector('#said').focus()")
         page.type(said)
         page.press("Enter", 13)
-        page.until(f"document.querySelectorAll('.reply').length === {turn} && !document.querySelector('#send').disabled")
+        page.until(
+            f"document.querySelectorAll('.reply').length === {turn} && !document.querySelector('#send').disabled"
+        )
     assert page.ask("document.querySelectorAll('.turn.user').length") == 2
-    assert page.ask("[...document.querySelectorAll('.reply .turn')].every(t => t.textContent.length > 0)")
+    assert page.ask(
+        "[...document.querySelectorAll('.reply .turn')].every(t => t.textContent.length > 0)"
+    )
     assert "tokens a pass" in page.ask("document.querySelector('.reply .figures').textContent")
     assert page.ask("messages.length") == 4
     picture("chat")
@@ -73,22 +82,29 @@ def test_a_refused_field_is_told(page):
     page.until("document.querySelector('.bad')")
     assert "temperature" in page.ask("document.querySelector('.bad').textContent")
     field(page, "temperature", "")
-    page.log.clear()                              # the browser notes a 400 as an error
+    page.log.clear()  # the browser notes a 400 as an error
 
 
 def test_side_by_side(page, picture):
     page.ask("document.querySelector('#tab-chat').focus()")
     page.press("ArrowRight", 39)
-    page.until("!document.querySelector('#compare').hidden && document.querySelector('#chat').hidden")
-    page.ask("(s => { s.value = 'draft-model'; s.dispatchEvent(new Event('change')); })"
-             "(document.querySelector('#right select'))")
+    page.until(
+        "!document.querySelector('#compare').hidden && document.querySelector('#chat').hidden"
+    )
+    page.ask(
+        "(s => { s.value = 'draft-model'; s.dispatchEvent(new Event('change')); })"
+        "(document.querySelector('#right select'))"
+    )
     assert page.ask("document.querySelectorAll('#right [data-name]').length") == len(
-        polydec.registry.options("draft-model"))
+        polydec.registry.options("draft-model")
+    )
     page.ask("document.querySelector('#race').requestSubmit()")
     page.until("document.querySelector('#verdict').textContent.includes('texts')")
     assert "The texts are equal." in page.ask("document.querySelector('#verdict').textContent")
     assert page.ask("document.querySelectorAll('#left .draft').length") == 0
-    assert page.ask("document.querySelectorAll('#right .draft').length") > 0, "no draft was accepted: choose another prompt"
+    assert page.ask("document.querySelectorAll('#right .draft').length") > 0, (
+        "no draft was accepted: choose another prompt"
+    )
     picture("sides")
     assert page.log == []
 
@@ -100,12 +116,16 @@ PLACES = "[...document.querySelectorAll('.tree rect')].map(r => r.getAttribute('
 def send(page, text, method):
     page.ask("document.querySelector('#tab-chat').click()")
     page.ask("document.querySelector('#clear').click()")
-    page.ask(f"(s => {{ s.value = {method!r}; s.dispatchEvent(new Event('change')); }})"
-             "(document.querySelector('#method-box select'))")
+    page.ask(
+        f"(s => {{ s.value = {method!r}; s.dispatchEvent(new Event('change')); }})"
+        "(document.querySelector('#method-box select'))"
+    )
     page.ask("document.querySelector('#said').focus()")
     page.type(text)
     page.press("Enter", 13)
-    page.until("document.querySelector('.reply .figures') && !document.querySelector('#send').disabled")
+    page.until(
+        "document.querySelector('.reply .figures') && !document.querySelector('#send').disabled"
+    )
     page.until("document.querySelector('.reply .line svg')")
 
 
@@ -113,7 +133,9 @@ def test_a_step_shows_its_tree(page, picture):
     send(page, "Once upon a time there was a fox. The fox", "eagle-2-tree")
     count = page.ask("document.querySelectorAll('.reply .step').length")
     assert count > 3 and page.ask("document.querySelector('.reply .round').hidden")
-    at = page.ask("[...document.querySelectorAll('.reply .step')].findIndex(s => s.querySelector('.draft'))")
+    at = page.ask(
+        "[...document.querySelectorAll('.reply .step')].findIndex(s => s.querySelector('.draft'))"
+    )
     assert at >= 0, "no draft was accepted: choose another prompt"
     page.ask(f"document.querySelectorAll('.reply .step')[{at}].firstChild.click()")
     wrote = page.ask(f"document.querySelectorAll('.reply .step')[{at}].textContent")
@@ -145,9 +167,16 @@ def test_the_time_line_by_keyboard(page):
     assert page.ask("document.querySelectorAll('.line rect.other').length") > 0
     assert "ms" in page.ask("document.querySelector('.line rect title').textContent")
     page.ask("document.querySelector('.line').focus()")
-    for key, code, at in (("End", 35, steps), ("ArrowLeft", 37, steps - 1), ("Home", 36, 1), ("ArrowRight", 39, 2)):
+    for key, code, at in (
+        ("End", 35, steps),
+        ("ArrowLeft", 37, steps - 1),
+        ("Home", 36, 1),
+        ("ArrowRight", 39, 2),
+    ):
         page.press(key, code)
-        assert page.ask("Number(document.querySelector('.line').getAttribute('aria-valuenow'))") == at
+        assert (
+            page.ask("Number(document.querySelector('.line').getAttribute('aria-valuenow'))") == at
+        )
         assert page.ask("Number(document.querySelector('.step.chosen').dataset.step)") == at - 1
     page.press("Escape", 27)
     assert page.ask("document.querySelector('.round').hidden")

@@ -1,5 +1,6 @@
 """Two replicas by Ray answer as one; one is killed under load; a file of requests is spread over processes. Skipped where Ray
 is not installed (polydec[ray])."""
+
 import json
 import os
 import signal
@@ -23,7 +24,13 @@ WORDS = ("fox", "boat", "river", "baker", "train", "bridge", "king", "wood")
 
 
 def body(i, **more):
-    return {"prompt": f"The {WORDS[i % len(WORDS)]} and", "max_tokens": 8 + i % 9, "temperature": 0.9, "seed": i, **more}
+    return {
+        "prompt": f"The {WORDS[i % len(WORDS)]} and",
+        "max_tokens": 8 + i % 9,
+        "temperature": 0.9,
+        "seed": i,
+        **more,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +43,30 @@ def fleet(model, tmp_path):
     """(its address, its process); it must end by itself after SIGTERM, with all that it started."""
     env = {k: v for k, v in os.environ.items() if k != "POLYDEC_API_KEY"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "polydec", "serve", "--model", f"m={model}", "--replicas", "2", "--port", "0", "--drain", "2"],
-        stderr=subprocess.PIPE, text=True, env={**env, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1",
-                                                "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"})
+        [
+            sys.executable,
+            "-m",
+            "polydec",
+            "serve",
+            "--model",
+            f"m={model}",
+            "--replicas",
+            "2",
+            "--port",
+            "0",
+            "--drain",
+            "2",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            **env,
+            "XDG_CACHE_HOME": str(tmp_path),
+            "OMP_NUM_THREADS": "1",
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        },
+    )
     line = next((x for x in process.stderr if "http://" in x), "")
     url = line.split()[1] if line else ""
     try:
@@ -70,7 +98,11 @@ def ready(url, states, seconds=240):
 
 def replicas(process):
     """Their processes."""
-    return [p for p in psutil.Process(process.pid).children(recursive=True) if "ray::Replica" in " ".join(p.cmdline())]
+    return [
+        p
+        for p in psutil.Process(process.pid).children(recursive=True)
+        if "ray::Replica" in " ".join(p.cmdline())
+    ]
 
 
 def ask(url, i, stream, **more):
@@ -79,7 +111,11 @@ def ask(url, i, stream, **more):
         if not stream:
             answer = client.post("/v1/completions", json=body(i, **more))
             data = answer.json()
-            return (data["choices"][0]["text"], None) if answer.status_code == 200 else ("", data["error"])
+            return (
+                (data["choices"][0]["text"], None)
+                if answer.status_code == 200
+                else ("", data["error"])
+            )
         text, ended = "", None
         with client.stream("POST", "/v1/completions", json=body(i, stream=True, **more)) as answer:
             if answer.status_code != 200:
@@ -102,16 +138,33 @@ def test_two_answer_as_one_and_one_is_killed_under_load(fleet, model):
 
     def right(i, **more):
         b = body(i, **more)
-        return polydec.generate(lm, b["prompt"], raw=True, method="auto", max_tokens=b["max_tokens"], seed=i,
-                                ignore_eos=b.get("ignore_eos", False), sampling=lm.sampling(temperature=0.9)).text
+        return polydec.generate(
+            lm,
+            b["prompt"],
+            raw=True,
+            method="auto",
+            max_tokens=b["max_tokens"],
+            seed=i,
+            ignore_eos=b.get("ignore_eos", False),
+            sampling=lm.sampling(temperature=0.9),
+        ).text
 
     with ThreadPoolExecutor(8) as pool:
         for i, (text, error) in enumerate(pool.map(lambda i: ask(url, i, i % 2), range(32))):
             assert error is None and text == right(i)
-    answered = [x for x in httpx.get(url + "/metrics").text.splitlines() if x.startswith("vllm:request_success_total{")]
+    answered = [
+        x
+        for x in httpx.get(url + "/metrics").text.splitlines()
+        if x.startswith("vllm:request_success_total{")
+    ]
     assert any('replica="0"' in x for x in answered) and any('replica="1"' in x for x in answered)
-    assert sum(float(x.split()[-1]) for x in answered) == 32, "a request was answered twice, or not counted"
-    assert httpx.post(url + "/v1/completions", json=body(0, temperature=-1)).json()["error"]["param"] == "temperature"
+    assert sum(float(x.split()[-1]) for x in answered) == 32, (
+        "a request was answered twice, or not counted"
+    )
+    assert (
+        httpx.post(url + "/v1/completions", json=body(0, temperature=-1)).json()["error"]["param"]
+        == "temperature"
+    )
 
     long = {"max_tokens": 1500, "ignore_eos": True}
     with ThreadPoolExecutor(8) as pool:
@@ -121,7 +174,9 @@ def test_two_answer_as_one_and_one_is_killed_under_load(fleet, model):
         victim.kill()
         done = [future.result(timeout=240) for future in under_way]
     broken = [error for _, error in done if error is not None]
-    assert broken and len(broken) < len(done), "nothing was under way at the replica that was killed, or all of it was"
+    assert broken and len(broken) < len(done), (
+        "nothing was under way at the replica that was killed, or all of it was"
+    )
     for i, (text, error) in enumerate(done):
         more = long if i < 16 else {}
         if error is None:
@@ -130,7 +185,7 @@ def test_two_answer_as_one_and_one_is_killed_under_load(fleet, model):
             assert error["code"] in ("replica_died", "no_replica") and error["message"]
             assert i % 2, "a request of which nothing was handed on goes to the other replica"
             assert right(i, **more).startswith(text)
-    ready(url, {"ready"})                         # Ray has started it anew
+    ready(url, {"ready"})  # Ray has started it anew
     assert len(replicas(process)) == 2 and victim.pid not in {p.pid for p in replicas(process)}
     with ThreadPoolExecutor(8) as pool:
         for i, (text, error) in enumerate(pool.map(lambda i: ask(url, i, i % 2), range(16))):
@@ -151,6 +206,7 @@ def test_stopping_tells_those_under_way(fleet):
 def test_without_ray_it_is_said(monkeypatch, capfd):
     from polydec.cli import serve
     from polydec.cli.main import main
+
     monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "ray" else object())
     monkeypatch.setattr(sys, "argv", ["polydec", "serve", "--replicas", "2"])
     with pytest.raises(SystemExit) as end:
@@ -158,22 +214,52 @@ def test_without_ray_it_is_said(monkeypatch, capfd):
     assert end.value.code == 2 and "polydec[ray]" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "cut"])
+@pytest.mark.parametrize(
+    "cut", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "cut"]
+)
 def test_a_file_over_two_processes(tmp_path, model, cut):
     lines = [{"prompt": f"The {WORDS[i % len(WORDS)]} and {i}"} for i in range(24)]
-    lines += [{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 3, "n": 2}},
-              {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "y"}}, {"prompt": ""}]
+    lines += [
+        {
+            "custom_id": "a",
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"prompt": "x", "max_tokens": 3, "n": 2},
+        },
+        {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "y"}},
+        {"prompt": ""},
+    ]
     given = tmp_path / "in.jsonl"
     given.write_text("".join(json.dumps(x) + "\n" for x in lines), "utf-8")
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled",
-           "RAY_USAGE_STATS_ENABLED": "0"}
+    env = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
 
     def command(out, *more):
-        return [sys.executable, "-m", "polydec", "batch", str(given), str(tmp_path / out), "--model", model,
-                "--method", "plain", "--max-running", "4", *more]
+        return [
+            sys.executable,
+            "-m",
+            "polydec",
+            "batch",
+            str(given),
+            str(tmp_path / out),
+            "--model",
+            model,
+            "--method",
+            "plain",
+            "--max-running",
+            "4",
+            *more,
+        ]
 
-    if cut:                                       # killed, and gone on with: no row is lost, none is doubled
-        process = subprocess.Popen(command("ray.jsonl", "--ray", "2"), stderr=subprocess.DEVNULL, env=env)
+    if cut:  # killed, and gone on with: no row is lost, none is doubled
+        process = subprocess.Popen(
+            command("ray.jsonl", "--ray", "2"), stderr=subprocess.DEVNULL, env=env
+        )
         end = time.monotonic() + 200
         while not ((tmp_path / "ray.jsonl").exists() and (tmp_path / "ray.jsonl").read_bytes()):
             assert time.monotonic() < end, "no row is written"
@@ -185,8 +271,10 @@ def test_a_file_over_two_processes(tmp_path, model, cut):
     for args in (command("alone.jsonl"), command("ray.jsonl", "--ray", "2")):
         done = subprocess.run(args, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-    alone, spread = ({r["line"]: r for r in map(json.loads, (tmp_path / name).read_text("utf-8").splitlines())}
-                     for name in ("alone.jsonl", "ray.jsonl"))
+    alone, spread = (
+        {r["line"]: r for r in map(json.loads, (tmp_path / name).read_text("utf-8").splitlines())}
+        for name in ("alone.jsonl", "ray.jsonl")
+    )
     assert len((tmp_path / "ray.jsonl").read_text("utf-8").splitlines()) == len(lines) == len(alone)
     for at, row in alone.items():
         other = spread[at]

@@ -1,4 +1,5 @@
 """/v1/responses: what OpenAI's client reads, whole and as a stream."""
+
 import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
@@ -28,49 +29,107 @@ def server(lm):
 def test_texts_equal_those_of_the_library(lm, server):
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
     chat = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": TEXT}]
-    mine = polydec.generate(lm, chat, sampling=lm.sampling(temperature=0.0), max_tokens=9, logprobs=2, ignore_eos=True)
-    asked = {"model": "tiny", "input": TEXT, "instructions": "You tell stories.", "temperature": 0, "max_output_tokens": 9,
-             "include": ["message.output_text.logprobs"], "top_logprobs": 2, "extra_body": {"ignore_eos": True}}
+    mine = polydec.generate(
+        lm, chat, sampling=lm.sampling(temperature=0.0), max_tokens=9, logprobs=2, ignore_eos=True
+    )
+    asked = {
+        "model": "tiny",
+        "input": TEXT,
+        "instructions": "You tell stories.",
+        "temperature": 0,
+        "max_output_tokens": 9,
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+        "extra_body": {"ignore_eos": True},
+    }
     whole = client.responses.create(**asked)
     Response.model_validate(whole.model_dump(), strict=True)
     assert whole.output_text == mine.text and whole.status == "incomplete"
-    assert whole.incomplete_details.reason == "max_output_tokens" and whole.instructions == "You tell stories."
+    assert (
+        whole.incomplete_details.reason == "max_output_tokens"
+        and whole.instructions == "You tell stories."
+    )
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (mine.usage["prompt_tokens"], 9)
     marks = whole.output[0].content[0].logprobs
-    assert [m.logprob for m in marks] == pytest.approx([n.model_logp for n in mine.choices[0].logprobs])
+    assert [m.logprob for m in marks] == pytest.approx(
+        [n.model_logp for n in mine.choices[0].logprobs]
+    )
     events = list(client.responses.create(**asked, stream=True))
     for event in events:
         TypeAdapter(ResponseStreamEvent).validate_python(event.model_dump())
     assert [e.sequence_number for e in events] == list(range(len(events)))
     kinds = [e.type.removeprefix("response.") for e in events]
     deltas = [e for e in events if e.type == "response.output_text.delta"]
-    assert kinds == ["created", "in_progress", "output_item.added", "content_part.added", *["output_text.delta"] * len(deltas),
-                     "output_text.done", "content_part.done", "output_item.done", "incomplete"]
+    assert kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        *["output_text.delta"] * len(deltas),
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "incomplete",
+    ]
     last = events[-1].response.model_dump()
     new = {"id", "created_at", "output"}
-    assert {k: v for k, v in last.items() if k not in new} == {k: v for k, v in whole.model_dump().items() if k not in new}
+    assert {k: v for k, v in last.items() if k not in new} == {
+        k: v for k, v in whole.model_dump().items() if k not in new
+    }
     assert "".join(e.delta for e in deltas) == mine.text == events[-1].response.output_text
     # messages, and what a response gave, are an input
-    again = client.responses.create(model="tiny", temperature=0, max_output_tokens=4, input=[
-        {"role": "user", "content": [{"type": "input_text", "text": TEXT}]},
-        {"type": "message", **whole.output[0].model_dump(include={"id", "role", "status"}),
-         "content": [{"type": "output_text", "text": "A fox."}]}, {"role": "user", "content": "More."}])
-    turns = [{"role": "user", "content": TEXT}, {"role": "assistant", "content": "A fox."},
-             {"role": "user", "content": "More."}]
-    assert again.output_text == polydec.generate(lm, turns, sampling=lm.sampling(temperature=0.0), max_tokens=4).text
-    form = client.responses.create(model="tiny", input=TEXT, max_output_tokens=30, text={
-        "format": {"type": "json_schema", "name": "n", "schema": {"type": "boolean"}}})
+    again = client.responses.create(
+        model="tiny",
+        temperature=0,
+        max_output_tokens=4,
+        input=[
+            {"role": "user", "content": [{"type": "input_text", "text": TEXT}]},
+            {
+                "type": "message",
+                **whole.output[0].model_dump(include={"id", "role", "status"}),
+                "content": [{"type": "output_text", "text": "A fox."}],
+            },
+            {"role": "user", "content": "More."},
+        ],
+    )
+    turns = [
+        {"role": "user", "content": TEXT},
+        {"role": "assistant", "content": "A fox."},
+        {"role": "user", "content": "More."},
+    ]
+    assert (
+        again.output_text
+        == polydec.generate(lm, turns, sampling=lm.sampling(temperature=0.0), max_tokens=4).text
+    )
+    form = client.responses.create(
+        model="tiny",
+        input=TEXT,
+        max_output_tokens=30,
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "boolean"}}},
+    )
     assert form.output_text in ("true", "false") and form.status == "completed"
 
 
-WRONG = [({"input": ""}, "input"), ({}, "input"), ({"input": [{"type": "function_call"}]}, "input"), ({"input": [3]}, "input"),
-         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"), ({"input": "x", "n": 2}, "n"),
-         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"), ({"input": "x", "store": True}, "store"),
-         ({"input": "x", "tools": [{"type": "web_search"}]}, "tools"), ({"input": "x", "include": ["all"]}, "include"),
-         ({"input": "x", "top_logprobs": 2}, "top_logprobs"), ({"input": "x", "max_tokens": 2}, "max_tokens"),
-         ({"input": "x", "max_output_tokens": 10 ** 6}, "max_output_tokens"), ({"input": "x", "text": {"a": 1}}, "text"),
-         ({"input": "a b " * 2000}, "input"), ({"input": "x", "instructions": 3}, "instructions"),
-         ({"input": "x", "background": True}, "background"), ({"input": "x", "stream": 1}, "stream")]
+WRONG = [
+    ({"input": ""}, "input"),
+    ({}, "input"),
+    ({"input": [{"type": "function_call"}]}, "input"),
+    ({"input": [3]}, "input"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+    ({"input": "x", "n": 2}, "n"),
+    ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"input": "x", "store": True}, "store"),
+    ({"input": "x", "tools": [{"type": "web_search"}]}, "tools"),
+    ({"input": "x", "include": ["all"]}, "include"),
+    ({"input": "x", "top_logprobs": 2}, "top_logprobs"),
+    ({"input": "x", "max_tokens": 2}, "max_tokens"),
+    ({"input": "x", "max_output_tokens": 10**6}, "max_output_tokens"),
+    ({"input": "x", "text": {"a": 1}}, "text"),
+    ({"input": "a b " * 2000}, "input"),
+    ({"input": "x", "instructions": 3}, "instructions"),
+    ({"input": "x", "background": True}, "background"),
+    ({"input": "x", "stream": 1}, "stream"),
+]
 
 
 @pytest.mark.parametrize("body, param", WRONG, ids=lambda x: str(x)[:50])
@@ -81,7 +140,16 @@ def test_what_cannot_be_honoured_is_a_400(server, body, param):
 
 
 def test_an_error_under_way_is_an_event(server, monkeypatch):
-    monkeypatch.setattr(server.worker.engine, "step", lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
-    with server.client() as http, http.stream("POST", "/v1/responses", json={"input": "x", "stream": True}) as answer:
+    monkeypatch.setattr(
+        server.worker.engine, "step", lambda: (_ for _ in ()).throw(RuntimeError("a bug"))
+    )
+    with (
+        server.client() as http,
+        http.stream("POST", "/v1/responses", json={"input": "x", "stream": True}) as answer,
+    ):
         lines = [x for x in answer.iter_lines() if x]
-    assert lines[-2] == "event: error" and '"code":"internal"' in lines[-1] and "a bug" not in lines[-1]
+    assert (
+        lines[-2] == "event: error"
+        and '"code":"internal"' in lines[-1]
+        and "a bug" not in lines[-1]
+    )

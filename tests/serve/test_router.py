@@ -1,4 +1,5 @@
 """Which replica answers: shared beginnings draw requests together, load drives them apart."""
+
 import random
 
 import pytest
@@ -11,15 +12,25 @@ def test_blocks_stand_for_all_before_them():
     a, b = blocks("x" * BLOCK + "a" * BLOCK), blocks("x" * BLOCK + "b" * BLOCK)
     assert a[0] == b[0] and a[1] != b[1] and len(a) == 2
     assert blocks("y" * BLOCK + "a" * BLOCK)[1] != a[1], "a block names its own text alone"
-    assert blocks("x" * (BLOCK - 1)) == [] and blocks("x" * (2 * BLOCK + 5) ) == blocks("x" * 2 * BLOCK)
+    assert blocks("x" * (BLOCK - 1)) == [] and blocks("x" * (2 * BLOCK + 5)) == blocks(
+        "x" * 2 * BLOCK
+    )
     assert blocks(list(range(BLOCK))) != blocks(list(range(1, BLOCK + 1)))
 
 
-@pytest.mark.parametrize("body, want", [
-    ({"prompt": "abc"}, "abc"), ({"prompt": ["abc", "d"]}, "abc"), ({"prompt": [[1, 2], [3]]}, [1, 2]), ({"prompt": [1]}, [1]),
-    ({}, "[]"), ({"prompt": None}, "[]"), ({"prompt": []}, []), ({"messages": [{"role": "user"}], "tools": [1]},
-                                                                 '[[1], [{"role": "user"}]]'),
-])
+@pytest.mark.parametrize(
+    "body, want",
+    [
+        ({"prompt": "abc"}, "abc"),
+        ({"prompt": ["abc", "d"]}, "abc"),
+        ({"prompt": [[1, 2], [3]]}, [1, 2]),
+        ({"prompt": [1]}, [1]),
+        ({}, "[]"),
+        ({"prompt": None}, "[]"),
+        ({"prompt": []}, []),
+        ({"messages": [{"role": "user"}], "tools": [1]}, '[[1], [{"role": "user"}]]'),
+    ],
+)
 def test_beginnings(body, want):
     assert beginning(body) == want
 

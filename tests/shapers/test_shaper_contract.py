@@ -1,4 +1,5 @@
 """Every shaper file has cases, and keeps the contract; broken shapers do not."""
+
 from __future__ import annotations
 
 import importlib
@@ -50,7 +51,9 @@ from polydec.testing.toy import Letters
 
 def _case(shaper: Any, *fields: str, **declared: Any) -> tuple[Any, dict[str, Any]]:
     if fields:
-        declared["relabel"] = lambda to: replace(shaper, **{f: tuple(map(to, getattr(shaper, f))) for f in fields})
+        declared["relabel"] = lambda to: replace(
+            shaper, **{f: tuple(map(to, getattr(shaper, f))) for f in fields}
+        )
     return shaper, declared
 
 
@@ -63,6 +66,7 @@ def _placed(table: Tensor) -> Geometry:
 
 def _top_w(*values: float, **declared: Any) -> tuple[Any, dict[str, Any]]:
     """A case of Top-W: where tokens are renamed, their embeddings move along."""
+
     def renamed(to: Any) -> TopW:
         table = torch.empty_like(TABLE)
         table[[to(i) for i in range(7)]] = TABLE
@@ -80,63 +84,131 @@ def _constrained(to: Any = lambda x: x) -> Constrained:
 
 
 CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
-    "allowed": [_case(Allowed((1, 3)), "tokens", neutral=Allowed(tuple(range(7)))),
-                _case(Allowed((6, 2, 2), eos=(4, 6)), "tokens", "eos")],
-    "annealed": [_case(Annealed(), alike=False, neutral=Annealed(1.0, 1.0)),
-                 _case(Annealed(1.5, 0.2, 2.0, 1), alike=False), _case(Annealed(0.7, 0.7, 1.0, 0))],
-    "banned": [_case(Banned((0, 2)), "tokens", neutral=Banned(())),
-               _case(Banned(tuple(range(7)), eos=(3, 5)), "tokens", "eos")],
-    "constrained": [_case(_constrained(), alike=False, relabel=_constrained, neutral=Constrained(Everything(7)))],
-    "cyclic_reflex": [_case(CyclicReflex(5.0, (1, 4), 8, ends=(2,)), "tokens", "ends", alike=False,
-                            neutral=CyclicReflex(0.0, (1, 4))),
-                      _case(CyclicReflex(-3.0, (0,), 3, 0.5, until=4), "tokens", alike=False)],
-    "dry": [_case(Dry(0.8), neutral=Dry(0.0)), _case(Dry(0.5, 2.0, 1, breakers=(2,)), "breakers"), _case(Dry(1.0, 1.5, 1, 5)),
-            _case(Dry(3.0, 1e6, 1, 9, breakers=(0, 1)), "breakers"), _case(Dry(1.0, window=0))],
+    "allowed": [
+        _case(Allowed((1, 3)), "tokens", neutral=Allowed(tuple(range(7)))),
+        _case(Allowed((6, 2, 2), eos=(4, 6)), "tokens", "eos"),
+    ],
+    "annealed": [
+        _case(Annealed(), alike=False, neutral=Annealed(1.0, 1.0)),
+        _case(Annealed(1.5, 0.2, 2.0, 1), alike=False),
+        _case(Annealed(0.7, 0.7, 1.0, 0)),
+    ],
+    "banned": [
+        _case(Banned((0, 2)), "tokens", neutral=Banned(())),
+        _case(Banned(tuple(range(7)), eos=(3, 5)), "tokens", "eos"),
+    ],
+    "constrained": [
+        _case(_constrained(), alike=False, relabel=_constrained, neutral=Constrained(Everything(7)))
+    ],
+    "cyclic_reflex": [
+        _case(
+            CyclicReflex(5.0, (1, 4), 8, ends=(2,)),
+            "tokens",
+            "ends",
+            alike=False,
+            neutral=CyclicReflex(0.0, (1, 4)),
+        ),
+        _case(CyclicReflex(-3.0, (0,), 3, 0.5, until=4), "tokens", alike=False),
+    ],
+    "dry": [
+        _case(Dry(0.8), neutral=Dry(0.0)),
+        _case(Dry(0.5, 2.0, 1, breakers=(2,)), "breakers"),
+        _case(Dry(1.0, 1.5, 1, 5)),
+        _case(Dry(3.0, 1e6, 1, 9, breakers=(0, 1)), "breakers"),
+        _case(Dry(1.0, window=0)),
+    ],
     "epsilon": [_case(Epsilon(0.1), neutral=Epsilon(0.0)), _case(Epsilon(0.99))],
     "eta": [_case(Eta(0.2), neutral=Eta(0.0)), _case(Eta(0.99))],
-    "frequency": [_case(Frequency(0.4), alike=False, neutral=Frequency(0.0)), _case(Frequency(-2.0), alike=False)],
+    "frequency": [
+        _case(Frequency(0.4), alike=False, neutral=Frequency(0.0)),
+        _case(Frequency(-2.0), alike=False),
+    ],
     "greedy": [_case(Greedy())],
-    "logit_bias": [_case(LogitBias({1: 2.0, 4: -1.5}), relabel=lambda to: LogitBias({to(1): 2.0, to(4): -1.5}),
-                         neutral=LogitBias({2: 0.0}))],
+    "logit_bias": [
+        _case(
+            LogitBias({1: 2.0, 4: -1.5}),
+            relabel=lambda to: LogitBias({to(1): 2.0, to(4): -1.5}),
+            neutral=LogitBias({2: 0.0}),
+        )
+    ],
     "min_p": [_case(MinP(0.3), neutral=MinP(0.0)), _case(MinP(1.0))],
-    "min_tokens": [_case(MinTokens(3, (0, 5)), "ends", alike=False, neutral=MinTokens(0, (0, 5))),
-                   _case(MinTokens(99, tuple(range(7))), alike=False)],
-    "momentum": [_case(Momentum(), neutral=Momentum(0.0, 7)), _case(Momentum(1.0, 3, 2)), _case(Momentum(0.01, 7, 64))],
+    "min_tokens": [
+        _case(MinTokens(3, (0, 5)), "ends", alike=False, neutral=MinTokens(0, (0, 5))),
+        _case(MinTokens(99, tuple(range(7))), alike=False),
+    ],
+    "momentum": [
+        _case(Momentum(), neutral=Momentum(0.0, 7)),
+        _case(Momentum(1.0, 3, 2)),
+        _case(Momentum(0.01, 7, 64)),
+    ],
     "no_repeat_ngram": [_case(NoRepeatNgram(n), neutral=NoRepeatNgram(99)) for n in (1, 2, 3)]
     + [_case(NoRepeatNgram(1, eos=(6,)), "eos")],
-    "presence": [_case(Presence(0.7), alike=False, neutral=Presence(0.0)), _case(Presence(-2.0), alike=False)],
-    "repetition": [_case(Repetition(1.3), shifts=False, neutral=Repetition(1.0)), _case(Repetition(0.5), shifts=False)],
-    "temperature": [_case(Temperature(0.6), neutral=Temperature(1.0)), _case(Temperature(1e-5)), _case(Temperature(50.0))],
+    "presence": [
+        _case(Presence(0.7), alike=False, neutral=Presence(0.0)),
+        _case(Presence(-2.0), alike=False),
+    ],
+    "repetition": [
+        _case(Repetition(1.3), shifts=False, neutral=Repetition(1.0)),
+        _case(Repetition(0.5), shifts=False),
+    ],
+    "temperature": [
+        _case(Temperature(0.6), neutral=Temperature(1.0)),
+        _case(Temperature(1e-5)),
+        _case(Temperature(50.0)),
+    ],
     "top_k": [_case(TopK(3), neutral=TopK(7)), _case(TopK(1))],
     "top_n_sigma": [_case(TopNSigma(0.8), neutral=TopNSigma(float("inf"))), _case(TopNSigma(1e-6))],
     "top_p": [_case(TopP(0.7), neutral=TopP(1.0)), _case(TopP(1e-9)), _case(TopP(1 - 1e-12))],
     "top_w": [_top_w(2.8), _top_w(99.0, 0.5, 5.0, 4)],
-    "typical": [_case(Typical(0.6), neutral=Typical(1.0)), _case(Typical(1e-9)), _case(Typical(1 - 1e-12))],
-    "watermark": [_case(Watermark(), renames=False, neutral=Watermark(0.0)),
-                  _case(Watermark(50.0, 0.5, 7), renames=False)],
-    "xtc": [_case(Xtc(0.5, 0.1, 3), neutral=Xtc(0.0, 0.1)), _case(Xtc(1.0, 0.05)), _case(Xtc(1.0, 0.0))],
+    "typical": [
+        _case(Typical(0.6), neutral=Typical(1.0)),
+        _case(Typical(1e-9)),
+        _case(Typical(1 - 1e-12)),
+    ],
+    "watermark": [
+        _case(Watermark(), renames=False, neutral=Watermark(0.0)),
+        _case(Watermark(50.0, 0.5, 7), renames=False),
+    ],
+    "xtc": [
+        _case(Xtc(0.5, 0.1, 3), neutral=Xtc(0.0, 0.1)),
+        _case(Xtc(1.0, 0.05)),
+        _case(Xtc(1.0, 0.0)),
+    ],
 }
-FILES = {p.stem for p in Path(polydec.shapers.__path__[0]).glob("*.py") if not p.stem.startswith("_")} - {"sampling"}
+FILES = {
+    p.stem for p in Path(polydec.shapers.__path__[0]).glob("*.py") if not p.stem.startswith("_")
+} - {"sampling"}
 
 
 def test_every_file_has_cases_of_the_shaper_in_it() -> None:
     assert set(CASES) == FILES
     for name, cases in CASES.items():
-        made_here = {c for _, c in inspect.getmembers(importlib.import_module(f"polydec.shapers.{name}"), inspect.isclass)
-                     if c.__module__ == f"polydec.shapers.{name}"}
+        made_here = {
+            c
+            for _, c in inspect.getmembers(
+                importlib.import_module(f"polydec.shapers.{name}"), inspect.isclass
+            )
+            if c.__module__ == f"polydec.shapers.{name}"
+        }
         assert {type(shaper) for shaper, _ in cases} == made_here
 
 
-@pytest.mark.parametrize(("shaper", "declared"),
-                         [pytest.param(*c, id=f"{n}-{i}") for n, cs in CASES.items() for i, c in enumerate(cs)])
+@pytest.mark.parametrize(
+    ("shaper", "declared"),
+    [pytest.param(*c, id=f"{n}-{i}") for n, cs in CASES.items() for i, c in enumerate(cs)],
+)
 def test_contract(shaper: Any, declared: dict[str, Any]) -> None:
     check_shaper(shaper, **declared)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-@given(row=st.lists(st.one_of(st.floats(-1e4, 1e4, width=32), st.just(NEG_INF)), min_size=7, max_size=7)
-       .filter(lambda r: max(r) > NEG_INF),
-       text=st.lists(st.integers(0, 6), min_size=1, max_size=20), cut=st.integers(1, 20))
+@given(
+    row=st.lists(
+        st.one_of(st.floats(-1e4, 1e4, width=32), st.just(NEG_INF)), min_size=7, max_size=7
+    ).filter(lambda r: max(r) > NEG_INF),
+    text=st.lists(st.integers(0, 6), min_size=1, max_size=20),
+    cut=st.integers(1, 20),
+)
 @settings(max_examples=40, deadline=None)
 def test_total_on_any_row_and_text(name: str, row: list[float], text: list[int], cut: int) -> None:
     row_V = torch.tensor(row)
@@ -151,6 +223,7 @@ def test_total_on_any_row_and_text(name: str, row: list[float], text: list[int],
 @dataclass(frozen=True)
 class Broken:
     """The identity, but for one method."""
+
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = False
 
@@ -235,6 +308,7 @@ class Overflows(Broken):
 
 class _OneFurther:
     """Its states are not those of the shaper that it takes the place of."""
+
     reads, keeps_argmax = Reads.ROW, False
 
     def start(self, prompt: Any) -> Any:

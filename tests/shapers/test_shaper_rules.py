@@ -1,4 +1,5 @@
 """Hand-computed sets and values of every rule, and its limits."""
+
 from __future__ import annotations
 
 import math
@@ -33,10 +34,14 @@ from polydec.shapers.top_p import TopP
 from polydec.shapers.typical import Typical
 from polydec.shapers.xtc import Xtc
 
-ROW = torch.tensor([0.4, 0.05, 0.3, 0.05, 0.2], dtype=torch.float64).log() + 1.7        # logits, not normalised
+ROW = (
+    torch.tensor([0.4, 0.05, 0.3, 0.05, 0.2], dtype=torch.float64).log() + 1.7
+)  # logits, not normalised
 
 
-def shape(shaper: Any, row_V: Tensor = ROW, prompt: tuple[int, ...] = (0,), output: tuple[int, ...] = ()) -> Tensor:
+def shape(
+    shaper: Any, row_V: Tensor = ROW, prompt: tuple[int, ...] = (0,), output: tuple[int, ...] = ()
+) -> Tensor:
     state = shaper.start(prompt)
     for x in output:
         state = shaper.step(state, x)
@@ -47,13 +52,29 @@ def kept(shaper: Any, row_V: Tensor = ROW, **text: Any) -> list[int]:
     return (shape(shaper, row_V, **text) > NEG_INF).nonzero()[:, 0].tolist()
 
 
-@pytest.mark.parametrize(("shaper", "tokens"), [
-    (TopK(1), [0]), (TopK(2), [0, 2]), (TopK(4), [0, 1, 2, 3, 4]), (TopK(9), [0, 1, 2, 3, 4]),
-    (TopP(0.39), [0]), (TopP(0.41), [0, 2]), (TopP(0.71), [0, 2, 4]), (TopP(0.91), [0, 1, 2, 4]), (TopP(0.96), [0, 1, 2, 3, 4]),
-    (MinP(0.51), [0, 2]), (MinP(0.49), [0, 2, 4]), (MinP(1.0), [0]),
-    (Epsilon(0.06), [0, 2, 4]), (Epsilon(0.35), [0]), (Epsilon(0.9), [0]),
-    (Greedy(), [0]), (Allowed((1, 2)), [1, 2]), (Banned((0, 4)), [1, 2, 3]),
-])
+@pytest.mark.parametrize(
+    ("shaper", "tokens"),
+    [
+        (TopK(1), [0]),
+        (TopK(2), [0, 2]),
+        (TopK(4), [0, 1, 2, 3, 4]),
+        (TopK(9), [0, 1, 2, 3, 4]),
+        (TopP(0.39), [0]),
+        (TopP(0.41), [0, 2]),
+        (TopP(0.71), [0, 2, 4]),
+        (TopP(0.91), [0, 1, 2, 4]),
+        (TopP(0.96), [0, 1, 2, 3, 4]),
+        (MinP(0.51), [0, 2]),
+        (MinP(0.49), [0, 2, 4]),
+        (MinP(1.0), [0]),
+        (Epsilon(0.06), [0, 2, 4]),
+        (Epsilon(0.35), [0]),
+        (Epsilon(0.9), [0]),
+        (Greedy(), [0]),
+        (Allowed((1, 2)), [1, 2]),
+        (Banned((0, 4)), [1, 2, 3]),
+    ],
+)
 def test_sets(shaper: Any, tokens: list[int]) -> None:
     assert kept(shaper) == tokens
     out_V = shape(shaper)
@@ -66,21 +87,23 @@ def test_typical_keeps_what_is_near_the_entropy_and_may_drop_the_likeliest() -> 
     # entropy 1.658: the small ones (surprise 2.408) are 0.75 away, the likeliest (0.777) is 0.88 away
     assert kept(Typical(0.5), p.log()) == [1, 2, 3, 4, 5, 6]
     assert kept(Typical(0.6), p.log()) == [0, 1, 2, 3, 4, 5, 6]
-    assert kept(Typical(0.01), ROW) == [2]                       # entropy 1.349: 0.3 is 0.15 away, 0.2 is 0.26, 0.4 0.43
+    assert kept(Typical(0.01), ROW) == [2]  # entropy 1.349: 0.3 is 0.15 away, 0.2 is 0.26, 0.4 0.43
     assert kept(Typical(0.31), ROW) == [2, 4]
     assert kept(Typical(0.89), ROW) == [0, 2, 4]
 
 
 def test_eta_sinks_with_the_entropy() -> None:
     entropy = -float((normalise(ROW).exp() * normalise(ROW)).sum())
-    threshold = math.sqrt(0.04) * math.exp(-entropy)              # 0.2 * 0.2594 = 0.0519 > 0.04: epsilon is the smaller one
+    threshold = math.sqrt(0.04) * math.exp(
+        -entropy
+    )  # 0.2 * 0.2594 = 0.0519 > 0.04: epsilon is the smaller one
     assert threshold > 0.04 and kept(Eta(0.04)) == [0, 1, 2, 3, 4]
     assert math.sqrt(0.07) * math.exp(-entropy) < 0.07 and kept(Eta(0.07)) == [0, 2, 4]
     assert kept(Epsilon(0.049)) == [0, 1, 2, 3, 4] and kept(Eta(0.9999)) == [0, 2]
 
 
 def test_top_n_sigma_counts_finite_entries_only_and_ignores_temperature() -> None:
-    row_V = torch.tensor([4.0, 3.0, 2.0, 1.0, 0.0, NEG_INF])      # sigma = sqrt(2)
+    row_V = torch.tensor([4.0, 3.0, 2.0, 1.0, 0.0, NEG_INF])  # sigma = sqrt(2)
     assert kept(TopNSigma(1.0), row_V) == [0, 1]
     assert kept(TopNSigma(1.5), row_V) == [0, 1, 2]
     assert kept(TopNSigma(1.0), row_V / 7.0) == [0, 1]
@@ -88,9 +111,9 @@ def test_top_n_sigma_counts_finite_entries_only_and_ignores_temperature() -> Non
 
 def test_ties_at_the_edge() -> None:
     row_V = torch.tensor([1.0, 2.0, 1.0, 1.0, 1.0])
-    assert kept(TopK(2), row_V) == [0, 1, 2, 3, 4]                # threshold form: all equals of the k-th
+    assert kept(TopK(2), row_V) == [0, 1, 2, 3, 4]  # threshold form: all equals of the k-th
     p = torch.tensor([0.1, 0.6, 0.1, 0.1, 0.1])
-    assert kept(TopP(0.75), p.log()) == [0, 1, 2]                 # as few as needed, lower ids first
+    assert kept(TopP(0.75), p.log()) == [0, 1, 2]  # as few as needed, lower ids first
     assert kept(TopP(0.65), p.log()) == [0, 1]
     assert kept(Greedy(), torch.tensor([0.0, 1.0, 1.0])) == [1]
     many_V = torch.zeros(3000)
@@ -98,14 +121,22 @@ def test_ties_at_the_edge() -> None:
     assert len(kept(TopK(5), many_V)) == 3000
 
 
-@given(st.integers(0, 2**31), st.sampled_from([0.1, 0.5, 0.9, 0.99, 0.9999]), st.sampled_from([0.5, 3.0]))
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([0.1, 0.5, 0.9, 0.99, 0.9999]),
+    st.sampled_from([0.5, 3.0]),
+)
 @settings(max_examples=40, deadline=None)
 def test_top_p_without_sorting_equals_the_definition(seed: int, p: float, scale: float) -> None:
-    row_V = (torch.randn(1200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * scale * 2).round() / 2
+    row_V = (
+        torch.randn(1200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        * scale
+        * 2
+    ).round() / 2
     q_V = normalise(row_V).exp().numpy()
     order = np.lexsort((np.arange(len(q_V)), -row_V.numpy()))
     before = np.cumsum(q_V[order]) - q_V[order]
-    near = np.abs(before - p).min() < 1e-12                       # the edge is a matter of rounding
+    near = np.abs(before - p).min() < 1e-12  # the edge is a matter of rounding
     assert near or kept(TopP(p), row_V) == sorted(order[before < p].tolist())
 
 
@@ -121,7 +152,9 @@ def test_mass_that_rounding_never_reaches() -> None:
 @given(st.integers(0, 2**31), st.sampled_from([0.05, 0.5, 0.9, 0.99]))
 @settings(max_examples=30, deadline=None)
 def test_typical_without_sorting_equals_the_definition(seed: int, mass: float) -> None:
-    row_V = torch.randn(1200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
+    row_V = (
+        torch.randn(1200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
+    )
     logp_V = normalise(row_V)
     far_V = (-logp_V + (logp_V.exp() * logp_V).sum()).abs()
     order = far_V.argsort()
@@ -141,12 +174,23 @@ def test_penalties() -> None:
 
 def test_no_repeat_ngram() -> None:
     text = {"prompt": (1, 2, 3), "output": (1, 2)}
-    assert kept(NoRepeatNgram(3), **text) == [0, 1, 2, 4]         # 1 2 3 stood there
+    assert kept(NoRepeatNgram(3), **text) == [0, 1, 2, 4]  # 1 2 3 stood there
     assert kept(NoRepeatNgram(2), **text) == [0, 1, 2, 4]
     assert kept(NoRepeatNgram(1), **text) == [0, 4]
     assert kept(NoRepeatNgram(4), **text) == [0, 1, 2, 3, 4]
-    assert kept(NoRepeatNgram(2), prompt=(1, 1), output=(1,)) == [0, 2, 3, 4]      # an occurrence may overlap the end
-    assert kept(NoRepeatNgram(1, eos=(4,)), prompt=(0, 1, 2, 3, 4)) == [0, 1, 2, 3, 4]      # EOS is forbidden as well
+    assert kept(NoRepeatNgram(2), prompt=(1, 1), output=(1,)) == [
+        0,
+        2,
+        3,
+        4,
+    ]  # an occurrence may overlap the end
+    assert kept(NoRepeatNgram(1, eos=(4,)), prompt=(0, 1, 2, 3, 4)) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # EOS is forbidden as well
     row_V = torch.tensor([1.0, 2.0, NEG_INF])
     assert kept(NoRepeatNgram(1, eos=(2,)), row_V, prompt=(0, 1)) == [2]
     assert kept(NoRepeatNgram(1), prompt=(0, 1, 2, 3, 4)) == [0, 1, 2, 3, 4]
@@ -159,45 +203,72 @@ def test_dry() -> None:
         return (-shape(shaper, zero_V, prompt=text[:1], output=text[1:])).tolist()
 
     dry = Dry(0.8, 1.75, 2)
-    assert penalty(dry, 1, 2, 3, 1, 2) == pytest.approx([0, 0, 0, 0.8, 0, 0])                       # 1 2 -> 3, m = 2
-    assert penalty(dry, 0, 1, 2, 3, 0, 1, 2) == pytest.approx([0, 0, 0, 0.8 * 1.75, 0, 0])          # 0 1 2 -> 3, m = 3
-    assert penalty(dry, 1, 2, 3, 5, 2) == pytest.approx([0] * 6)                                    # m = 1 is allowed
-    assert penalty(dry, 5, 1, 2, 4, 5, 1, 2, 3, 1, 2) == pytest.approx([0, 0, 0, 0.8, 0.8, 0])      # two followers
-    assert penalty(dry, 0, 1, 2, 4, 5, 1, 2, 4, 0, 1, 2) == pytest.approx([0, 0, 0, 0, 1.4, 0])     # the longest match counts
-    assert penalty(dry, 1, 1, 1, 1) == pytest.approx([0, 1.4, 0, 0, 0, 0])                          # may overlap the end: m = 3
-    assert penalty(Dry(1, 2, 1, breakers=(5,)), 1, 5, 2, 3, 1, 5, 2) == pytest.approx([0, 0, 0, 1, 0, 0])   # stops at 5: m = 1
-    assert penalty(Dry(1, 2, 1, breakers=(2,)), 1, 2, 3, 1, 2) == pytest.approx([0] * 6)            # ends in a breaker
-    assert penalty(Dry(1, 2, 1, 5), 0, 1, 2, 3, 0, 1, 2) == pytest.approx([0, 0, 0, 1, 0, 0])       # of 2 3 0 1 2 only 2 -> 3
+    assert penalty(dry, 1, 2, 3, 1, 2) == pytest.approx([0, 0, 0, 0.8, 0, 0])  # 1 2 -> 3, m = 2
+    assert penalty(dry, 0, 1, 2, 3, 0, 1, 2) == pytest.approx(
+        [0, 0, 0, 0.8 * 1.75, 0, 0]
+    )  # 0 1 2 -> 3, m = 3
+    assert penalty(dry, 1, 2, 3, 5, 2) == pytest.approx([0] * 6)  # m = 1 is allowed
+    assert penalty(dry, 5, 1, 2, 4, 5, 1, 2, 3, 1, 2) == pytest.approx(
+        [0, 0, 0, 0.8, 0.8, 0]
+    )  # two followers
+    assert penalty(dry, 0, 1, 2, 4, 5, 1, 2, 4, 0, 1, 2) == pytest.approx(
+        [0, 0, 0, 0, 1.4, 0]
+    )  # the longest match counts
+    assert penalty(dry, 1, 1, 1, 1) == pytest.approx(
+        [0, 1.4, 0, 0, 0, 0]
+    )  # may overlap the end: m = 3
+    assert penalty(Dry(1, 2, 1, breakers=(5,)), 1, 5, 2, 3, 1, 5, 2) == pytest.approx(
+        [0, 0, 0, 1, 0, 0]
+    )  # stops at 5: m = 1
+    assert penalty(Dry(1, 2, 1, breakers=(2,)), 1, 2, 3, 1, 2) == pytest.approx(
+        [0] * 6
+    )  # ends in a breaker
+    assert penalty(Dry(1, 2, 1, 5), 0, 1, 2, 3, 0, 1, 2) == pytest.approx(
+        [0, 0, 0, 1, 0, 0]
+    )  # of 2 3 0 1 2 only 2 -> 3
 
 
 def _brute_dry(dry: Dry, text: tuple[int, ...], size: int) -> list[float]:
-    text, best = text[-dry.window:] if dry.window else text, {}
+    text, best = text[-dry.window :] if dry.window else text, {}
     for i in range(len(text) - 1):
         m = 0
         while m <= i and text[i - m] == text[len(text) - 1 - m] and text[i - m] not in dry.breakers:
             m += 1
         best[text[i + 1]] = max(best.get(text[i + 1], 0), m)
-    return [dry.multiplier * dry.base ** (best[v] - dry.allowed_length) if best.get(v, 0) >= dry.allowed_length else 0.0
-            for v in range(size)]
+    return [
+        dry.multiplier * dry.base ** (best[v] - dry.allowed_length)
+        if best.get(v, 0) >= dry.allowed_length
+        else 0.0
+        for v in range(size)
+    ]
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 40), st.sampled_from([None, 1, 6, 15]),
-       st.sampled_from([(), (2,)]), st.integers(1, 3))
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    st.integers(1, 40),
+    st.sampled_from([None, 1, 6, 15]),
+    st.sampled_from([(), (2,)]),
+    st.integers(1, 3),
+)
 @settings(max_examples=150, deadline=None)
-def test_dry_equals_brute_force(text: list[int], cut: int, window: int | None, breakers: tuple[int, ...], allowed: int) -> None:
+def test_dry_equals_brute_force(
+    text: list[int], cut: int, window: int | None, breakers: tuple[int, ...], allowed: int
+) -> None:
     dry = Dry(0.8, 1.5, allowed, window, breakers)
-    out_V = shape(dry, torch.zeros(4, dtype=torch.float64), prompt=tuple(text[:cut]), output=tuple(text[cut:]))
+    out_V = shape(
+        dry, torch.zeros(4, dtype=torch.float64), prompt=tuple(text[:cut]), output=tuple(text[cut:])
+    )
     assert (-out_V).tolist() == pytest.approx(_brute_dry(dry, tuple(text), 4))
 
 
 def test_xtc_removes_top_choices_as_often_as_said() -> None:
-    assert kept(Xtc(1.0, 0.1)) == [1, 3, 4]   # 0.4, 0.3, 0.2 are choices: the least likely one stays
+    assert kept(Xtc(1.0, 0.1)) == [1, 3, 4]  # 0.4, 0.3, 0.2 are choices: the least likely one stays
     assert kept(Xtc(1.0, 0.25)) == [1, 2, 3, 4]
-    assert kept(Xtc(1.0, 0.35)) == [0, 1, 2, 3, 4]                # only one choice
+    assert kept(Xtc(1.0, 0.35)) == [0, 1, 2, 3, 4]  # only one choice
     assert kept(Xtc(1.0, 0.6)) == [0, 1, 2, 3, 4]
     xtc = Xtc(0.3, 0.1, 5)
     cut = [len(kept(xtc, prompt=(0,) * n)) == 3 for n in range(1, 4001)]
-    assert abs(sum(cut) / 4000 - 0.3) < 0.03                      # four standard deviations
+    assert abs(sum(cut) / 4000 - 0.3) < 0.03  # four standard deviations
     assert cut == [len(kept(xtc, prompt=(0,) * n)) == 3 for n in range(1, 4001)]
     other = [len(kept(Xtc(0.3, 0.1, 6), prompt=(0,) * n)) == 3 for n in range(1, 4001)]
     assert other != cut
@@ -211,8 +282,11 @@ def test_min_tokens_counts_the_output() -> None:
 
 def test_masks_that_leave_nothing() -> None:
     row_V = torch.tensor([1.0, NEG_INF, NEG_INF, NEG_INF, 2.0])
-    assert kept(Allowed((1, 3), eos=(3, 4)), row_V) == [3]       # an end that the rule allows
-    assert kept(Allowed((1,), eos=(3, 4)), row_V) == [0, 4]      # none: the row stays, and a guard ends the text
+    assert kept(Allowed((1, 3), eos=(3, 4)), row_V) == [3]  # an end that the rule allows
+    assert kept(Allowed((1,), eos=(3, 4)), row_V) == [
+        0,
+        4,
+    ]  # none: the row stays, and a guard ends the text
     assert kept(Allowed((1,)), row_V) == [0, 4]
     assert kept(Banned((0, 4), eos=(2, 4)), row_V) == [2]
     assert kept(Banned((0, 4), eos=(4,)), row_V) == [0, 4]
@@ -232,8 +306,20 @@ def test_what_follows_a_mask() -> None:
 
 
 def test_what_masks_forbid_is_what_has_no_weight() -> None:
-    for shaper in (Allowed((1, 3)), Banned((0, 2)), MinTokens(2, (1, 4)), NoRepeatNgram(1), NoRepeatNgram(2), NoRepeatNgram(3)):
-        for prompt, output in (((0,), ()), ((0, 1, 0, 1), (0,)), ((2, 2), (2, 3, 2)), ((1,), (1, 1, 4))):
+    for shaper in (
+        Allowed((1, 3)),
+        Banned((0, 2)),
+        MinTokens(2, (1, 4)),
+        NoRepeatNgram(1),
+        NoRepeatNgram(2),
+        NoRepeatNgram(3),
+    ):
+        for prompt, output in (
+            ((0,), ()),
+            ((0, 1, 0, 1), (0,)),
+            ((2, 2), (2, 3, 2)),
+            ((1,), (1, 1, 4)),
+        ):
             state = shaper.start(prompt)
             for x in output:
                 state = shaper.step(state, x)
@@ -241,15 +327,43 @@ def test_what_masks_forbid_is_what_has_no_weight() -> None:
             assert left == [x for x in range(5) if not shaper.forbids(state, x)], shaper
 
 
-@pytest.mark.parametrize("make", [
-    lambda: Temperature(0.0), lambda: Temperature(-1.0), lambda: Temperature(math.nan), lambda: Temperature(1e39),
-    lambda: Temperature(1e-6), lambda: Repetition(1e-38), lambda: TopK(0), lambda: TopP(0.0),
-    lambda: TopP(1.1), lambda: MinP(-0.1), lambda: MinP(1.1), lambda: Typical(0.0), lambda: Epsilon(1.0), lambda: Eta(-0.1),
-    lambda: TopNSigma(0.0), lambda: Repetition(0.0), lambda: Presence(math.inf), lambda: Frequency(math.nan),
-    lambda: NoRepeatNgram(0), lambda: Dry(-1.0), lambda: Dry(1.0, 0.9), lambda: Dry(1.0, 2.0, 0), lambda: Dry(1.0, window=-1),
-    lambda: Xtc(1.1), lambda: Xtc(0.5, -0.1), lambda: LogitBias({0: math.inf}), lambda: LogitBias({-1: 1.0}),
-    lambda: Allowed(()), lambda: Allowed((-1,)), lambda: Banned((-1,)), lambda: MinTokens(-1, ()), lambda: MinTokens(1, (-1,)),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Temperature(0.0),
+        lambda: Temperature(-1.0),
+        lambda: Temperature(math.nan),
+        lambda: Temperature(1e39),
+        lambda: Temperature(1e-6),
+        lambda: Repetition(1e-38),
+        lambda: TopK(0),
+        lambda: TopP(0.0),
+        lambda: TopP(1.1),
+        lambda: MinP(-0.1),
+        lambda: MinP(1.1),
+        lambda: Typical(0.0),
+        lambda: Epsilon(1.0),
+        lambda: Eta(-0.1),
+        lambda: TopNSigma(0.0),
+        lambda: Repetition(0.0),
+        lambda: Presence(math.inf),
+        lambda: Frequency(math.nan),
+        lambda: NoRepeatNgram(0),
+        lambda: Dry(-1.0),
+        lambda: Dry(1.0, 0.9),
+        lambda: Dry(1.0, 2.0, 0),
+        lambda: Dry(1.0, window=-1),
+        lambda: Xtc(1.1),
+        lambda: Xtc(0.5, -0.1),
+        lambda: LogitBias({0: math.inf}),
+        lambda: LogitBias({-1: 1.0}),
+        lambda: Allowed(()),
+        lambda: Allowed((-1,)),
+        lambda: Banned((-1,)),
+        lambda: MinTokens(-1, ()),
+        lambda: MinTokens(1, (-1,)),
+    ],
+)
 def test_bad_parameters(make: Any) -> None:
     with pytest.raises(ValueError, match=r"is|has"):
         make()

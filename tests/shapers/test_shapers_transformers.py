@@ -1,4 +1,5 @@
 """The rules next to the processors of transformers, on random rows."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -35,7 +36,10 @@ PAIRS: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [pytest.param(*p, id=f"{type(p[0]).__name__}-{i}") for i, p in enumerate(PAIRS)])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [pytest.param(*p, id=f"{type(p[0]).__name__}-{i}") for i, p in enumerate(PAIRS)],
+)
 def test_rule(ours: Any, theirs: Any) -> None:
     for seed in range(8):
         g = torch.Generator().manual_seed(seed)
@@ -50,15 +54,34 @@ def test_rule(ours: Any, theirs: Any) -> None:
 
 
 def test_chain_in_their_order() -> None:
-    sampling = Sampling(temperature=0.7, top_k=60, top_p=0.9, min_p=0.02, typical_p=0.9, epsilon_cutoff=1e-3, eta_cutoff=2e-3,
-                        repetition_penalty=1.3, no_repeat_ngram_size=2, min_tokens=30)
+    sampling = Sampling(
+        temperature=0.7,
+        top_k=60,
+        top_p=0.9,
+        min_p=0.02,
+        typical_p=0.9,
+        epsilon_cutoff=1e-3,
+        eta_cutoff=2e-3,
+        repetition_penalty=1.3,
+        no_repeat_ngram_size=2,
+        min_tokens=30,
+    )
     shapers = build_shapers(sampling, order="transformers", eos=(3,))
     assert len(shapers) == 10
-    theirs = hf.LogitsProcessorList([
-        hf.RepetitionPenaltyLogitsProcessor(1.3), hf.NoRepeatNGramLogitsProcessor(2),
-        hf.MinNewTokensLengthLogitsProcessor(10, 30, [3]), hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(60),
-        hf.TopPLogitsWarper(0.9), hf.MinPLogitsWarper(0.02), hf.TypicalLogitsWarper(0.9), hf.EpsilonLogitsWarper(1e-3),
-        hf.EtaLogitsWarper(2e-3)])
+    theirs = hf.LogitsProcessorList(
+        [
+            hf.RepetitionPenaltyLogitsProcessor(1.3),
+            hf.NoRepeatNGramLogitsProcessor(2),
+            hf.MinNewTokensLengthLogitsProcessor(10, 30, [3]),
+            hf.TemperatureLogitsWarper(0.7),
+            hf.TopKLogitsWarper(60),
+            hf.TopPLogitsWarper(0.9),
+            hf.MinPLogitsWarper(0.02),
+            hf.TypicalLogitsWarper(0.9),
+            hf.EpsilonLogitsWarper(1e-3),
+            hf.EtaLogitsWarper(2e-3),
+        ]
+    )
     for seed in range(8):
         g = torch.Generator().manual_seed(seed)
         row_V = torch.randn(SIZE, generator=g, dtype=torch.float64) * 3

@@ -1,4 +1,5 @@
 """Top-W, annealing, CyclicReflex, momentum and the watermark: hand-computed values, brute force, limits, and the detector."""
+
 from __future__ import annotations
 
 import math
@@ -45,10 +46,15 @@ def kept(shaper: Any, row_V: Tensor) -> list[int]:
 
 # Top-W
 
+
 def test_directions_are_standardised() -> None:
     table = torch.tensor([[1.0, 5.0, 2.0], [3.0, 5.0, 0.0], [9.0, 9.0, 9.0]])
-    got = Geometry(lambda tokens: table[list(tokens)], 2).directions((0, 1))       # id 2 is padding, the second column constant
-    assert torch.allclose(got, torch.tensor([[-1.0, 0.0, 1.0], [1.0, 0.0, -1.0]], dtype=torch.float64) / math.sqrt(2))
+    got = Geometry(lambda tokens: table[list(tokens)], 2).directions(
+        (0, 1)
+    )  # id 2 is padding, the second column constant
+    assert torch.allclose(
+        got, torch.tensor([[-1.0, 0.0, 1.0], [1.0, 0.0, -1.0]], dtype=torch.float64) / math.sqrt(2)
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -74,11 +80,18 @@ def test_top_w_limits() -> None:
         row_V = row(seed)
         ranked = row_V.sort(descending=True).indices.tolist()
         flat = kept(TopW(2.8, 2.2, 0.0, SIZE, places(seed)), row_V)
-        assert sorted(ranked[:len(flat)]) == flat, "without geometry it is a prefix of the likeliest"
+        assert sorted(ranked[: len(flat)]) == flat, (
+            "without geometry it is a prefix of the likeliest"
+        )
         assert kept(TopW(2.0, 2.0, 0.6, SIZE, places(seed)), row_V) == ranked[:1]
         assert kept(TopW(1.0, 2.0, 0.0, SIZE, places(seed)), row_V) == ranked[:1]
-        assert kept(TopW(2.8, 2.2, 0.6, SIZE, places(seed)), row_V + 3.0) == kept(TopW(2.8, 2.2, 0.6, 7, places(seed)), row_V)
-        counts = [len(kept(TopW(beta, 2.2, 0.6, SIZE, places(seed)), row_V)) for beta in (2.3, 2.8, 4.0, 9.0, 50.0)]
+        assert kept(TopW(2.8, 2.2, 0.6, SIZE, places(seed)), row_V + 3.0) == kept(
+            TopW(2.8, 2.2, 0.6, 7, places(seed)), row_V
+        )
+        counts = [
+            len(kept(TopW(beta, 2.2, 0.6, SIZE, places(seed)), row_V))
+            for beta in (2.3, 2.8, 4.0, 9.0, 50.0)
+        ]
         assert counts == sorted(counts), "a larger beta keeps more"
         assert set(kept(TopW(50.0, 2.2, 0.6, 3, places(seed)), row_V)) <= set(ranked[:3])
 
@@ -91,11 +104,16 @@ def test_top_w_needs_a_table() -> None:
 
 # annealing
 
+
 def test_the_temperature_falls_along_the_answer() -> None:
     rule = Annealed(1.2, 0.1, 500.0, 10)
     assert [rule.temperature(t) for t in (0, 9)] == [1.0, 1.0]
     after = [rule.temperature(t) for t in range(10, 2000)]
-    assert after == sorted(after, reverse=True) and min(after) == 0.1 and after[0] == pytest.approx(2.2 - math.exp(0.02))
+    assert (
+        after == sorted(after, reverse=True)
+        and min(after) == 0.1
+        and after[0] == pytest.approx(2.2 - math.exp(0.02))
+    )
     assert rule.temperature(round(500 * math.log(1.2))) == pytest.approx(1.0, abs=2e-3)
     floor = 500 * math.log(1 + 1.2 - 0.1)
     assert rule.temperature(math.ceil(floor)) == 0.1 < rule.temperature(math.floor(floor) - 1)
@@ -111,14 +129,19 @@ def test_annealing_at_its_limits() -> None:
             state = rule.start((3, 4))
             for x in text:
                 state = rule.step(state, x)
-            assert torch.allclose(normalise(rule.shape(state, row_V)), normalise(Temperature(warm).shape(None, row_V)))
+            assert torch.allclose(
+                normalise(rule.shape(state, row_V)), normalise(Temperature(warm).shape(None, row_V))
+            )
 
 
 # CyclicReflex
 
+
 def test_the_wave() -> None:
     rule = CyclicReflex(5.0, (1,), 1200)
-    assert [rule.bias(n) for n in (0, 300, 600, 900, 1200)] == pytest.approx([0.0, 5.0, 0.0, -5.0, 0.0])
+    assert [rule.bias(n) for n in (0, 300, 600, 900, 1200)] == pytest.approx(
+        [0.0, 5.0, 0.0, -5.0, 0.0]
+    )
     assert [rule.bias(n) for n in (150, 450, 1050)] == pytest.approx([2.5, 2.5, -2.5])
     assert sum(rule.bias(n) for n in range(1200)) == pytest.approx(0.0, abs=1e-9)
     assert CyclicReflex(5.0, (1,), 1200, 0.25).bias(0) == pytest.approx(5.0)
@@ -130,7 +153,7 @@ def test_the_wave_moves_its_tokens_only_and_only_while_the_model_thinks() -> Non
     rule, row_V = CyclicReflex(8.0, (1, 4), 8, until=6, ends=(2,)), row(3)
 
     def change(text: tuple[int, ...]) -> list[float]:
-        state = rule.start((2, 2))                # an end in the prompt ends nothing
+        state = rule.start((2, 2))  # an end in the prompt ends nothing
         for x in text:
             state = rule.step(state, x)
         return (rule.shape(state, row_V) - row_V).tolist()
@@ -152,14 +175,15 @@ def test_the_words_are_found() -> None:
 
 # momentum
 
+
 def naive(text: tuple[int, ...], token: int, longest: int) -> int:
     """The published words: the largest i such that the last i - 1 tokens and this one stand in the text."""
     if token not in text:
         return 0
     depth = 1
     for i in range(2, longest + 1):
-        run_ = (*text[len(text) - i + 1:], token)
-        if i - 1 <= len(text) and any(text[j:j + i] == run_ for j in range(len(text) - i + 1)):
+        run_ = (*text[len(text) - i + 1 :], token)
+        if i - 1 <= len(text) and any(text[j : j + i] == run_ for j in range(len(text) - i + 1)):
             depth = i
     return depth
 
@@ -167,18 +191,30 @@ def naive(text: tuple[int, ...], token: int, longest: int) -> int:
 def test_resistance() -> None:
     a, b, c, d = range(4)
     rule = Momentum()
-    assert rule.resistance(rule.start((a, b, c, d, a, b)), c) == 3 and rule.resistance(rule.start((a, b, c)), d) == 0
+    assert (
+        rule.resistance(rule.start((a, b, c, d, a, b)), c) == 3
+        and rule.resistance(rule.start((a, b, c)), d) == 0
+    )
     dice = torch.Generator().manual_seed(2)
     for _ in range(200):
-        text = tuple(torch.randint(3, (int(torch.randint(1, 14, (1,), generator=dice)),), generator=dice).tolist())
+        text = tuple(
+            torch.randint(
+                3, (int(torch.randint(1, 14, (1,), generator=dice)),), generator=dice
+            ).tolist()
+        )
         for token in range(4):
-            assert Momentum(longest=4).resistance(Momentum().start(text), token) == naive(text, token, 4), (text, token)
+            assert Momentum(longest=4).resistance(Momentum().start(text), token) == naive(
+                text, token, 4
+            ), (text, token)
 
 
 def test_momentum_takes_what_was_published() -> None:
     for seed in range(20):
         text, row_V = tuple(row(seed, 12).abs().long().clamp(max=6).tolist()), row(seed + 100)
-        score = {v: float(row_V.softmax(0)[v]) - 0.2 * naive(text, v, 5) for v in row_V.topk(5).indices.tolist()}
+        score = {
+            v: float(row_V.softmax(0)[v]) - 0.2 * naive(text, v, 5)
+            for v in row_V.topk(5).indices.tolist()
+        }
         out_V = Momentum().shape(Momentum().start(text), row_V)
         assert int(out_V.argmax()) == max(score, key=score.__getitem__)
 
@@ -188,20 +224,36 @@ def test_momentum_leaves_a_loop_and_is_greedy_without_alpha() -> None:
     assert int(Momentum().shape(Momentum().start((0, 1, 0, 1, 0)), loop).argmax()) != 1
     assert int(Momentum().shape(Momentum().start((5, 6)), loop).argmax()) == 1
     target = toy(3, 8, sharp=3.0)
-    plain, still = (run([answer_one(build("plain", Shaped(target, *s))[0], Request((0, 1), 30, ignore_eos=True))])[0].token_ids
-                    for s in ((Greedy(),), (Momentum(0.0), Greedy())))
+    plain, still = (
+        run(
+            [
+                answer_one(
+                    build("plain", Shaped(target, *s))[0], Request((0, 1), 30, ignore_eos=True)
+                )
+            ]
+        )[0].token_ids
+        for s in ((Greedy(),), (Momentum(0.0), Greedy()))
+    )
     assert plain == still
-    assert [type(s) for s in build_shapers(Sampling(momentum_alpha=0.2, temperature=0))] == [Momentum, Greedy]
+    assert [type(s) for s in build_shapers(Sampling(momentum_alpha=0.2, temperature=0))] == [
+        Momentum,
+        Greedy,
+    ]
 
 
 # watermark
 
+
 def test_green_lists() -> None:
     lists = [green(1, before, 0.25, 400) for before in range(30)]
     assert all(int(x.sum()) == 100 for x in lists)
-    shared = sum(int((a & b).sum()) for a, b in combinations(lists, 2)) / len(list(combinations(lists, 2)))
+    shared = sum(int((a & b).sum()) for a, b in combinations(lists, 2)) / len(
+        list(combinations(lists, 2))
+    )
     assert 20 < shared < 30, "lists behind different tokens are independent: 25 in common"
-    assert not torch.equal(green(2, 0, 0.25, 400), lists[0]) and torch.equal(green(1, 0, 0.25, 400), lists[0])
+    assert not torch.equal(green(2, 0, 0.25, 400), lists[0]) and torch.equal(
+        green(1, 0, 0.25, 400), lists[0]
+    )
 
 
 @pytest.mark.parametrize("method", ["plain", "prompt-lookup"])
@@ -219,20 +271,35 @@ def test_the_detector_finds_the_mark_and_only_the_mark(method: str) -> None:
 def test_z_counts_green_tokens() -> None:
     lists = {before: green(0, before, 0.25, 40) for before in range(40)}
     text = [0]
-    while len(text) < 9:                          # four green ones, then four that are not
-        text.append(next(x for x in range(40) if bool(lists[text[-1]][x]) == (len(text) < 5) and x not in text))
+    while len(text) < 9:  # four green ones, then four that are not
+        text.append(
+            next(
+                x
+                for x in range(40)
+                if bool(lists[text[-1]][x]) == (len(text) < 5) and x not in text
+            )
+        )
     found = detect(text, 40)
-    assert (found.scored, found.green) == (8, 4) and found.z == pytest.approx((4 - 2) / math.sqrt(8 * 0.25 * 0.75))
+    assert (found.scored, found.green) == (8, 4) and found.z == pytest.approx(
+        (4 - 2) / math.sqrt(8 * 0.25 * 0.75)
+    )
     twice = [0, 1] * 6
     assert detect(twice, 40).scored == 2 and detect(twice, 40, repeats=True).scored == 11
     assert detect(text, 40).p == pytest.approx(0.5 * math.erfc(found.z / math.sqrt(2)))
 
 
-@pytest.mark.parametrize(("tokens", "size", "how", "message"), [
-    ((1,), 9, {}, "text has 1 tokens"), ((1, 9), 9, {}, "text has token 9: ids must lie in 0 to 8"),
-    ((0, 0), 1, {}, "size is 1"), ((1, 2), 9, {"share": 1.0}, "watermark_share is 1.0"),
-    ((1, 2), 9, {"key": -1}, "watermark_key"),
-])
-def test_what_cannot_be_looked_at(tokens: Any, size: int, how: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "size", "how", "message"),
+    [
+        ((1,), 9, {}, "text has 1 tokens"),
+        ((1, 9), 9, {}, "text has token 9: ids must lie in 0 to 8"),
+        ((0, 0), 1, {}, "size is 1"),
+        ((1, 2), 9, {"share": 1.0}, "watermark_share is 1.0"),
+        ((1, 2), 9, {"key": -1}, "watermark_key"),
+    ],
+)
+def test_what_cannot_be_looked_at(
+    tokens: Any, size: int, how: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         detect(tokens, size, **how)

@@ -1,4 +1,5 @@
 """Laws made of several laws: against formulas and fresh sessions, under drafts, in step, at their limits."""
+
 import math
 from itertools import pairwise
 
@@ -46,9 +47,12 @@ from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
 
 PROMPT, OTHER = (0, 1, 0), (1, 1, 0, 1)
-DRAFTERS = {"none": (Nothing(), Match(), Fixed(0)), "copies": (Lookup(), Exact(), Fixed(2)),
-            "model": (FromModel(toy(91, 3, cost=0.1), Chain()), Exact(), Fixed(2)),
-            "tree": (FromModel(toy(92, 3, cost=0.1), Static((2, 1))), Exact(), Fixed(2, 4))}
+DRAFTERS = {
+    "none": (Nothing(), Match(), Fixed(0)),
+    "copies": (Lookup(), Exact(), Fixed(2)),
+    "model": (FromModel(toy(91, 3, cost=0.1), Chain()), Exact(), Fixed(2)),
+    "tree": (FromModel(toy(92, 3, cost=0.1), Static((2, 1))), Exact(), Fixed(2, 4)),
+}
 
 
 def again(target):
@@ -58,8 +62,13 @@ def again(target):
 
 def linear(plus, minus, head=0.0, temperature=1.0):
     def mix(p, q):
-        w = {v: plus * math.log(p[v]) - minus * math.log(q[v]) / temperature for v in p if p[v] >= head * max(p.values())}
+        w = {
+            v: plus * math.log(p[v]) - minus * math.log(q[v]) / temperature
+            for v in p
+            if p[v] >= head * max(p.values())
+        }
         return {v: math.exp(x) for v, x in w.items()}
+
     return mix
 
 
@@ -72,13 +81,19 @@ def adacad(floor, base=math.e):
     def mix(p, q):
         a = max(jsd(p, q) / math.log(base), floor)
         return linear(1 + a, a)(p, q)
+
     return mix
 
 
 def uscd(threshold):
     def mix(p, q):
-        deviation = math.sqrt(sum((x - 1 / len(p)) ** 2 for x in p.values()) / len(p)) * len(p) / math.sqrt(len(p) - 1)
+        deviation = (
+            math.sqrt(sum((x - 1 / len(p)) ** 2 for x in p.values()) / len(p))
+            * len(p)
+            / math.sqrt(len(p) - 1)
+        )
         return linear(1.5, 0.5, 0.1)(p, q) if deviation < threshold else p
+
     return mix
 
 
@@ -87,24 +102,43 @@ def svd(strength, head):
         kl = sum(p[v] * math.log(p[v] / q[v]) for v in p)
         d = {v: p[v] * (math.log(p[v] / q[v]) - kl) * (p[v] >= head * max(p.values())) for v in p}
         return {v: math.exp(math.log(p[v]) + strength * d[v]) for v in p}
+
     return mix
 
 
 RULES = {
-    "guidance": (Difference(2.0, 1.0), linear(2.0, 1.0)), "less than 1": (Difference(0.5, -0.5), linear(0.5, -0.5)),
+    "guidance": (Difference(2.0, 1.0), linear(2.0, 1.0)),
+    "less than 1": (Difference(0.5, -0.5), linear(0.5, -0.5)),
     "contrastive decoding": (Difference(1.0, 1.0, 0.4, 0.5), linear(1.0, 1.0, 0.4, 0.5)),
-    "adacad": (Adaptive(), adacad(0.0)), "adacad with a floor": (Adaptive(0.3), adacad(0.3)),
+    "adacad": (Adaptive(), adacad(0.0)),
+    "adacad with a floor": (Adaptive(0.3), adacad(0.3)),
     "adacad in bits": (Adaptive(base=2.0), adacad(0.0, 2.0)),
-    "uscd": (Gated(Difference(1.5, 0.5, 0.1), 0.5), uscd(0.5)), "svdecode": (Steered(4.0, 0.3), svd(4.0, 0.3)),
+    "uscd": (Gated(Difference(1.5, 0.5, 0.1), 0.5), uscd(0.5)),
+    "svdecode": (Steered(4.0, 0.3), svd(4.0, 0.3)),
     "mixture": (Mixture(0.3), lambda p, q: {v: 0.7 * p[v] + 0.3 * q[v] for v in p}),
 }
 
 
-@pytest.mark.parametrize("rule, neutral", [
-    (Difference(3.0, 2.0), True), (Difference(1.5, 0.5, 0.1), False), (Difference(1.0, 1.0, 0.1, 0.5), False),
-    (Difference(0.0, -1.0), True), (Difference(100.0, 100.0, 1.0, 1e-5), False), (Adaptive(), True), (Adaptive(10.0), True),
-    (Gated(Difference(2.0, 1.0)), True), (Steered(5.0), True), (Steered(1000.0, 0.0), True), (Mixture(0.3), True),
-    (Mixture(1.0), True), (Language(2.0), True), (Language(100.0, 0.0, 0.2), False)], ids=str)
+@pytest.mark.parametrize(
+    "rule, neutral",
+    [
+        (Difference(3.0, 2.0), True),
+        (Difference(1.5, 0.5, 0.1), False),
+        (Difference(1.0, 1.0, 0.1, 0.5), False),
+        (Difference(0.0, -1.0), True),
+        (Difference(100.0, 100.0, 1.0, 1e-5), False),
+        (Adaptive(), True),
+        (Adaptive(10.0), True),
+        (Gated(Difference(2.0, 1.0)), True),
+        (Steered(5.0), True),
+        (Steered(1000.0, 0.0), True),
+        (Mixture(0.3), True),
+        (Mixture(1.0), True),
+        (Language(2.0), True),
+        (Language(100.0, 0.0, 0.2), False),
+    ],
+    ids=str,
+)
 def test_rules_keep_their_contract(rule, neutral):
     check_contrast(rule, neutral=neutral)
 
@@ -114,16 +148,30 @@ def test_every_rule_is_checked():
     assert set(registry.mechanisms("contrasts").values()) == mine
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: Difference(-1.0), "plus is -1.0: it must lie in 0 to 100"), (lambda: Difference(head=2.0), "head is 2.0"),
-    (lambda: Difference(temperature=0.0), "temperature of the other law is 0.0"), (lambda: Adaptive(-0.1), "floor is -0.1"),
-    (lambda: Adaptive(base=1.0), "base is 1.0: it must lie in 1.01 to 10"),
-    (lambda: Gated(Adaptive(), 3.0), "threshold is 3.0"), (lambda: Steered(-1.0), "strength is -1.0"),
-    (lambda: Mixture(1.5), "share is 1.5: it must lie in 0 to 1"), (lambda: Language(-1.0), "scale is -1.0"),
-    (lambda: Contrast(toy(1), (), Adaptive()), "others has 0 laws: the rule Adaptive mixes 1"),
-    (lambda: Contrast(toy(1), (toy(2, 4),), Adaptive()), "the second model has a vocabulary of 4 tokens"),
-    (lambda: Layered(toy(1), (3,), Adaptive()), "exits is (3,): it must hold ascending depths of 1 to 2"),
-    (lambda: Reprompted(toy(1), (), (1,)), "need at least one token")])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Difference(-1.0), "plus is -1.0: it must lie in 0 to 100"),
+        (lambda: Difference(head=2.0), "head is 2.0"),
+        (lambda: Difference(temperature=0.0), "temperature of the other law is 0.0"),
+        (lambda: Adaptive(-0.1), "floor is -0.1"),
+        (lambda: Adaptive(base=1.0), "base is 1.0: it must lie in 1.01 to 10"),
+        (lambda: Gated(Adaptive(), 3.0), "threshold is 3.0"),
+        (lambda: Steered(-1.0), "strength is -1.0"),
+        (lambda: Mixture(1.5), "share is 1.5: it must lie in 0 to 1"),
+        (lambda: Language(-1.0), "scale is -1.0"),
+        (lambda: Contrast(toy(1), (), Adaptive()), "others has 0 laws: the rule Adaptive mixes 1"),
+        (
+            lambda: Contrast(toy(1), (toy(2, 4),), Adaptive()),
+            "the second model has a vocabulary of 4 tokens",
+        ),
+        (
+            lambda: Layered(toy(1), (3,), Adaptive()),
+            "exits is (3,): it must hold ascending depths of 1 to 2",
+        ),
+        (lambda: Reprompted(toy(1), (), (1,)), "need at least one token"),
+    ],
+)
 def test_what_is_refused(make, message):
     with pytest.raises(ValueError) as error:
         make()
@@ -131,7 +179,9 @@ def test_what_is_refused(make, message):
 
 
 @pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "path by path"])
-@pytest.mark.parametrize("rule", [Difference(2.0, 1.0), Gated(Adaptive(), 0.4), Gated(Adaptive(), 0.0)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Difference(2.0, 1.0), Gated(Adaptive(), 0.4), Gated(Adaptive(), 0.0)], ids=str
+)
 def test_contract(rule, tree):
     first, second = toy(1, 5, tree=tree), toy(2, 5, cost=0.1, tree=tree)
     check_target(Contrast(first, (second,), rule), tolerance=1e-9)
@@ -140,7 +190,10 @@ def test_contract(rule, tree):
 def test_contract_behind_another_prompt():
     target = toy(3, 5)
     for other in ((0, 3, 2), (1,)):
-        check_target(Contrast(target, (Reprompted(target, (0, 1), other),), Difference(2.0, 1.0)), tolerance=1e-9)
+        check_target(
+            Contrast(target, (Reprompted(target, (0, 1), other),), Difference(2.0, 1.0)),
+            tolerance=1e-9,
+        )
 
 
 def test_contract_of_layers():
@@ -168,15 +221,21 @@ def reference(mix, first, other, length, shapers):
 
     def walk(text, p, states):
         weight = mix(row_of(first, (*PROMPT, *text)), row_of(other, (*OTHER, *text)))
-        logw_V = torch.tensor([math.log(weight[v]) if weight.get(v) else -math.inf for v in range(first.vocab.size)],
-                              dtype=torch.float64)
+        logw_V = torch.tensor(
+            [math.log(weight[v]) if weight.get(v) else -math.inf for v in range(first.vocab.size)],
+            dtype=torch.float64,
+        )
         for s, state in zip(shapers, states, strict=True):
             logw_V = s.shape(state, normalise(logw_V))
         for x, w in enumerate(torch.softmax(logw_V, -1).tolist()):
             if w and (x in first.vocab.eos or len(text) + 1 == length):
                 law[(*text, x)] = p * w
             elif w:
-                walk((*text, x), p * w, [s.step(state, x) for s, state in zip(shapers, states, strict=True)])
+                walk(
+                    (*text, x),
+                    p * w,
+                    [s.step(state, x) for s, state in zip(shapers, states, strict=True)],
+                )
 
     walk((), 1.0, [s.start(PROMPT) for s in shapers])
     return law
@@ -197,7 +256,11 @@ def test_the_law_is_the_formulas(name):
         shaping, drafter = ("plain", "greedy")[seed == 3], list(DRAFTERS)[seed % 4]
         law = Contrast(first, (Reprompted(other, PROMPT, OTHER),), rule)
         want = reference(mix, first, other, 2, SHAPERS[shaping])
-        assert distance(enumerated(bend(law, SHAPERS[shaping]), 2, drafter), want) < 1e-9, (seed, shaping, drafter)
+        assert distance(enumerated(bend(law, SHAPERS[shaping]), 2, drafter), want) < 1e-9, (
+            seed,
+            shaping,
+            drafter,
+        )
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -206,7 +269,13 @@ def test_shaped_laws_under_drafts(drafter):
     for seed in range(2):
         law = Contrast(toy(seed + 1), (again(toy(seed + 1)),), Gated(Adaptive(0.3), 0.6))
         for name in ("shaped", "greedy"):
-            assert distance(enumerated(bend(law, SHAPERS[name]), 2, drafter), target_law(law, PROMPT, 2, SHAPERS[name])) < 1e-9
+            assert (
+                distance(
+                    enumerated(bend(law, SHAPERS[name]), 2, drafter),
+                    target_law(law, PROMPT, 2, SHAPERS[name]),
+                )
+                < 1e-9
+            )
 
 
 @pytest.mark.parametrize("drafter", [name for name in DRAFTERS if name != "none"])
@@ -215,19 +284,29 @@ def test_grammar_and_contrast_and_repetition_and_temperature(drafter):
     length = 2 if drafter == "tree" else 3
     for seed in range(8):
         first = toy(seed + 1)
-        law = Contrast(first, (again(first),), (Difference(2.0, 1.0), Adaptive(), Gated(Adaptive(0.5), 0.7))[seed % 3])
+        law = Contrast(
+            first,
+            (again(first),),
+            (Difference(2.0, 1.0), Adaptive(), Gated(Adaptive(0.5), 0.7))[seed % 3],
+        )
         grammar = Regex("(ab|b)*").language(first.vocab, first.vocab.eos)
         shapers = (Constrained(grammar, tuple(first.vocab.eos)), Repetition(1.3), Temperature(0.8))
         texts = enumerated(Shaped(law, *shapers), length, drafter)
         assert distance(texts, target_law(law, PROMPT, length, shapers)) < 1e-9
-        assert not any((0, 0) in pairwise(text) or (0, 2) in pairwise(text) for text in texts), "the grammar does not hold"
+        assert not any((0, 0) in pairwise(text) or (0, 2) in pairwise(text) for text in texts), (
+            "the grammar does not hold"
+        )
 
 
 def test_three_laws():
     first, q = toy(5), toy(6, cost=0.1)
     law = Contrast(first, (again(first), q), Language(2.0, 1.0))
     for text in ((), (0,), (1, 0)):
-        p, m, language = row_of(first, (*PROMPT, *text)), row_of(first, (*OTHER, *text)), row_of(q, (*PROMPT, *text))
+        p, m, language = (
+            row_of(first, (*PROMPT, *text)),
+            row_of(first, (*OTHER, *text)),
+            row_of(q, (*PROMPT, *text)),
+        )
         weight = {v: language[v] * (p[v] / m[v]) ** 2 for v in p}
         got = row_of(law, (*PROMPT, *text))
         assert all(got[v] == pytest.approx(weight[v] / sum(weight.values())) for v in p)
@@ -236,62 +315,109 @@ def test_three_laws():
 
 # limiting cases
 
+
 def steered(name, target, draft=None, second=None, **options):
     return steer.build(name, Kit(target, draft, beside=second), options)[0]
 
 
-@pytest.mark.parametrize("make", [
-    lambda t, d: steered("cfg", t, second=again(t), scale=1.0), lambda t, d: steered("cad", t, second=again(t), alpha=0.0),
-    lambda t, d: steered("cfg", t, second=Reprompted(t, PROMPT, PROMPT), scale=3.0),
-    lambda t, d: steered("adacad", t, second=Reprompted(t, PROMPT, PROMPT)),
-    lambda t, d: steered("uscd", t, second=again(t), threshold=0.0),
-    lambda t, d: steered("contrastive-decoding", t, d, beta=0.0, head=0.0),
-    lambda t, d: steered("contrastive-decoding", t, t, beta=0.7, head=0.0),
-    lambda t, d: steered("svdecode", t, d, strength=0.0), lambda t, d: steered("svdecode", t, t, strength=9.0),
-    lambda t, d: steered("mixture", t, d, share=0.0), lambda t, d: steered("mixture", d, t, share=1.0),
-    lambda t, d: steered("lm-guidance", t, again(t), again(t), scale=1.0, head=0.0),
-    lambda t, d: steered("cfg", t, second=again(t), scale=0.0) and t, lambda t, d: steered("switch", t, d, tau=-1.0)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t, d: steered("cfg", t, second=again(t), scale=1.0),
+        lambda t, d: steered("cad", t, second=again(t), alpha=0.0),
+        lambda t, d: steered("cfg", t, second=Reprompted(t, PROMPT, PROMPT), scale=3.0),
+        lambda t, d: steered("adacad", t, second=Reprompted(t, PROMPT, PROMPT)),
+        lambda t, d: steered("uscd", t, second=again(t), threshold=0.0),
+        lambda t, d: steered("contrastive-decoding", t, d, beta=0.0, head=0.0),
+        lambda t, d: steered("contrastive-decoding", t, t, beta=0.7, head=0.0),
+        lambda t, d: steered("svdecode", t, d, strength=0.0),
+        lambda t, d: steered("svdecode", t, t, strength=9.0),
+        lambda t, d: steered("mixture", t, d, share=0.0),
+        lambda t, d: steered("mixture", d, t, share=1.0),
+        lambda t, d: steered("lm-guidance", t, again(t), again(t), scale=1.0, head=0.0),
+        lambda t, d: steered("cfg", t, second=again(t), scale=0.0) and t,
+        lambda t, d: steered("switch", t, d, tau=-1.0),
+    ],
+)
 def test_without_steering(make):
     for seed in range(4):
         target, draft = toy(seed + 1), toy(seed + 60, cost=0.1)
         assert distance(enumerated(make(target, draft), 2), target_law(target, PROMPT, 2)) < 1e-9
 
 
-@pytest.mark.parametrize("one, other", [
-    (lambda t, d: steered("cad", t, second=again(t), alpha=0.7), lambda t, d: steered("cfg", t, second=again(t), scale=1.7)),
-    (lambda t, d: steered("uscd", t, second=again(t), threshold=2.0, strength=0.7, head=0.0),
-     lambda t, d: steered("cad", t, second=again(t), alpha=0.7)),
-    (lambda t, d: steered("adacad", t, second=again(t), floor=0.9), lambda t, d: steered("cad", t, second=again(t), alpha=0.9)),
-    (lambda t, d: steered("lm-guidance", t, again(t), again(t), scale=2.5, head=0.0),
-     lambda t, d: steered("cfg", t, second=again(t), scale=2.5)),
-    (lambda t, d: bend(steered("contrastive-decoding", t, d, head=1.0), (Greedy(),)), lambda t, d: bend(t, (Greedy(),))),
-    (lambda t, d: bend(steered("dola", t, head=1.0), (Greedy(),)), lambda t, d: bend(t, (Greedy(),))),
-    (lambda t, d: steered("cfg", t, second=d, scale=0.0), lambda t, d: d)])
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (
+            lambda t, d: steered("cad", t, second=again(t), alpha=0.7),
+            lambda t, d: steered("cfg", t, second=again(t), scale=1.7),
+        ),
+        (
+            lambda t, d: steered("uscd", t, second=again(t), threshold=2.0, strength=0.7, head=0.0),
+            lambda t, d: steered("cad", t, second=again(t), alpha=0.7),
+        ),
+        (
+            lambda t, d: steered("adacad", t, second=again(t), floor=0.9),
+            lambda t, d: steered("cad", t, second=again(t), alpha=0.9),
+        ),
+        (
+            lambda t, d: steered("lm-guidance", t, again(t), again(t), scale=2.5, head=0.0),
+            lambda t, d: steered("cfg", t, second=again(t), scale=2.5),
+        ),
+        (
+            lambda t, d: bend(steered("contrastive-decoding", t, d, head=1.0), (Greedy(),)),
+            lambda t, d: bend(t, (Greedy(),)),
+        ),
+        (
+            lambda t, d: bend(steered("dola", t, head=1.0), (Greedy(),)),
+            lambda t, d: bend(t, (Greedy(),)),
+        ),
+        (lambda t, d: steered("cfg", t, second=d, scale=0.0), lambda t, d: d),
+    ],
+)
 def test_one_way_is_another(one, other):
     for seed in range(4):
         target, draft = toy(seed + 1), toy(seed + 60, cost=0.1)
-        assert distance(enumerated(one(target, draft), 2), enumerated(other(target, draft), 2)) < 1e-9
+        assert (
+            distance(enumerated(one(target, draft), 2), enumerated(other(target, draft), 2)) < 1e-9
+        )
 
 
 def test_the_head_is_the_first_laws():
     """Every token lies in it; a contrast without one may take a token that both find unlikely."""
-    first_V, other_V = torch.tensor([0.6, 0.39, 0.01]).log(), torch.tensor([0.6, 0.3999, 0.0001]).log()
+    first_V, other_V = (
+        torch.tensor([0.6, 0.39, 0.01]).log(),
+        torch.tensor([0.6, 0.3999, 0.0001]).log(),
+    )
     assert int(Difference(2.0, 1.0).mix(first_V, [other_V]).argmax()) == 2
     assert int(Difference(2.0, 1.0, 0.1).mix(first_V, [other_V]).argmax()) != 2
-    assert (Difference(2.0, 1.0, 0.1).mix(first_V, [other_V]) == -math.inf).tolist() == [False, False, True]
+    assert (Difference(2.0, 1.0, 0.1).mix(first_V, [other_V]) == -math.inf).tolist() == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_divergence():
     p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
     by_hand = 0.5 * (0.5 * math.log(0.5 / 0.375) + 0.25 * math.log(0.25 / 0.375)) * 2
-    assert divergence(p.log(), q.log()) == pytest.approx(by_hand) == pytest.approx(divergence(q.log(), p.log()))
+    assert (
+        divergence(p.log(), q.log())
+        == pytest.approx(by_hand)
+        == pytest.approx(divergence(q.log(), p.log()))
+    )
     sure = torch.eye(3).log()
-    assert divergence(sure[0], sure[1]) == pytest.approx(math.log(2)) and divergence(sure[0], sure[0]) == 0.0
+    assert (
+        divergence(sure[0], sure[1]) == pytest.approx(math.log(2))
+        and divergence(sure[0], sure[0]) == 0.0
+    )
 
 
 def test_more_conflict_makes_a_stronger_contrast():
     agree, conflict = torch.tensor([0.8, 0.1, 0.1]).log(), torch.tensor([0.1, 0.8, 0.1]).log()
-    assert divergence(agree, conflict) > 0.3 > divergence(agree, torch.tensor([0.7, 0.2, 0.1]).log())
+    assert (
+        divergence(agree, conflict) > 0.3 > divergence(agree, torch.tensor([0.7, 0.2, 0.1]).log())
+    )
 
 
 def test_sureness():
@@ -303,15 +429,21 @@ def test_sureness():
 
 # SVDecode
 
+
 def test_the_direction_is_the_gradient():
     g = torch.Generator().manual_seed(4)
     for _ in range(5):
-        z, other_V = torch.randn(6, generator=g, dtype=torch.float64) * 2, normalise(torch.randn(6, generator=g).double())
+        z, other_V = (
+            torch.randn(6, generator=g, dtype=torch.float64) * 2,
+            normalise(torch.randn(6, generator=g).double()),
+        )
         z.requires_grad_()
         p_V = torch.log_softmax(z, 0)
         (p_V.exp() * (p_V - other_V)).sum().backward()
         got_V = direction(normalise(z.detach()), other_V)
-        assert torch.allclose(got_V, z.grad, rtol=1e-6, atol=1e-12) and abs(float(got_V.sum())) < 1e-12
+        assert (
+            torch.allclose(got_V, z.grad, rtol=1e-6, atol=1e-12) and abs(float(got_V.sum())) < 1e-12
+        )
 
 
 def test_the_strength_is_the_best_to_second_order():
@@ -320,7 +452,7 @@ def test_the_strength_is_the_best_to_second_order():
         base_V = normalise(torch.randn(5, generator=g, dtype=torch.float64))
         way_V = torch.randn(5, generator=g, dtype=torch.float64) * 0.3
         warm_V = normalise(base_V + way_V)
-        truth_V = normalise(warm_V + 3.0 * direction(warm_V, base_V))        # what more tuning would give
+        truth_V = normalise(warm_V + 3.0 * direction(warm_V, base_V))  # what more tuning would give
         rows.append((warm_V, base_V, int(torch.multinomial(truth_V.exp(), 1, generator=g))))
 
     def loss(mu):
@@ -335,9 +467,11 @@ def test_the_strength_is_the_best_to_second_order():
 
 # DoLa
 
+
 def test_dola_takes_the_layer_that_differs_most():
     target, seen = toy(7, 4), set()
     for text in ((0, 1), (0, 1, 2), (1, 0, 2, 2), (2, 1, 0)):
+
         async def score(text=text):
             return await target.open(text).score(Draft.chain(text[-1]), Want(exits=(1, 2)))
 
@@ -356,7 +490,9 @@ def test_dola_under_drafts_and_depths():
     for drafter in DRAFTERS:
         law = steered("dola", toy(8))
         assert distance(enumerated(law, 2, drafter), target_law(law, PROMPT, 2)) < 1e-9
-    assert bucket(30, 2, False) == (2, 4, 6, 8, 10, 12, 14) and bucket(30, 2, True) == tuple(range(16, 30, 2))
+    assert bucket(30, 2, False) == (2, 4, 6, 8, 10, 12, 14) and bucket(30, 2, True) == tuple(
+        range(16, 30, 2)
+    )
     assert bucket(3, 2, False) == (1,) and bucket(2, 9, True) == (1,)
     with pytest.raises(ValueError, match="1 layer"):
         bucket(1, 1, False)
@@ -364,11 +500,16 @@ def test_dola_under_drafts_and_depths():
 
 # what it costs, and who is in step
 
+
 def cost(rule, tokens=40, drafter="none"):
     target, other = toy(5, 6, sharp=2.0), toy(6, 6, cost=0.1)
     scheduler = Scheduler()
     law = Contrast(target, (other,), rule)
-    task = scheduler.submit(answer_one(Speculative(law, *DRAFTERS[drafter]), Request((0, 1, 0), tokens, ignore_eos=True)))
+    task = scheduler.submit(
+        answer_one(
+            Speculative(law, *DRAFTERS[drafter]), Request((0, 1, 0), tokens, ignore_eos=True)
+        )
+    )
     while scheduler.step():
         pass
     return {name: task.usage.get(m.network) for name, m in (("first", target), ("other", other))}
@@ -379,13 +520,18 @@ def test_a_closed_gate_asks_nobody_and_what_was_missed_is_fed_at_once():
     assert never["other"] is None and never["first"].passes == 40
     some, always = cost(Gated(Adaptive(), 0.7)), cost(Adaptive())
     assert always["other"].positions == always["first"].positions
-    assert some["other"].passes < always["other"].passes and some["other"].positions <= always["other"].positions
+    assert (
+        some["other"].passes < always["other"].passes
+        and some["other"].positions <= always["other"].positions
+    )
 
 
 def test_two_prompts_of_one_model_share_passes():
     target, scheduler = toy(5, 6), Scheduler()
     law = Contrast(target, (again(target),), Difference(2.0, 1.0))
-    task = scheduler.submit(answer_one(Speculative(law, *DRAFTERS["none"]), Request(PROMPT, 30, ignore_eos=True)))
+    task = scheduler.submit(
+        answer_one(Speculative(law, *DRAFTERS["none"]), Request(PROMPT, 30, ignore_eos=True))
+    )
     while scheduler.step():
         pass
     assert task.usage[target.network].passes <= 33 and task.usage[target.network].positions >= 60
@@ -393,6 +539,7 @@ def test_two_prompts_of_one_model_share_passes():
 
 class NotInStep(ContrastSession):
     """The others never hear what was written."""
+
     def commit(self, tokens):
         self._first.commit(tokens)
         self._stage(None)
@@ -400,6 +547,7 @@ class NotInStep(ContrastSession):
 
 class ScoresApart(ContrastSession):
     """A branch that was not taken stays with the others."""
+
     def keep(self, nodes, root=0):
         draft, left = self._draft, self._first.keep(nodes, root)
         for session in self._others:
@@ -436,4 +584,6 @@ def test_silence_asks_the_others_nothing():
         return (await session.score(Draft.chain(0), Want())).row(0)
 
     law = Contrast(toy(1), (again(toy(1)),), Difference(2.0, 1.0))
-    assert run([silent()])[0].exp().tolist() == pytest.approx(list(row_of(law, (*PROMPT, 1, 0)).values()))
+    assert run([silent()])[0].exp().tolist() == pytest.approx(
+        list(row_of(law, (*PROMPT, 1, 0)).values())
+    )

@@ -1,4 +1,5 @@
 """Shaped laws: the enumerated law of decodes, states along every way through a text, laziness, laws known without a row."""
+
 from __future__ import annotations
 
 import math
@@ -50,6 +51,7 @@ PENALISED = (Repetition(1.3), Presence(0.4), Temperature(0.8), TopP(0.9))
 @dataclass(frozen=True)
 class Always:
     """Proposes the same tree below any root: what it proposes says nothing about the law."""
+
     token: tuple[int, ...] = (1, 0, 1, 0, 1)
     parent: tuple[int, ...] = (0, 1, 1, 2, 0)
     want: Want = field(default_factory=lambda: Want(law=Reads.NOTHING))
@@ -72,10 +74,12 @@ class Always:
 
 def row(target: Any, prompt: Sequence[int], output: Sequence[int] = ()) -> Tensor:
     """The row after prompt and output, from a fresh session."""
+
     async def go() -> Tensor:
         session, tokens = target.open(tuple(prompt)), (prompt[-1], *output)
         session.commit(tokens[:-1])
         return (await session.score(Draft.chain(tokens[-1]), Want())).row(0)
+
     return run([go()])[0]
 
 
@@ -126,14 +130,39 @@ def test_decodes_have_the_hand_computed_law(seed: int, drafter: Any) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("tree", [True, False], ids=["tree mask", "paths"])
 def test_every_rule_at_once(order: str, tree: bool) -> None:
-    sampling = Sampling(temperature=0.9, top_k=3, top_p=0.97, min_p=0.01, typical_p=0.97, epsilon_cutoff=0.01, eta_cutoff=0.01,
-                        top_n_sigma=2.5, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2,
-                        no_repeat_ngram_size=3, dry_multiplier=0.6, dry_allowed_length=1, xtc_probability=0.5,
-                        xtc_threshold=0.1, logit_bias={0: 0.3}, min_tokens=2)
+    sampling = Sampling(
+        temperature=0.9,
+        top_k=3,
+        top_p=0.97,
+        min_p=0.01,
+        typical_p=0.97,
+        epsilon_cutoff=0.01,
+        eta_cutoff=0.01,
+        top_n_sigma=2.5,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        frequency_penalty=0.2,
+        no_repeat_ngram_size=3,
+        dry_multiplier=0.6,
+        dry_allowed_length=1,
+        xtc_probability=0.5,
+        xtc_threshold=0.1,
+        logit_bias={0: 0.3},
+        min_tokens=2,
+    )
     for seed in range(3):
-        model, shapers = toy(seed + 20, 4, tree=tree), build_shapers(sampling, order=order, eos=(3,), seed=seed)
+        model, shapers = (
+            toy(seed + 20, 4, tree=tree),
+            build_shapers(sampling, order=order, eos=(3,), seed=seed),
+        )
         assert len(shapers) == 16
-        assert distance(plain_law(Shaped(model, *shapers), Always(), 3), target_law(model, PROMPT, 3, shapers)) < 1e-9
+        assert (
+            distance(
+                plain_law(Shaped(model, *shapers), Always(), 3),
+                target_law(model, PROMPT, 3, shapers),
+            )
+            < 1e-9
+        )
 
 
 def test_greedy_text_is_the_same_under_any_draft() -> None:
@@ -145,39 +174,64 @@ def test_greedy_text_is_the_same_under_any_draft() -> None:
 
 def test_nesting_equals_one_list_of_shapers() -> None:
     model = toy(3, 4)
-    flat, nested = Shaped(model, *PENALISED), Shaped(Shaped(Shaped(model), *PENALISED[:2]), *PENALISED[2:])
+    flat, nested = (
+        Shaped(model, *PENALISED),
+        Shaped(Shaped(Shaped(model), *PENALISED[:2]), *PENALISED[2:]),
+    )
     assert distance(plain_law(flat, Always(), 3), plain_law(nested, Always(), 3)) < 1e-12
     assert torch.equal(row(Shaped(model), PROMPT), row(model, PROMPT))
-    assert distance(plain_law(Shaped(Shaped(model, Repetition(1.5)), Greedy()), Always(), 4),
-                    plain_law(Shaped(model, Repetition(1.5), Greedy()), Always(), 4)) == 0.0
+    assert (
+        distance(
+            plain_law(Shaped(Shaped(model, Repetition(1.5)), Greedy()), Always(), 4),
+            plain_law(Shaped(model, Repetition(1.5), Greedy()), Always(), 4),
+        )
+        == 0.0
+    )
 
 
 def test_a_draw_of_xtc_is_one_law_for_all_who_look() -> None:
     coins = [(Xtc(0.5, 0.1, Rng.of(s)),) for s in range(12)]
     laws = [target_law(toy(2, 4), PROMPT, 2, c) for c in coins]
-    assert len({tuple(sorted(x.items())) for x in laws}) > 2      # two coins: up to four laws
+    assert len({tuple(sorted(x.items())) for x in laws}) > 2  # two coins: up to four laws
     for c, law in zip(coins, laws, strict=True):
         assert distance(plain_law(Shaped(toy(2, 4), *c), Always(), 2), law) < 1e-9
 
 
-SHAPERS = (Repetition(1.3), Presence(0.5), Frequency(0.2), Dry(0.5, allowed_length=1), NoRepeatNgram(3), MinTokens(2, (3,)))
+SHAPERS = (
+    Repetition(1.3),
+    Presence(0.5),
+    Frequency(0.2),
+    Dry(0.5, allowed_length=1),
+    NoRepeatNgram(3),
+    MinTokens(2, (3,)),
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["score", "commit", "path", "rewind", "fork", "part"]), st.integers(0, 2**20)),
-                max_size=12), st.booleans())
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["score", "commit", "path", "rewind", "fork", "part"]),
+            st.integers(0, 2**20),
+        ),
+        max_size=12,
+    ),
+    st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
 def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: bool) -> None:
     """Scoring, committing, rewinding (also into the prompt), forking and parts, in any order: rows equal fresh ones."""
     model = toy(5, 4, chunk=3)
     model.network.partial = True
-    target = Shaped(Shaped(model, *SHAPERS[:3]), *SHAPERS[3:]) if nested else Shaped(model, *SHAPERS)
+    target = (
+        Shaped(Shaped(model, *SHAPERS[:3]), *SHAPERS[3:]) if nested else Shaped(model, *SHAPERS)
+    )
     prompt, text = (1, 0, 2, 1), [1, 0, 2, 1]
 
     async def go() -> None:
         nonlocal prompt
         session = whole = target.open(prompt)
         root = prompt[-1]
-        left = [*prompt[:-1]]                     # committed
+        left = [*prompt[:-1]]  # committed
 
         async def check(tokens: tuple[int, ...], parent: tuple[int, ...]) -> None:
             draft = Draft.certain((root, *tokens), (-1, *parent))
@@ -185,16 +239,16 @@ def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: boo
             head = prompt if len(left) >= len(prompt) else (*left, root)
             for node in reversed(range(len(draft))):
                 full = (*left, root, *[draft.token[i] for i in draft.path_to(node)])
-                expected_V = row(target, head, full[len(head):])
+                expected_V = row(target, head, full[len(head) :])
                 assert torch.allclose(scores.row(node), expected_V, atol=1e-12)
 
         for what, n in steps:
             tokens = (n % 3, n // 3 % 3, n // 9 % 3)
             if what == "score":
                 await check(tokens, ((0, 1, 1), (0, 0, 2), (0, 1, 2))[n % 3])
-            elif what == "commit":                # never scored
-                session.commit((root, *tokens[:n % 3]))
-                left += [root, *tokens[:n % 3]]
+            elif what == "commit":  # never scored
+                session.commit((root, *tokens[: n % 3]))
+                left += [root, *tokens[: n % 3]]
                 root = n % 4
             elif what == "path":
                 await check(tokens, (0, 1, 2))
@@ -207,7 +261,7 @@ def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: boo
                 if k:
                     del left[-k:]
                 if len(left) < len(prompt):
-                    prompt = tuple(left)          # the next root ends the prompt
+                    prompt = tuple(left)  # the next root ends the prompt
                     root = n % 4
                     prompt = (*prompt, root)
             elif what == "fork":
@@ -242,7 +296,7 @@ def test_rewinding_past_kept_states() -> None:
         assert states <= len(text) // KEEP + 3
         for back in (1, 5, KEEP, KEEP + 3):
             session.rewind(back)
-            del text[len(text) - back:]
+            del text[len(text) - back :]
             row_V = (await session.score(Draft.chain(text[-1]), Want())).row(0)
             assert torch.equal(row_V, row(target, (0,), text))
 
@@ -252,6 +306,7 @@ def test_rewinding_past_kept_states() -> None:
 @dataclass(frozen=True)
 class Counting:
     """The identity, counting its calls."""
+
     calls: dict[str, int] = field(default_factory=lambda: {"start": 0, "step": 0, "shape": 0})
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = True
@@ -291,6 +346,7 @@ def test_states_are_derived_once_where_somebody_looks() -> None:
 
 class Blind(Table):
     """A toy whose logits may not be asked for where less is wanted; it remembers what was wanted."""
+
     def __init__(self, seed: int, size: int) -> None:
         super().__init__(seed, size)
         self.wanted: list[Reads] = []
@@ -303,10 +359,16 @@ class Blind(Table):
 def test_what_the_model_is_asked_for() -> None:
     none, argmax, topk, row = Reads
     for shapers, law, base, asked in [
-        ((Greedy(),), row, none, argmax), ((Temperature(2.0), TopP(0.5), Greedy()), row, none, argmax),
-        ((Repetition(1.1), Greedy()), row, none, row), ((Temperature(2.0),), argmax, none, argmax),
-        ((Temperature(2.0),), row, none, row), ((Typical(0.5),), argmax, none, row), ((Greedy(),), none, none, none),
-        ((Greedy(),), row, row, row), ((), topk, none, topk), ((Repetition(1.1),), none, topk, topk),
+        ((Greedy(),), row, none, argmax),
+        ((Temperature(2.0), TopP(0.5), Greedy()), row, none, argmax),
+        ((Repetition(1.1), Greedy()), row, none, row),
+        ((Temperature(2.0),), argmax, none, argmax),
+        ((Temperature(2.0),), row, none, row),
+        ((Typical(0.5),), argmax, none, row),
+        ((Greedy(),), none, none, none),
+        ((Greedy(),), row, row, row),
+        ((), topk, none, topk),
+        ((Repetition(1.1),), none, topk, topk),
     ]:
         network = Blind(1, 4)
         session = Shaped(LM(network, toy(1, 4).vocab), *shapers).open(PROMPT)
@@ -318,25 +380,51 @@ def test_certain_laws_write_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     model = toy(4, 5)
 
     async def score(*shapers: Any) -> Any:
-        return await Shaped(model, *shapers).open(PROMPT).score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want())
+        return (
+            await Shaped(model, *shapers)
+            .open(PROMPT)
+            .score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want())
+        )
 
     inner = run([model.open(PROMPT).score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want())])[0]
     best = [inner.argmax(i) for i in range(3)]
-    lazy, penalised = run([score(Temperature(0.5), MinP(0.1), Greedy()), score(Banned((best[0],)), Greedy())])
+    lazy, penalised = run(
+        [score(Temperature(0.5), MinP(0.1), Greedy()), score(Banned((best[0],)), Greedy())]
+    )
     monkeypatch.setattr(type(inner), "row", lambda self, i: pytest.fail("a row was written"))
     assert [lazy.certain(i) for i in range(3)] == [lazy.argmax(i) for i in range(3)] == best
     assert lazy.logp(1, (best[1], (best[1] + 1) % 5)) == (0.0, NEG_INF)
-    assert penalised.certain(0) == int(inner.weights(0).index_fill(0, torch.tensor([best[0]]), NEG_INF).argmax()) != best[0]
+    assert (
+        penalised.certain(0)
+        == int(inner.weights(0).index_fill(0, torch.tensor([best[0]]), NEG_INF).argmax())
+        != best[0]
+    )
     assert penalised.certain(0) == penalised.argmax(0)
     assert penalised.row(0).exp().tolist() == [float(x == penalised.certain(0)) for x in range(5)]
 
 
 def test_scores_agree_with_their_rows() -> None:
-    for shapers in [(), (TopK(2),), PENALISED, (Typical(0.3),), (Greedy(), Temperature(0.5)), (Repetition(1.5), Greedy())]:
-        s = run([Shaped(toy(6, 5), *shapers).open(PROMPT).score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want(base=Reads.ROW))])[0]
+    for shapers in [
+        (),
+        (TopK(2),),
+        PENALISED,
+        (Typical(0.3),),
+        (Greedy(), Temperature(0.5)),
+        (Repetition(1.5), Greedy()),
+    ]:
+        s = run(
+            [
+                Shaped(toy(6, 5), *shapers)
+                .open(PROMPT)
+                .score(Draft.certain((1, 0, 3), (-1, 0, 0)), Want(base=Reads.ROW))
+            ]
+        )[0]
         for i in range(3):
             row_V = s.row(i)
-            assert torch.allclose(row_V, normalise(s.weights(i))) and abs(float(row_V.exp().sum()) - 1) < 1e-12
+            assert (
+                torch.allclose(row_V, normalise(s.weights(i)))
+                and abs(float(row_V.exp().sum()) - 1) < 1e-12
+            )
             assert s.argmax(i) == int(row_V.argmax())
             assert s.certain(i) in (None, s.argmax(i))
             assert s.topk(i, 2)[0][0] == s.argmax(i) and len(s.topk(i, 99)[0]) == 5
@@ -368,7 +456,7 @@ def test_shaped_is_a_value() -> None:
     assert Shaped(model, Greedy()) == Shaped(model, Greedy()) != Shaped(model, Temperature(0.5))
     assert Shaped(model, *PENALISED).vocab is model.vocab
     with pytest.raises(AttributeError):
-        Shaped(model).shapers = ()               # type: ignore[misc]
+        Shaped(model).shapers = ()  # type: ignore[misc]
     with pytest.raises(ValueError, match="n is 9"):
         Shaped(model, Greedy()).open(PROMPT).rewind(9)
     with pytest.raises(ValueError, match="layers"):

@@ -1,4 +1,5 @@
 """Two models in turns: whose turn it is, what it costs, and the two ends where one of them speaks alone."""
+
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -24,8 +25,13 @@ from polydec.testing.toy import toy
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
 
-RULES = [ByEntropy(1.0, hold=1), ByEntropy(1.1, 0.9, 2, 2), ByEntropy(1.2, window=1, hold=3), ByShare(0.5, 2),
-         ByShare(0.5, 1, 3)]
+RULES = [
+    ByEntropy(1.0, hold=1),
+    ByEntropy(1.1, 0.9, 2, 2),
+    ByEntropy(1.2, window=1, hold=3),
+    ByShare(0.5, 2),
+    ByShare(0.5, 1, 3),
+]
 INF = math.inf
 
 
@@ -39,7 +45,9 @@ def turns(small, big, rule, prompt, text):
     for i in range(len(text) + 1):
         out.append(rule.large(state))
         row_V = fresh((small, big)[out[-1]], (*prompt, *text[:i])).base.row(0)
-        state = rule.step(state, -sum(p * math.log2(p) for p in row_V.double().exp().tolist() if p > 0))
+        state = rule.step(
+            state, -sum(p * math.log2(p) for p in row_V.double().exp().tolist() if p > 0)
+        )
     return out
 
 
@@ -79,24 +87,46 @@ def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
             if w and (x == 2 or len(text) + 1 == length):
                 law[(*text, x)] = p * w
             elif w:
-                walk((*text, x), p * w, [s.step(state, x) for s, state in zip(SHAPERS[shaping], states, strict=True)])
+                walk(
+                    (*text, x),
+                    p * w,
+                    [s.step(state, x) for s, state in zip(SHAPERS[shaping], states, strict=True)],
+                )
 
     law = {}
     walk((), 1.0, [s.start(prompt) for s in SHAPERS[shaping]])
     for drafter, verifier in ((Nothing(), Match()), (Lookup(), Exact())):
         decoder = Speculative(Switch(small, big, rule), drafter, verifier, Fixed(2))
-        assert distance(law_of(lambda rng, d=decoder: answer_one(d, Request(prompt, length), rng)), law) < 1e-9
+        assert (
+            distance(
+                law_of(lambda rng, d=decoder: answer_one(d, Request(prompt, length), rng)), law
+            )
+            < 1e-9
+        )
 
 
 @pytest.mark.parametrize("shaping", SHAPERS)
 def test_at_the_ends_one_speaks_alone(shaping):
     for seed in range(4):
         small, big = (bend(m, SHAPERS[shaping]) for m in models(seed, 6))
-        for rule, alone in ((ByEntropy(INF), small), (ByEntropy(None), small), (ByEntropy(-1.0), big), (ByShare(0.0), small),
-                            (ByShare(1.0), big)):
-            assert decode(Switch(small, big, rule), seed=seed).token_ids == decode(alone, seed=seed).token_ids
-    law = law_of(lambda rng: answer_one(Speculative(Switch(*models(), ByEntropy(-1.0)), Nothing(), Match(), Fixed(0)),
-        Request((0, 1), 2), rng))
+        for rule, alone in (
+            (ByEntropy(INF), small),
+            (ByEntropy(None), small),
+            (ByEntropy(-1.0), big),
+            (ByShare(0.0), small),
+            (ByShare(1.0), big),
+        ):
+            assert (
+                decode(Switch(small, big, rule), seed=seed).token_ids
+                == decode(alone, seed=seed).token_ids
+            )
+    law = law_of(
+        lambda rng: answer_one(
+            Speculative(Switch(*models(), ByEntropy(-1.0)), Nothing(), Match(), Fixed(0)),
+            Request((0, 1), 2),
+            rng,
+        )
+    )
     assert distance(law, target_law(models()[1], (0, 1), 2)) < 1e-9
 
 
@@ -105,7 +135,11 @@ def test_every_switch_is_held():
     for hold in (1, 4, 9):
         rule = ByEntropy(1.9, window=2, hold=hold)
         text = decode(Switch(small, big, rule), 80).token_ids
-        at = [i for i, (a, b) in enumerate(pairwise(turns(small, big, rule, (0, 1, 0), text))) if a is not b]
+        at = [
+            i
+            for i, (a, b) in enumerate(pairwise(turns(small, big, rule, (0, 1, 0), text)))
+            if a is not b
+        ]
         assert len(at) > 2 and all(b - a >= hold for a, b in pairwise(at))
 
 
@@ -113,7 +147,10 @@ def test_a_higher_threshold_asks_the_large_model_less():
     """On one text, where both models have the same entropies and nothing is held. (In general the share of the large model
     need not fall: its own entropies enter too, and a hold shifts later turns.)"""
     model, text = toy(4, 6), [1, 2, 3, 0, 4, 1, 0, 2, 2, 3, 1, 4, 0, 0, 1]
-    shares = [sum(turns(model, model, ByEntropy(tau, hold=1), (0, 1), text)) for tau in (0.0, 0.8, 1.2, 1.6, 1.8, 2.0, 2.6)]
+    shares = [
+        sum(turns(model, model, ByEntropy(tau, hold=1), (0, 1), text))
+        for tau in (0.0, 0.8, 1.2, 1.6, 1.8, 2.0, 2.6)
+    ]
     assert shares == sorted(shares, reverse=True) and shares[0] > shares[5] > shares[-1] == 0
 
 
@@ -121,8 +158,12 @@ def test_what_it_costs():
     """A switch feeds what was missed, once; every token is fed to the model whose turn it is, in one pass."""
     (small, big), rule = models(3, 6), ByEntropy(1.9, window=2, hold=4)
     scheduler = Scheduler()
-    task = scheduler.submit(answer_one(Speculative(Switch(small, big, rule), Nothing(), Match(), Fixed(0)),
-        Request((0, 1, 0), 50, ignore_eos=True)))
+    task = scheduler.submit(
+        answer_one(
+            Speculative(Switch(small, big, rule), Nothing(), Match(), Fixed(0)),
+            Request((0, 1, 0), 50, ignore_eos=True),
+        )
+    )
     while scheduler.step():
         pass
     turn = turns(small, big, rule, (0, 1, 0), task.result.token_ids)[:-1]
@@ -131,12 +172,16 @@ def test_what_it_costs():
         use, last = task.usage[model.network], max(i for i, t in enumerate(turn) if t is large)
         assert use.positions == 3 + last, "every position up to the last turn, once"
         chunks = use.passes - sum(t is large for t in turn)
-        assert 0 <= chunks <= use.positions // model.chunk, "one pass a token, and those that long catch-ups are cut into"
+        assert 0 <= chunks <= use.positions // model.chunk, (
+            "one pass a token, and those that long catch-ups are cut into"
+        )
 
 
 def test_entropy():
     for size in (2, 3, 8, 1000):
-        assert entropy(torch.zeros(size).log_softmax(-1)) == pytest.approx(math.log2(size), abs=1e-5)
+        assert entropy(torch.zeros(size).log_softmax(-1)) == pytest.approx(
+            math.log2(size), abs=1e-5
+        )
     row_V = torch.full((5,), -INF)
     row_V[2] = 0.0
     assert entropy(row_V) == 0.0
@@ -146,6 +191,7 @@ def test_entropy():
 
 class NoCatchUp(SwitchSession):
     """The model that waits does not hear what the other one wrote."""
+
     def commit(self, tokens):
         _, scores, states = self._scored
         turn = self._rule.large(states[0])
@@ -155,18 +201,23 @@ class NoCatchUp(SwitchSession):
 
 class EntropyAfterShaping(SwitchSession):
     """Looks at the row that was drawn from."""
+
     def _next(self, state, scores, node):
         return self._rule.step(state, entropy(scores.row(node)))
 
 
 class Lagging(SwitchSession):
     """Forgets to advance the state below the root of a tree."""
+
     async def _score(self, draft, want):
         draft, scores, states = await super()._score(draft, want)
         return draft, replace(scores, of=[scores.of[0]] * len(draft)), states
 
 
-@pytest.mark.parametrize("session, drafter", [(NoCatchUp, Nothing()), (EntropyAfterShaping, Nothing()), (Lagging, Lookup())])
+@pytest.mark.parametrize(
+    "session, drafter",
+    [(NoCatchUp, Nothing()), (EntropyAfterShaping, Nothing()), (Lagging, Lookup())],
+)
 def test_faults_show(session, drafter, monkeypatch):
     monkeypatch.setattr("polydec.targets.switch.SwitchSession", session)
     with pytest.raises(AssertionError):
@@ -176,20 +227,29 @@ def test_faults_show(session, drafter, monkeypatch):
 
 def test_recipe():
     small, big = models()
-    decoder, values = build("entropy-adaptive", big, small, {"tau": "0.5", "tau_down": "none", "hold": 3})
-    assert decoder.exactness is Exactness.APPROXIMATE and decoder.target == Switch(small, big, ByEntropy(0.5, None, 5, 3))
+    decoder, values = build(
+        "entropy-adaptive", big, small, {"tau": "0.5", "tau_down": "none", "hold": 3}
+    )
+    assert decoder.exactness is Exactness.APPROXIMATE and decoder.target == Switch(
+        small, big, ByEntropy(0.5, None, 5, 3)
+    )
     assert values["window"] == 5
     with pytest.raises(ValueError, match="layers cannot run alone where two models take turns"):
         decoder.target.open((0, 1)).part(range(1))
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: ByEntropy(math.nan), "tau is nan"), (lambda: ByEntropy(1.0, math.nan), "tau_down is nan"),
-    (lambda: ByEntropy(window=0), "window is 0: it must lie in 1 to 256"),
-    (lambda: ByEntropy(hold=0), "hold is 0: it must lie in 1 to 4096"),
-    (lambda: ByShare(1.5), "share is 1.5: it must lie in 0 to 1"), (lambda: ByShare(0.5, 0), "run is 0"),
-    (lambda: Switch(toy(1), toy(2, 4), ByShare(0.5)), "the small model has a vocabulary of 3"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: ByEntropy(math.nan), "tau is nan"),
+        (lambda: ByEntropy(1.0, math.nan), "tau_down is nan"),
+        (lambda: ByEntropy(window=0), "window is 0: it must lie in 1 to 256"),
+        (lambda: ByEntropy(hold=0), "hold is 0: it must lie in 1 to 4096"),
+        (lambda: ByShare(1.5), "share is 1.5: it must lie in 0 to 1"),
+        (lambda: ByShare(0.5, 0), "run is 0"),
+        (lambda: Switch(toy(1), toy(2, 4), ByShare(0.5)), "the small model has a vocabulary of 3"),
+    ],
+)
 def test_options(make, message):
     with pytest.raises(ValueError, match=message):
         make()

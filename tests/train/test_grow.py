@@ -1,4 +1,5 @@
 """A larger network with the law of a smaller one."""
+
 import pytest
 import torch
 
@@ -9,8 +10,15 @@ SMALL = Shape(40, width=32, layers=2, heads=4, kv_heads=2, inner=48, context=32)
 TOKENS = torch.arange(20).view(2, 10)
 
 
-@pytest.mark.parametrize("shape", [
-    SMALL, Shape(40, 32, 4, 4, 2, 48, 32), Shape(40, 64, 3, 8, 4, 96, 32), Shape(40, 48, 2, 6, 3, 48, 32)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SMALL,
+        Shape(40, 32, 4, 4, 2, 48, 32),
+        Shape(40, 64, 3, 8, 4, 96, 32),
+        Shape(40, 48, 2, 6, 3, 48, 32),
+    ],
+)
 def test_it_begins_with_the_same_law_and_all_of_it_learns(shape):
     small = Llama(SMALL, seed=3)
     with torch.no_grad():
@@ -19,7 +27,7 @@ def test_it_begins_with_the_same_law_and_all_of_it_learns(shape):
     large = grown(small, shape, seed=4)
     assert torch.allclose(large(TOKENS), small(TOKENS), atol=1e-4)
     rate = 0.1
-    for _ in range(3):                            # what writes nothing moves first, then what it reads
+    for _ in range(3):  # what writes nothing moves first, then what it reads
         large.zero_grad()
         torch.nn.functional.cross_entropy(large(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
         with torch.no_grad():
@@ -33,7 +41,9 @@ def test_it_begins_with_the_same_law_and_all_of_it_learns(shape):
 
 def test_what_does_not_fit_is_refused():
     small = Llama(SMALL, seed=3)
-    with pytest.raises(ValueError, match="layers is 1: it must be at least that of the network to begin with, 2"):
+    with pytest.raises(
+        ValueError, match="layers is 1: it must be at least that of the network to begin with, 2"
+    ):
         grown(small, Shape(40, 32, 1, 4, 2, 48, 32), 0)
     with pytest.raises(ValueError, match="heads of 16: they must be those"):
         grown(small, Shape(40, 64, 2, 4, 2, 48, 32), 0)

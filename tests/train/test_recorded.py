@@ -1,4 +1,5 @@
 """States on disk: those that the target had while it wrote, the same that it has when it reads, through interruptions."""
+
 import random
 
 import pytest
@@ -41,7 +42,9 @@ def test_an_interruption_loses_no_state_and_doubles_none(lm, tmp_path):
     path = tmp_path / "text.jsonl"
     selfplay.collect(path, lm, ASKED[:2], max_tokens=6, record=Recorded(lm, file(path, lm)))
     there = selfplay.read(path)
-    with open(file(path, lm).path, "ab") as f:    # a state of a sample whose line was not written any more
+    with open(
+        file(path, lm).path, "ab"
+    ) as f:  # a state of a sample whose line was not written any more
         f.write(b"\1" * 100)
     with open(file(path, lm).index, "a") as f:
         f.write("strange\n")
@@ -76,15 +79,25 @@ def test_no_text_that_is_read_is_a_held_out_prompt(tmp_path, monkeypatch):
     """Of every row all prompts that are made of it must be open."""
     asked = []
     monkeypatch.setattr(texts, "held_out", lambda text: asked.append(text) or "held" in text)
-    rows = [{"context": c, "question": q, "answers": [{"text": "a"}]} for c in ("open", "held") for q in ("q1", "held q")]
+    rows = [
+        {"context": c, "question": q, "answers": [{"text": "a"}]}
+        for c in ("open", "held")
+        for q in ("q1", "held q")
+    ]
     monkeypatch.setattr(texts, "read_rows", lambda path: rows)
     (tmp_path / "qa_xquad").mkdir()
     (tmp_path / "qa_xquad" / "en.jsonl.gz").touch()
 
     class Chat(Text):
-        def __init__(self): pass
-        def chat(self, messages): return tuple(messages[0]["content"].encode())
-        def encode(self, text, special=True): return tuple(text.encode())
+        def __init__(self):
+            pass
+
+        def chat(self, messages):
+            return tuple(messages[0]["content"].encode())
+
+        def encode(self, text, special=True):
+            return tuple(text.encode())
+
     found = list(texts.exchanges(tmp_path, "question", Chat(), random.Random(0)))
     assert found == [tuple(b"open\n\nq1a")]
     assert {f for f, _ in SOURCES.values()} >= {"qa_xquad/en.jsonl.gz"} and "q1" in asked

@@ -1,4 +1,5 @@
 """The strength of SVDecode is found on right answers."""
+
 import json
 from dataclasses import replace
 
@@ -11,7 +12,10 @@ from polydec.models.lm import LM
 from polydec.testing.toy import toy
 from polydec.train.strength import _every, read_pairs, strength
 
-PROMPTS = [f"Tell me a story about {who}." for who in ("a fox", "two ships", "the sea", "my aunt", "an old mill", "bread")]
+PROMPTS = [
+    f"Tell me a story about {who}."
+    for who in ("a fox", "two ships", "the sea", "my aunt", "an old mill", "bread")
+]
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +25,21 @@ def lm():
 
 def pairs(lm, mu):
     steer = {"steer": "svdecode", "steer_options": {"strength": mu, "head": 0.0}} if mu else {}
-    return [(p, api.generate(lm, p, method="plain", max_tokens=24, seed=i, sampling=lm.sampling(temperature=1.0), **steer).text)
-            for i, p in enumerate(PROMPTS)]
+    return [
+        (
+            p,
+            api.generate(
+                lm,
+                p,
+                method="plain",
+                max_tokens=24,
+                seed=i,
+                sampling=lm.sampling(temperature=1.0),
+                **steer,
+            ).text,
+        )
+        for i, p in enumerate(PROMPTS)
+    ]
 
 
 def test_answers_of_a_steered_law_want_steering(lm):
@@ -47,15 +64,20 @@ def test_of_several_ends_the_one_that_the_tuned_model_writes_counts():
 
 def test_what_is_missing_is_said(lm):
     for model, given, head, said in (
-            (api.LM(lm.checkpoint), [("a", "b")], 0.1, "model before tuning"), (lm, [], 0.1, "pairs is empty"),
-            (lm, [("a", " ")], 0.1, r"pairs\[0\] has no answer"), (lm, [("a", "b")], 2.0, "head is 2.0")):
+        (api.LM(lm.checkpoint), [("a", "b")], 0.1, "model before tuning"),
+        (lm, [], 0.1, "pairs is empty"),
+        (lm, [("a", " ")], 0.1, r"pairs\[0\] has no answer"),
+        (lm, [("a", "b")], 2.0, "head is 2.0"),
+    ):
         with pytest.raises(ValueError, match=said):
             strength(model, given, head=head)
 
 
 def test_the_command_reads_pairs_and_prints_one_object(tmp_path):
     good, bad = tmp_path / "pairs.jsonl", tmp_path / "bad.jsonl"
-    good.write_text(json.dumps({"prompt": PROMPTS[0], "answer": "Once there was a fox."}) + "\n\n", "utf-8")
+    good.write_text(
+        json.dumps({"prompt": PROMPTS[0], "answer": "Once there was a fox."}) + "\n\n", "utf-8"
+    )
     bad.write_text('{"prompt": "a"}\n', "utf-8")
     assert read_pairs(good) == [(PROMPTS[0], "Once there was a fox.")]
     with pytest.raises(ValueError, match=r"line 1 of .*answer"):

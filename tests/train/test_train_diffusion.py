@@ -1,4 +1,5 @@
 """Training a masked-diffusion model, small; and what was trained, through the command line."""
+
 import json
 import math
 import sys
@@ -29,7 +30,9 @@ from polydec.train.tasks import LONG, TASKS, learnable, make, right
 def trained(tmp_path_factory):
     torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("diffusion") / "model"
-    result = train_diffusion(DiffusionSpec(str(out), ("copy",), steps=60, rows=16, width=64, layers=2, rate=3e-3))
+    result = train_diffusion(
+        DiffusionSpec(str(out), ("copy",), steps=60, rows=16, width=64, layers=2, rate=3e-3)
+    )
     return out, result
 
 
@@ -38,14 +41,20 @@ def test_the_loss_falls_and_the_directory_loads(trained):
     first, last = result["curve"][0][1], result["curve"][-1][1]
     assert last < 0.5 * first
     lm = load(str(out))
-    assert lm.checkpoint.lm.family == "diffusion" and lm.checkpoint.lm.mask == lm.checkpoint.lm.vocab.size - 1
+    assert (
+        lm.checkpoint.lm.family == "diffusion"
+        and lm.checkpoint.lm.mask == lm.checkpoint.lm.vocab.size - 1
+    )
     answers = []
     for method in ("fast-dllm", "llada", "mdlm", "prophet", "creditdecoding", "localleap"):
         engine = Engine(lm)
         done = engine.run([engine.submit("copy: 123123", method=method, max_tokens=12)])[0]
         answers.append(done)
         assert done.usage["completion_tokens"] <= 12 and done.metrics["target_passes"] <= 12
-        assert done.metrics["unmasked_per_pass"] >= 1 and done.metrics["models"][0]["passes"] == done.metrics["target_passes"]
+        assert (
+            done.metrics["unmasked_per_pass"] >= 1
+            and done.metrics["models"][0]["passes"] == done.metrics["target_passes"]
+        )
     assert all(a.method["name"] != "plain" for a in answers)
 
 
@@ -55,21 +64,28 @@ def test_the_network_sees_both_ways_and_ours_agrees(trained):
 
     from polydec.core.scheduler import run
     from polydec.train.network import from_weights
+
     out, _ = trained
     model = load(str(out), dtype="float32").checkpoint.lm
     config = json.loads((out / "config.json").read_text())
     network = bidirectional(from_weights(config, load_file(str(out / "model.safetensors"))))
     canvas = (5, 9, None, 11, None, 30)
-    want = network(torch.tensor([[model.mask if x is None else x for x in canvas]]))[0][[2, 4]].detach().double()
+    want = (
+        network(torch.tensor([[model.mask if x is None else x for x in canvas]]))[0][[2, 4]]
+        .detach()
+        .double()
+    )
 
     async def go():
         return await model.open(6).score(canvas, (2, 4), range(6))
+
     got = run([go()])[0]
-    assert float((got - want)[:, :model.mask].abs().max()) < 1e-3
+    assert float((got - want)[:, : model.mask].abs().max()) < 1e-3
 
 
 def test_generate_from_the_command_line(trained, capfd, monkeypatch):
     from polydec.cli.main import main as command
+
     out, _ = trained
 
     def main(args):
@@ -77,9 +93,29 @@ def test_generate_from_the_command_line(trained, capfd, monkeypatch):
         with pytest.raises(SystemExit) as stop:
             command()
         return stop.value.code or 0
-    for more in ([], ["--set", "cache=2", "--set", "block=4"], ["--temperature", "0.7", "--n", "2"]):
-        assert main(["generate", "--model", str(out), "--method", "fast-dllm", "--max-tokens", "10", "--json", *more,
-                     "copy: 123123"]) == 0
+
+    for more in (
+        [],
+        ["--set", "cache=2", "--set", "block=4"],
+        ["--temperature", "0.7", "--n", "2"],
+    ):
+        assert (
+            main(
+                [
+                    "generate",
+                    "--model",
+                    str(out),
+                    "--method",
+                    "fast-dllm",
+                    "--max-tokens",
+                    "10",
+                    "--json",
+                    *more,
+                    "copy: 123123",
+                ]
+            )
+            == 0
+        )
         said = json.loads(capfd.readouterr().out)
         assert said["method"]["name"] == "fast-dllm" and said["metrics"]["unmasked_per_pass"] >= 1
     assert main(["generate", "--model", str(out), "--method", "plain", "copy: 1"]) == 2
@@ -89,25 +125,37 @@ def test_generate_from_the_command_line(trained, capfd, monkeypatch):
 def test_eight_bits_are_read_and_begun_with(tmp_path):
     spec = {"rows": 4, "width": 32, "layers": 1, "steps": 1}
     train_diffusion(DiffusionSpec(str(tmp_path / "a"), ("copy",), int8=True, **spec))
-    train_diffusion(DiffusionSpec(str(tmp_path / "b"), ("copy",), start=str(tmp_path / "a"), int8=True, **spec))
+    train_diffusion(
+        DiffusionSpec(str(tmp_path / "b"), ("copy",), start=str(tmp_path / "a"), int8=True, **spec)
+    )
     assert json.loads((tmp_path / "b" / "config.json").read_text())["torch_dtype"] == "int8"
     engine = Engine(load(str(tmp_path / "b")))
-    assert engine.run([engine.submit("copy: 123123", method="auto", max_tokens=8)])[0].usage["completion_tokens"] <= 8
+    assert (
+        engine.run([engine.submit("copy: 123123", method="auto", max_tokens=8)])[0].usage[
+            "completion_tokens"
+        ]
+        <= 8
+    )
 
 
 def test_an_interrupted_run_goes_on(tmp_path):
     spec = {"tasks": ("copy",), "rows": 4, "width": 32, "layers": 1}
     whole = train_diffusion(DiffusionSpec(str(tmp_path / "a"), steps=4, **spec))
-    assert train_diffusion(DiffusionSpec(str(tmp_path / "a"), steps=4, **spec))["loss"] == whole["loss"]
+    assert (
+        train_diffusion(DiffusionSpec(str(tmp_path / "a"), steps=4, **spec))["loss"]
+        == whole["loss"]
+    )
     with pytest.raises(ValueError, match="belongs to another run"):
         train_diffusion(DiffusionSpec(str(tmp_path / "a"), steps=5, **spec))
 
 
 def test_the_loss_is_a_tight_bound_for_independent_tokens():
     """A network that says the same law everywhere: the expected loss is its cross-entropy a token, whatever is masked."""
+
     class Flat(torch.nn.Module):
         def forward(self, token_BT, position_T=None, see_TT=None):
             return self.logit.expand(*token_BT.shape, -1)
+
     flat = Flat()
     flat.logit = torch.tensor([0.3, -1.0, 0.5, 0.0])
     g = torch.Generator().manual_seed(0)
@@ -122,10 +170,15 @@ def test_the_loss_is_a_tight_bound_for_independent_tokens():
 def test_questions_are_never_masked(monkeypatch):
     seen = []
     network = bidirectional(Llama(Shape(40, 32, 1, 2, 2, 32, 16)))
+
     def forward(self, token_BT, *more):
         return seen.append(token_BT) or torch.zeros(*token_BT.shape, 40)
+
     monkeypatch.setattr(Llama, "forward", forward)
-    token_BT, answer_BT = torch.randint(0, 30, (64, 16)), (torch.arange(16) >= 7)[None].expand(64, -1)
+    token_BT, answer_BT = (
+        torch.randint(0, 30, (64, 16)),
+        (torch.arange(16) >= 7)[None].expand(64, -1),
+    )
     masked_loss(network, token_BT, answer_BT, 39, torch.Generator().manual_seed(1))
     hidden = seen[0] == 39
     assert not hidden[:, :7].any() and 0.3 < float(hidden[:, 7:].float().mean()) < 0.7
@@ -137,15 +190,26 @@ def test_tasks_are_right(name):
     for i in range(50):
         task = make(name, 3, i)
         assert task == make(name, 3, i) and right(name, task.question, task.answer)
-        assert right(name, task.question, task.answer[:-1]) == (name in LONG)         # whose beginnings are right, too
-        assert not right(name, task.question, task.answer[:30] + "x") and not right(name, task.question, "")
+        assert right(name, task.question, task.answer[:-1]) == (
+            name in LONG
+        )  # whose beginnings are right, too
+        assert not right(name, task.question, task.answer[:30] + "x") and not right(
+            name, task.question, ""
+        )
     assert {make(name, 3, i) for i in range(20)} != {make(name, 3, i, held=True) for i in range(20)}
     assert len({make(name, s, 0) for s in range(20)}) > 6
 
 
 def test_replacing_needs_exactly_one_place():
-    for answer, good in (("743216", True), ("543276", True), ("543216", False), ("773216", False), ("74321", False),
-                         ("743217", False), ("943216", False)):
+    for answer, good in (
+        ("743216", True),
+        ("543276", True),
+        ("543216", False),
+        ("773216", False),
+        ("74321", False),
+        ("743217", False),
+        ("943216", False),
+    ):
         assert right("replace", "replace: 543216 7", answer) == good
 
 
@@ -155,8 +219,12 @@ def test_every_other_step_has_long_rows_of_tasks_that_go_on(tmp_path):
     for step in range(12):
         token_BT, answer_BT = rows.batch(step)
         ends = (token_BT == 1).sum(1)
-        if step % 2:                              # the end of the question alone: the answer goes on to the end of the row
-            assert len(token_BT) == 8 * 36 // token_BT.shape[1] and (ends == 1).all() and answer_BT[:, -1].all()
+        if step % 2:  # the end of the question alone: the answer goes on to the end of the row
+            assert (
+                len(token_BT) == 8 * 36 // token_BT.shape[1]
+                and (ends == 1).all()
+                and answer_BT[:, -1].all()
+            )
             lengths.append(token_BT.shape[1])
         else:
             assert token_BT.shape[0] == 8 and 28 <= token_BT.shape[1] <= 36 and (ends > 1).all()
@@ -167,11 +235,19 @@ def test_every_other_step_has_long_rows_of_tasks_that_go_on(tmp_path):
         DiffusionSpec("", ("copy", "same"), long=20)
 
 
-@pytest.mark.parametrize("fields, message", [
-    ({"tasks": ("copi",)}, "tasks has 'copi': it must be one of copy, reverse, sort"), ({"tasks": ()}, "tasks is empty"),
-    ({"steps": 0}, "steps is 0"), ({"length": 12}, "length is 12"), ({"shortest": 40}, "shortest is 40"),
-    ({"causal": True, "block": 4}, "causal is on"), ({"width": 40}, "width is 40"), ({"block": -1}, "block is -1"),
-])
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"tasks": ("copi",)}, "tasks has 'copi': it must be one of copy, reverse, sort"),
+        ({"tasks": ()}, "tasks is empty"),
+        ({"steps": 0}, "steps is 0"),
+        ({"length": 12}, "length is 12"),
+        ({"shortest": 40}, "shortest is 40"),
+        ({"causal": True, "block": 4}, "causal is on"),
+        ({"width": 40}, "width is 40"),
+        ({"block": -1}, "block is -1"),
+    ],
+)
 def test_wrong_specs(fields, message):
     with pytest.raises(ValueError, match=message):
         DiffusionSpec("x", **fields)
@@ -179,6 +255,7 @@ def test_wrong_specs(fields, message):
 
 def test_a_task_that_does_not_fit_is_said(tmp_path):
     from polydec.train.tokens import train_tokenizer
+
     spec = DiffusionSpec("x", ("slots",), shortest=20)
     with pytest.raises(ValueError, match="shortest is 20: task"):
         Rows(train_tokenizer(["a"], 260), spec).batch(0)
@@ -192,8 +269,15 @@ def test_a_block_sees_itself_and_what_is_clean_before_it():
     network.model.embed_tokens.forward = lambda t: x
     out = network(token, torch.arange(8).repeat(2), block_sight(8, 4))
     for block in (0, 1):
-        seen = torch.autograd.grad(out[0, 4 * block:4 * block + 4].sum(), x, retain_graph=True)[0][0].abs().sum(-1) > 0
-        assert seen.tolist() == [block == i // 4 for i in range(8)] + [i // 4 < block for i in range(8)]
+        seen = (
+            torch.autograd.grad(out[0, 4 * block : 4 * block + 4].sum(), x, retain_graph=True)[0][0]
+            .abs()
+            .sum(-1)
+            > 0
+        )
+        assert seen.tolist() == [block == i // 4 for i in range(8)] + [
+            i // 4 < block for i in range(8)
+        ]
     seen = torch.autograd.grad(out[0, 12:].sum(), x)[0][0].abs().sum(-1) > 0
     assert seen.tolist() == [False] * 8 + [True] * 8
 
@@ -202,7 +286,9 @@ def test_one_noisy_row_is_many_passes_at_once():
     """A noisy block's logits beside the clean row are those of the block behind the clean blocks before it."""
     network = bidirectional(Llama(Shape(12, 32, 2, 2, 2, 32, 16)))
     clean, noisy = torch.randint(0, 10, (1, 8)), torch.full((1, 8), 11)
-    both = network(torch.cat([noisy, clean], 1), torch.arange(8).repeat(2), block_sight(8, 4))[0, 4:8]
+    both = network(torch.cat([noisy, clean], 1), torch.arange(8).repeat(2), block_sight(8, 4))[
+        0, 4:8
+    ]
     at = torch.arange(8) // 4
     alone = network(torch.cat([clean[:, :4], noisy[:, 4:]], 1), None, at[:, None] >= at)[0, 4:]
     assert torch.allclose(both, alone, atol=1e-5)
@@ -214,28 +300,44 @@ def test_complementary_masks_ask_for_each_token_once(monkeypatch):
     def forward(self, token_BT, *more):
         asked.append(token_BT[:, :16] == 39)
         return torch.zeros(*token_BT.shape, 40)
+
     monkeypatch.setattr(Llama, "forward", forward)
     network = Llama(Shape(40, 32, 1, 2, 2, 32, 16))
     token_BT, answer_BT = torch.randint(0, 30, (8, 16)), (torch.arange(16) >= 7)[None].expand(8, -1)
     loss = block_loss(network, token_BT, answer_BT, 39, torch.Generator().manual_seed(1), 4)
-    assert torch.equal(asked[0][:8] ^ asked[0][8:], answer_BT) and abs(float(loss) - math.log(39)) < 1e-5
+    assert (
+        torch.equal(asked[0][:8] ^ asked[0][8:], answer_BT)
+        and abs(float(loss) - math.log(39)) < 1e-5
+    )
 
 
-@pytest.mark.parametrize("more", [{"block": 4}, {"shifted": True}, {"block": 4, "shifted": True}, {"causal": True}])
+@pytest.mark.parametrize(
+    "more", [{"block": 4}, {"shifted": True}, {"block": 4, "shifted": True}, {"causal": True}]
+)
 def test_other_kinds_learn_and_load(tmp_path, trained, more):
     spec = DiffusionSpec(str(tmp_path), ("copy",), steps=12, rows=8, start=str(trained[0]), **more)
     result = train_diffusion(spec)
     assert result["curve"][-1][1] < 8
     model = load(str(tmp_path)).checkpoint.lm
     if more.get("causal"):
-        assert not hasattr(model, "mask") and model.vocab.same(load(str(trained[0])).checkpoint.lm.vocab)
+        assert not hasattr(model, "mask") and model.vocab.same(
+            load(str(trained[0])).checkpoint.lm.vocab
+        )
     else:
         assert (model.block, model.shifted) == (more.get("block", 0), more.get("shifted", False))
 
 
 def test_an_autoregressive_start_gets_a_mask(tmp_path, trained):
-    first = train_diffusion(DiffusionSpec(str(tmp_path / "ar"), ("copy",), steps=2, rows=4, causal=True, width=32, layers=1))
-    train_diffusion(DiffusionSpec(str(tmp_path / "d"), ("copy",), steps=4, rows=4, start=str(tmp_path / "ar"), anneal=3))
+    first = train_diffusion(
+        DiffusionSpec(
+            str(tmp_path / "ar"), ("copy",), steps=2, rows=4, causal=True, width=32, layers=1
+        )
+    )
+    train_diffusion(
+        DiffusionSpec(
+            str(tmp_path / "d"), ("copy",), steps=4, rows=4, start=str(tmp_path / "ar"), anneal=3
+        )
+    )
     ar = load(str(tmp_path / "ar")).checkpoint.lm
     assert first["parameters"] and load(str(tmp_path / "d")).checkpoint.lm.mask == ar.vocab.size - 1
     with pytest.raises(ValueError, match="start is"):
@@ -244,16 +346,24 @@ def test_an_autoregressive_start_gets_a_mask(tmp_path, trained):
 
 def test_an_autoregressive_model_learns_all_of_an_answer_that_goes_on():
     """Whatever its last token is; of the ends that fill a row it learns the first."""
+
     class Says(torch.nn.Module):
         def forward(self, token_BT):
             return torch.zeros(*token_BT.shape, 6).index_fill(-1, torch.tensor([5]), 1.0)
+
     answer_BT, every = torch.arange(8)[None] >= 2, math.log(math.exp(1.0) + 5)
     for row in ([1, 2, 5, 5, 3, 5, 3, 3], [1, 2, 5, 0, 0, 0, 0, 0]):
-        assert float(next_token_loss(Says(), torch.tensor([row]), answer_BT, 0)) == pytest.approx(every - 0.5)
+        assert float(next_token_loss(Says(), torch.tensor([row]), answer_BT, 0)) == pytest.approx(
+            every - 0.5
+        )
 
 
 def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained):
-    got = train_filter(FilterSpec(str(tmp_path), str(trained[0]), ("copy",), each=6, max_tokens=10, block=5, steps=60))
+    got = train_filter(
+        FilterSpec(
+            str(tmp_path), str(trained[0]), ("copy",), each=6, max_tokens=10, block=5, steps=60
+        )
+    )
     assert got["pairs"] >= 2 * 5 and 0 <= got["precision"] <= 1
     lm = load(str(trained[0]), trained=[str(tmp_path)])
     engine = Engine(lm)
@@ -267,23 +377,35 @@ def test_a_filter_of_before_its_layer_had_a_width_of_its_own_is_read(tmp_path):
     one = filters.fresh(5, 5, 0)
     filters.save(tmp_path, one, {})
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "hidden"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({k: v for k, v in config.items() if k != "hidden"})
+    )
     sure_NB = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
-    assert filters.load(tmp_path).size == 5 and torch.equal(filters.load(tmp_path).logits(sure_NB), one.logits(sure_NB))
+    assert filters.load(tmp_path).size == 5 and torch.equal(
+        filters.load(tmp_path).logits(sure_NB), one.logits(sure_NB)
+    )
 
 
 def test_certainty_is_forced_on_right_tokens_only():
     """A confident wrong token has no entropy term, a right one has."""
+
     class Says(torch.nn.Module):
         def forward(self, token_BT, position_T, see_TT):
             return self.logit.expand(*token_BT.shape, -1)
+
     says = Says()
     token_BT, answer_BT = torch.zeros(4, 6, dtype=torch.long), torch.ones(4, 6, dtype=torch.bool)
     for likeliest, differs in ((0, True), (1, False)):
         says.logit = torch.zeros(5)
         says.logit[likeliest] = 2.0
-        losses = [float(certain_loss(says, token_BT, answer_BT, answer_BT, 4, torch.Generator().manual_seed(0), b))
-                  for b in (0.0, 2.0)]
+        losses = [
+            float(
+                certain_loss(
+                    says, token_BT, answer_BT, answer_BT, 4, torch.Generator().manual_seed(0), b
+                )
+            )
+            for b in (0.0, 2.0)
+        ]
         assert (losses[1] - losses[0] > 0.1) == differs
 
 
@@ -294,8 +416,19 @@ def test_what_stands_behind_a_canvas_changes_nothing_in_its_loss(trained):
     canvas_BT, losses = torch.arange(24)[None] < 18, []
     for behind in (3, 7):
         row_BT = token_BT.masked_fill(~canvas_BT, behind)
-        losses.append(float(certain_loss(student.network, row_BT, canvas_BT, canvas_BT & (torch.arange(24) >= 9), student.mask,
-                                         torch.Generator().manual_seed(2), 2.0)))
+        losses.append(
+            float(
+                certain_loss(
+                    student.network,
+                    row_BT,
+                    canvas_BT,
+                    canvas_BT & (torch.arange(24) >= 9),
+                    student.mask,
+                    torch.Generator().manual_seed(2),
+                    2.0,
+                )
+            )
+        )
     assert losses[0] == losses[1]
 
 
@@ -306,5 +439,12 @@ def test_nothing_is_learned_from_questions_that_are_held_out():
 
 
 def test_a_model_learns_to_be_surer(tmp_path, trained):
-    got = train_dparallel(DParallelSpec(str(tmp_path), str(trained[0]), ("copy",), each=6, max_tokens=10, rows=8, steps=8))
-    assert got["answers"] == 6 and load(str(tmp_path)).checkpoint.lm.mask == load(str(trained[0])).checkpoint.lm.mask
+    got = train_dparallel(
+        DParallelSpec(
+            str(tmp_path), str(trained[0]), ("copy",), each=6, max_tokens=10, rows=8, steps=8
+        )
+    )
+    assert (
+        got["answers"] == 6
+        and load(str(tmp_path)).checkpoint.lm.mask == load(str(trained[0])).checkpoint.lm.mask
+    )

@@ -1,4 +1,5 @@
 """Divergences: zero, bounds, gradients, and what acceptance is."""
+
 import math
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 from polydec.train.divergence import DIVERGENCES, acceptance, divergence
 
 
-def laws(seed: int, rest: float = 0.0, n: int = 3, c: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def laws(
+    seed: int, rest: float = 0.0, n: int = 3, c: int = 6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
     p = torch.randn(n, c, generator=g, dtype=torch.float64).softmax(-1) * (1 - rest)
     q = torch.randn(n, c, generator=g, dtype=torch.float64).softmax(-1)
@@ -26,7 +29,9 @@ def test_zero_iff_equal(name):
 def test_gradient(name, rest):
     logp, logq, rest_N = laws(1, rest)
     z = logq.clone().requires_grad_(True)
-    assert torch.autograd.gradcheck(lambda z: divergence(name, 0.3)(logp, z.log_softmax(-1), rest_N), (z,))
+    assert torch.autograd.gradcheck(
+        lambda z: divergence(name, 0.3)(logp, z.log_softmax(-1), rest_N), (z,)
+    )
 
 
 def test_values_by_hand():
@@ -43,7 +48,9 @@ def test_jsd_is_symmetric_and_bounded():
     logp, logq, rest = laws(2)
     assert torch.allclose(divergence("jsd")(logp, logq, rest), divergence("jsd")(logq, logp, rest))
     far = torch.tensor([[0.0, -800.0]]).double()
-    assert divergence("jsd")(far, far.flip(-1), torch.zeros(1).double()).item() == pytest.approx(math.log(2))
+    assert divergence("jsd")(far, far.flip(-1), torch.zeros(1).double()).item() == pytest.approx(
+        math.log(2)
+    )
 
 
 @pytest.mark.parametrize("name", ["jsd", "tvd"])
@@ -52,7 +59,9 @@ def test_rest_counts_as_tokens_that_the_draft_never_proposes(name):
     whole_p = torch.cat([logp, rest[:, None].log()], -1)
     whole_q = torch.cat([logq, torch.full((3, 1), -math.inf).double()], -1)
     none = torch.zeros(3).double()
-    assert torch.allclose(divergence(name, 0.4)(logp, logq, rest), divergence(name, 0.4)(whole_p, whole_q, none))
+    assert torch.allclose(
+        divergence(name, 0.4)(logp, logq, rest), divergence(name, 0.4)(whole_p, whole_q, none)
+    )
 
 
 def test_forward_kl_is_zero_at_the_renormalised_law():
@@ -70,7 +79,9 @@ def test_acceptance_equals_exact_verification():
     assert ok.double().mean().item() == pytest.approx(acceptance(logp, logq, rest).item(), abs=0.01)
 
 
-@pytest.mark.parametrize(("name", "beta", "word"), [("kl", 0.5, "divergence"), ("jsd", 1.0, "beta")])
+@pytest.mark.parametrize(
+    ("name", "beta", "word"), [("kl", 0.5, "divergence"), ("jsd", 1.0, "beta")]
+)
 def test_bad_input(name, beta, word):
     with pytest.raises(ValueError, match=word):
         divergence(name, beta)

@@ -1,4 +1,5 @@
 """A draft for a micro target: what it learns, what stays as it was, resume, and bad input."""
+
 import json
 from dataclasses import replace
 
@@ -10,7 +11,15 @@ from polydec.models import checkpoint
 from polydec.train import draft as module
 from polydec.train import selfplay
 from polydec.train.acceptance import chain_passes
-from polydec.train.draft import POLICIES, DraftSpec, Lesson, batch_of, outputs, shape_of, train_draft
+from polydec.train.draft import (
+    POLICIES,
+    DraftSpec,
+    Lesson,
+    batch_of,
+    outputs,
+    shape_of,
+    train_draft,
+)
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.selfplay import Mode, Sample
 from polydec.train.teacher import Teacher
@@ -28,7 +37,13 @@ def target(tmp_path_factory):
     network = Llama(SHAPE, seed=1)
     with torch.no_grad():
         network.model.embed_tokens.weight.mul_(10)
-    save_directory(where, network, SHAPE.config(bos=0, eos=1), files=tokenizer_files(tokenizer, 128), dtype=torch.float32)
+    save_directory(
+        where,
+        network,
+        SHAPE.config(bos=0, eos=1),
+        files=tokenizer_files(tokenizer, 128),
+        dtype=torch.float32,
+    )
     return where
 
 
@@ -42,8 +57,17 @@ def root(tmp_path_factory):
 
 
 def spec(target, root, out, **more) -> DraftSpec:
-    given = {"each": 12, "max_tokens": 12, "tokens": 100, "steps": 6, "rows": 4, "context": 128, "bf16": False,
-             "save_every": 2, **more}
+    given = {
+        "each": 12,
+        "max_tokens": 12,
+        "tokens": 100,
+        "steps": 6,
+        "rows": 4,
+        "context": 128,
+        "bf16": False,
+        "save_every": 2,
+        **more,
+    }
     return DraftSpec(str(out), target=str(target), data=str(root), **given)
 
 
@@ -51,7 +75,10 @@ def test_draft_is_trained_saved_and_loads(target, root, tmp_path):
     result = train_draft(spec(target, root, tmp_path, steps=40))
     assert result["curve"][-1][1] < result["curve"][0][1]
     assert result["held_out"]["all"]["tokens"] > 0
-    point, base = checkpoint.load(str(tmp_path), dtype="float32"), checkpoint.load(str(target), dtype="float32")
+    point, base = (
+        checkpoint.load(str(tmp_path), dtype="float32"),
+        checkpoint.load(str(target), dtype="float32"),
+    )
     point.lm.vocab.require_same(base.lm.vocab, "the draft")
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["polydec_base"] == str(target)
@@ -63,12 +90,14 @@ def test_saved_draft_answers_what_training_computes(target, root, tmp_path, widt
     included."""
     from polydec.core.scheduler import run
     from polydec.core.types import Draft, Want
+
     made = []
     real = module.save
 
     def keep(out, student, *rest):
         made.append(student)
         real(out, student, *rest)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "save", keep)
         train_draft(spec(target, root, tmp_path, width=width))
@@ -78,11 +107,12 @@ def test_saved_draft_answers_what_training_computes(target, root, tmp_path, widt
     async def last():
         await session.prefill(Want(prompt=False))
         return (await session.score(Draft.chain(ids[-1]), Want())).row(0)
+
     row = run([last()])[0]
     student = made[0].eval()
     with torch.no_grad():
         own = student(torch.tensor([ids]))[0, -1].log_softmax(-1)
-    assert torch.allclose(row[student.tokens.long()], own, atol=0.03)      # the file holds bf16
+    assert torch.allclose(row[student.tokens.long()], own, atol=0.03)  # the file holds bf16
     assert int(torch.isfinite(row).sum()) == 100
 
 
@@ -111,8 +141,10 @@ def test_a_kind_of_prompt_has_its_own_divergence():
     class Fixed(Lesson):
         def rows(self, samples, laws):
             return p, q, torch.zeros(9)
+
     def of(**more):
         return Fixed(DraftSpec("x", **more), None, None, (), None, False, {}, frozenset())
+
     samples = [Sample((0,), (0,) * n, kind=k) for n, k in zip(sizes, kinds, strict=True)]
     mixed = of(tasks=(("code", "rkl"),)).divergence(samples, None)
     one, other = (of(divergence=d).divergence(samples, None) for d in ("fkl", "rkl"))
@@ -130,6 +162,7 @@ def test_resumed_draft_equals_an_uninterrupted_one(target, root, tmp_path, monke
         if calls[0] == 6:
             raise KeyboardInterrupt
         return real(self, step)
+
     first = train_draft(spec(target, root, tmp_path / "b", text=text))
     monkeypatch.setattr(module.Lesson, "loss", stops)
     with pytest.raises(KeyboardInterrupt):
@@ -150,7 +183,9 @@ def test_logged_acceptance_is_what_exact_verification_accepts(target, root, tmp_
     laws = teacher.cached(samples, tmp_path / "text.jsonl", 1.0)
     s = spec(target, root, tmp_path)
     student = module.build(s, shape_of(s, source.config), teacher, samples)
-    lesson = module.Lesson(s, student, teacher, samples, laws, False, source.config, source.text.eos)
+    lesson = module.Lesson(
+        s, student, teacher, samples, laws, False, source.config, source.text.eos
+    )
     with torch.no_grad():
         logp, logq, _ = lesson.rows(samples, lesson.laws_of(range(len(samples))))
     g = torch.Generator().manual_seed(0)
@@ -170,13 +205,19 @@ def test_cached_laws_equal_fresh_ones_after_the_file_has_grown(target, root, tmp
     with open(path.with_suffix(".hidden"), "ab") as f:
         f.write(b"half a row")
     grown, fresh = teacher.cached(samples, path, 1.0), teacher.laws(samples, 1.0)
-    assert torch.equal(grown.hidden_NH, fresh.hidden_NH) and torch.allclose(grown.lse_N, fresh.lse_N, atol=1e-5)
+    assert torch.equal(grown.hidden_NH, fresh.hidden_NH) and torch.allclose(
+        grown.lse_N, fresh.lse_N, atol=1e-5
+    )
 
 
 def test_answers_are_those_of_plain_decoding(target):
     """Greedy answers, many at once, against the network by itself."""
     point = checkpoint.load(str(target), dtype="float32")
-    network = Teacher.of(checkpoint.open_source(str(target)).config, checkpoint.open_source(str(target)).weights, False).network
+    network = Teacher.of(
+        checkpoint.open_source(str(target)).config,
+        checkpoint.open_source(str(target)).weights,
+        False,
+    ).network
     asked = [("x", (0, 10 + n, 20), Mode(0.0, 1.0)) for n in range(5)]
     for sample in selfplay.answers(point.lm, asked, max_tokens=6, live=2):
         ids = list(sample.prompt_ids)
@@ -189,7 +230,7 @@ def test_writing_again_adds_nothing(target, root, tmp_path):
     point, path = checkpoint.load(str(target), dtype="float32"), tmp_path / "t.jsonl"
     selfplay.write(path, point.lm, point.text, root, 5, max_tokens=4)
     first = path.read_text()
-    path.write_text(first[:first.rindex("{") + 30])            # as an interruption leaves it
+    path.write_text(first[: first.rindex("{") + 30])  # as an interruption leaves it
     assert len(selfplay.read(path)) == first.count("\n") - 1
     for _ in range(2):
         selfplay.write(path, point.lm, point.text, root, 5, max_tokens=4)
@@ -213,31 +254,57 @@ def test_outputs_are_the_positions_before_each_token(target):
     network = Teacher.of(source.config, source.weights, False).network
     a, b = Sample((0, 4, 5), (6, 7, 8)), Sample((0, 9), (3, 1, 2, 2))
     both = outputs(network, [a, b])
-    assert torch.allclose(both[:3], network.model(torch.tensor([[0, 4, 5, 6, 7]]))[0, 2:], atol=1e-5)
-    assert torch.allclose(both[3:], network.model(torch.tensor([[0, 9, 3, 1, 2]]))[0, 1:], atol=1e-5)
+    assert torch.allclose(
+        both[:3], network.model(torch.tensor([[0, 4, 5, 6, 7]]))[0, 2:], atol=1e-5
+    )
+    assert torch.allclose(
+        both[3:], network.model(torch.tensor([[0, 9, 3, 1, 2]]))[0, 1:], atol=1e-5
+    )
 
 
-@pytest.mark.parametrize(("right", "depth", "passes"), [
-    ([True, True, False, True, True, True], 2, [3, 3]), ([False] * 3, 4, [1, 1, 1]), ([True] * 5, 4, [5])])
+@pytest.mark.parametrize(
+    ("right", "depth", "passes"),
+    [
+        ([True, True, False, True, True, True], 2, [3, 3]),
+        ([False] * 3, 4, [1, 1, 1]),
+        ([True] * 5, 4, [5]),
+    ],
+)
 def test_chain_passes(right, depth, passes):
     assert chain_passes(right, depth) == passes
 
 
 def test_one_text_serves_two_contexts(target, root, tmp_path):
     """What is kept of the target's states belongs to the samples that fit: another context keeps its own."""
-    rows = [{"prompt_ids": [0, 5 + n, 9], "output_ids": [7 + n] * (3 + 9 * (n % 3 == 0)), "kind": "x"} for n in range(12)]
+    rows = [
+        {"prompt_ids": [0, 5 + n, 9], "output_ids": [7 + n] * (3 + 9 * (n % 3 == 0)), "kind": "x"}
+        for n in range(12)
+    ]
     texts = [tmp_path / d / "text.jsonl" for d in "ab"]
     for text in texts:
         text.parent.mkdir()
         text.write_text("".join(json.dumps(r) + "\n" for r in rows))
     train_draft(spec(target, root, tmp_path / "c", text=str(texts[0])))
-    shared, fresh = (train_draft(spec(target, root, tmp_path / f"d{i}", text=str(t), context=10)) for i, t in enumerate(texts))
+    shared, fresh = (
+        train_draft(spec(target, root, tmp_path / f"d{i}", text=str(t), context=10))
+        for i, t in enumerate(texts)
+    )
     assert shared["samples"] == 8 and shared["curve"] == fresh["curve"]
 
 
-@pytest.mark.parametrize(("field", "value"), [
-    ("divergence", "kl"), ("policy", "off"), ("own", 1.5), ("tasks", (("poem", "fkl"),)),
-    ("temperature", 0.0), ("steps", 0), ("tokens", -1), ("rows", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("divergence", "kl"),
+        ("policy", "off"),
+        ("own", 1.5),
+        ("tasks", (("poem", "fkl"),)),
+        ("temperature", 0.0),
+        ("steps", 0),
+        ("tokens", -1),
+        ("rows", 0),
+    ],
+)
 def test_bad_spec(tmp_path, field, value):
     with pytest.raises(ValueError, match=field):
         DraftSpec(str(tmp_path), **{field: value})

@@ -1,4 +1,5 @@
 """What training reads and writes: collected text stays, kept states belong to one text, damage is one sentence."""
+
 import itertools
 import os
 import random
@@ -40,10 +41,14 @@ def test_collected_text_is_only_added_to(tmp_path):
 def test_a_full_disk_loses_nothing(tmp_path):
     """A limit on the file's size stands for the disk: a write fails in the middle of a line, as on a full one."""
     import signal
+
     path = tmp_path / "text.jsonl"
     collect(path, ASKED[:3])
     first = path.read_bytes()
-    before, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before, action = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     try:
         for more in (5, 0, 10, 130):
             resource.setrlimit(resource.RLIMIT_FSIZE, (len(first) + more, before[1]))
@@ -70,12 +75,26 @@ def test_two_collectors_do_not_mix(tmp_path):
         collect(tmp_path / "text.jsonl")
 
 
-LINES = [b"{}", b"[]", b"3", b"null", b'{"prompt_ids": 3, "output_ids": [1]}', b'{"prompt_ids": [1.5], "output_ids": [1]}',
-         b'{"prompt_ids": [], "output_ids": [1]}', b'{"prompt_ids": [-1], "output_ids": [1]}', b"[" * 10_000, b"\xff\xfe",
-         b'{"prompt_ids": [1], "output_ids": ["\x1b[31m"]}', b'{"prompt_ids": [1], "output_ids": [[1]]}',
-         b'{"prompt_ids": [1], "output_ids": [1], "temperature": "hot"}', b'{"prompt_ids": [1], "output_ids": [1], "kind": []}',
-         b'{"prompt_ids": [99], "output_ids": [1]}', b'{"prompt_ids": [1], "output_ids": [%d]}' % 2 ** 70,
-         b'{"prompt_ids": [1], "output_ids": [1], "temperature": NaN}', b'{"prompt_ids": [true], "output_ids": [1]}']
+LINES = [
+    b"{}",
+    b"[]",
+    b"3",
+    b"null",
+    b'{"prompt_ids": 3, "output_ids": [1]}',
+    b'{"prompt_ids": [1.5], "output_ids": [1]}',
+    b'{"prompt_ids": [], "output_ids": [1]}',
+    b'{"prompt_ids": [-1], "output_ids": [1]}',
+    b"[" * 10_000,
+    b"\xff\xfe",
+    b'{"prompt_ids": [1], "output_ids": ["\x1b[31m"]}',
+    b'{"prompt_ids": [1], "output_ids": [[1]]}',
+    b'{"prompt_ids": [1], "output_ids": [1], "temperature": "hot"}',
+    b'{"prompt_ids": [1], "output_ids": [1], "kind": []}',
+    b'{"prompt_ids": [99], "output_ids": [1]}',
+    b'{"prompt_ids": [1], "output_ids": [%d]}' % 2**70,
+    b'{"prompt_ids": [1], "output_ids": [1], "temperature": NaN}',
+    b'{"prompt_ids": [true], "output_ids": [1]}',
+]
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -94,7 +113,12 @@ def teacher():
 
 def texts(seed, n):
     rng = random.Random(seed)
-    return [Sample(tuple(rng.choices(range(24), k=3)), tuple(rng.choices(range(24), k=rng.randint(1, 5)))) for _ in range(n)]
+    return [
+        Sample(
+            tuple(rng.choices(range(24), k=3)), tuple(rng.choices(range(24), k=rng.randint(1, 5)))
+        )
+        for _ in range(n)
+    ]
 
 
 def equal(a, b):
@@ -105,7 +129,10 @@ def test_states_of_another_text_are_not_used(tmp_path, teacher):
     """Texts of as many tokens, that differ from the start or later; each is computed again, and said."""
     path, first = tmp_path / "text.jsonl", texts(0, 6)
     assert equal(teacher.cached(first, path, 1.0), teacher.laws(first, 1.0))
-    other = [Sample(s.prompt_ids, tuple(23 - x for x in s.output_ids)) if i >= 4 else s for i, s in enumerate(first)]
+    other = [
+        Sample(s.prompt_ids, tuple(23 - x for x in s.output_ids)) if i >= 4 else s
+        for i, s in enumerate(first)
+    ]
     for text in (other, first[::-1], texts(1, 6)):
         with pytest.warns(UserWarning, match="another text"):
             assert equal(teacher.cached(text, path, 1.0), teacher.laws(text, 1.0))
@@ -151,15 +178,32 @@ class Line(torch.nn.Module):
 
 def go(state, steps=4, **more):
     net = Line()
-    fit(net, lambda step: ((net.a - 1).square().sum(), 1), Schedule(steps, save_every=2, log_every=2), state=state,
-        identity={"who": "me", **more})
+    fit(
+        net,
+        lambda step: ((net.a - 1).square().sum(), 1),
+        Schedule(steps, save_every=2, log_every=2),
+        state=state,
+        identity={"who": "me", **more},
+    )
     return net
 
 
 def damaged(content):
     """The content with each of its parts, down to two levels, left out or replaced by what does not belong there."""
-    wrong = (None, [], {}, "x", 3, -1.5, float("nan"), torch.zeros(3), [[1]], {"a": 1}, [{}],
-             [{"state": 3, "param_groups": []}])
+    wrong = (
+        None,
+        [],
+        {},
+        "x",
+        3,
+        -1.5,
+        float("nan"),
+        torch.zeros(3),
+        [[1]],
+        {"a": 1},
+        [{}],
+        [{"state": 3, "param_groups": []}],
+    )
     for key, value in itertools.product(content, wrong):
         if type(value) is not type(content[key]) or value != content[key]:
             yield {**content, key: value}
@@ -169,7 +213,10 @@ def damaged(content):
     group, state = content["optimisers"][0]["param_groups"], content["optimisers"][0]["state"]
     for value in wrong:
         yield {**content, "optimisers": [{"param_groups": group, "state": {0: value}}]}
-        yield {**content, "optimisers": [{"param_groups": [{**group[0], "betas": value}], "state": state}]}
+        yield {
+            **content,
+            "optimisers": [{"param_groups": [{**group[0], "betas": value}], "state": state}],
+        }
         yield {**content, "optimisers": [{"param_groups": [value], "state": state}]}
         yield {**content, "network": {"a": value}}
         yield {**content, "curve": [value]}
@@ -186,7 +233,7 @@ def test_damaged_states_of_training_are_one_sentence(tmp_path):
         except ValueError as error:
             assert sentence(error) == str(error) and str(state)[:50] in str(error)
             refused += 1
-        else:                                     # what stands in it is of the right kind: a curve with other points, say
+        else:  # what stands in it is of the right kind: a curve with other points, say
             assert isinstance(bad["curve"], list) and isinstance(bad["step"], int)
     assert refused > 100
 
@@ -211,17 +258,23 @@ def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
     """The answers that were there when a run was interrupted are there, and not asked for again, in the next."""
     from polydec.train import own_text
     from polydec.train.stop_head import StopHeadSpec
-    monkeypatch.setattr(selfplay, "prompts", lambda *a, **k: [("x", chr(97 + n) * 3) for n in range(5)])
+
+    monkeypatch.setattr(
+        selfplay, "prompts", lambda *a, **k: [("x", chr(97 + n) * 3) for n in range(5)]
+    )
     monkeypatch.setattr(own_text, "data_root", lambda at: None)
     lm, real = toy(0, 5), selfplay.watched
 
     class Text:
         has_chat = False
-        def encode(self, text): return (ord(text[0]) % 5, 1)
+
+        def encode(self, text):
+            return (ord(text[0]) % 5, 1)
 
     def stops(*args, **more):
         yield from itertools.islice(real(*args, **more), 2)
         raise KeyboardInterrupt
+
     spec = StopHeadSpec(str(tmp_path), max_tokens=4)
     monkeypatch.setattr(selfplay, "watched", stops)
     with pytest.raises(KeyboardInterrupt):

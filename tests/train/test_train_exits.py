@@ -1,4 +1,5 @@
 """Early-exit and sorted losses, layer dropout, growing and cutting a network."""
+
 import math
 
 import pytest
@@ -36,13 +37,17 @@ def test_the_loss_is_the_mean_of_truncated_networks():
     want = sum(learn(resized(net, d), None, BATCH, False) for d in (2, 5, 6)) / 3
     torch.testing.assert_close(learn_depths(net, None, BATCH, False, S, 0), want)
     S.depths = Depths()
-    torch.testing.assert_close(learn_depths(net, None, BATCH, False, S, 0), learn(net, None, BATCH, False))
+    torch.testing.assert_close(
+        learn_depths(net, None, BATCH, False, S, 0), learn(net, None, BATCH, False)
+    )
 
 
 def test_dropout_grows_with_depth_and_keeps_the_first_layer():
     net, d, calls = Llama(DEEP, seed=1), Depths(dropout=0.4), [0] * 6
     for i, layer in enumerate(net.model.layers):
-        layer.register_forward_pre_hook(lambda m, a, i=i: calls.__setitem__(i, calls[i] + len(a[0])))
+        layer.register_forward_pre_hook(
+            lambda m, a, i=i: calls.__setitem__(i, calls[i] + len(a[0]))
+        )
     with torch.no_grad():
         for step in range(300):
             d.hidden(net, BATCH, {6: 1.0}, 0, step)
@@ -64,17 +69,23 @@ def chain_rows(seed, rows=24, length=24, size=12):
 
 def taught(layers, exits, steps=45):
     """A network taught at these depths, and its loss at each depth on other texts."""
+
     class S:
         seed, depths = 0, Depths(exits=exits)
 
-    net = Llama(Shape(12, width=16, layers=layers, heads=2, kv_heads=1, inner=32, context=64), seed=2)
+    net = Llama(
+        Shape(12, width=16, layers=layers, heads=2, kv_heads=1, inner=32, context=64), seed=2
+    )
     adam = torch.optim.AdamW(net.parameters(), 0.02, weight_decay=0.0)
     for step in range(steps):
         adam.zero_grad()
         learn_depths(net, None, chain_rows(step), False, S, step).backward()
         adam.step()
     with torch.no_grad():
-        return {d: float(learn(resized(net, d), None, chain_rows(999, 200), False)) for d in range(1, layers + 1)}
+        return {
+            d: float(learn(resized(net, d), None, chain_rows(999, 200), False))
+            for d in range(1, layers + 1)
+        }
 
 
 @pytest.mark.slow
@@ -94,8 +105,15 @@ def test_more_layers_begin_as_identities(layers):
     assert resized(net, 3).s.layers == 3
 
 
-@pytest.mark.parametrize("given, says", [({"scale": 2.0}, "early_exit is 2"), ({"dropout": 0.9}, "layer_dropout is 0.9"),
-                                         ({"exits": (2, 1)}, "exits is"), ({"exits": (1,), "scale": 1.0}, "both set")])
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"scale": 2.0}, "early_exit is 2"),
+        ({"dropout": 0.9}, "layer_dropout is 0.9"),
+        ({"exits": (2, 1)}, "exits is"),
+        ({"exits": (1,), "scale": 1.0}, "both set"),
+    ],
+)
 def test_depths_are_checked(given, says):
     with pytest.raises(ValueError, match=says):
         Depths(**given)
@@ -110,35 +128,75 @@ def small(root, tmp_path_factory):  # noqa: F811
 
 
 def test_train_from_a_start_with_early_exits_and_a_sorted_draft_of_it(root, small, tmp_path):  # noqa: F811
-    out = train_lm(spec(root, tmp_path / "b", shape=None, start=small, layers=4, depths=Depths(1.0, 0.1)))
+    out = train_lm(
+        spec(root, tmp_path / "b", shape=None, start=small, layers=4, depths=Depths(1.0, 0.1))
+    )
     assert load(str(tmp_path / "b")).lm.network.layers == 4 and out["steps"] == 8
     with pytest.raises(ValueError, match="belongs to another run"):
-        train_lm(spec(root, tmp_path / "b", shape=None, start=small, layers=4, depths=Depths(0.5, 0.1)))
-    made = train_sorted(SortedSpec(str(tmp_path / "s"), str(tmp_path / "b"), str(root), steps=4, train_mb=(0.05,) * 3,
-                                   held_kb=4.0, bf16=False))
+        train_lm(
+            spec(root, tmp_path / "b", shape=None, start=small, layers=4, depths=Depths(0.5, 0.1))
+        )
+    made = train_sorted(
+        SortedSpec(
+            str(tmp_path / "s"),
+            str(tmp_path / "b"),
+            str(root),
+            steps=4,
+            train_mb=(0.05,) * 3,
+            held_kb=4.0,
+            bf16=False,
+        )
+    )
     assert made["exits"] == [1, 2] and exits_of(6) == (3, 4, 6)
     assert load(str(tmp_path / "s")).lm.layers == 2
 
 
 def test_a_narrow_draft_and_one_of_a_single_depth(root, small, tmp_path):  # noqa: F811
     def made(name, **more):
-        return train_sorted(SortedSpec(str(tmp_path / name), small, str(root), steps=3, train_mb=(0.05,) * 3,
-                                       held_kb=4.0, bf16=False, **more))
-    assert made("n", layers=4, width=8)["exits"] == [2, 3, 4] and made("d", layers=3, exits=(3,))["exits"] == [3]
+        return train_sorted(
+            SortedSpec(
+                str(tmp_path / name),
+                small,
+                str(root),
+                steps=3,
+                train_mb=(0.05,) * 3,
+                held_kb=4.0,
+                bf16=False,
+                **more,
+            )
+        )
+
+    assert made("n", layers=4, width=8)["exits"] == [2, 3, 4] and made("d", layers=3, exits=(3,))[
+        "exits"
+    ] == [3]
     for name, layers, width in (("n", 4, 8), ("d", 3, 16)):
         draft = load(str(tmp_path / name))
         assert (draft.lm.layers, draft.lm.network.config.width) == (layers, width)
         assert draft.lm.vocab.same(load(small).lm.vocab)
     with pytest.raises(ValueError, match=r"exits is \(1, 2\): the last one must be 3"):
         made("x", layers=3, exits=(1, 2))
-    with pytest.raises(ValueError, match="width is 12: it must be 0 or a multiple of 8, the target's head size"):
+    with pytest.raises(
+        ValueError, match="width is 12: it must be 0 or a multiple of 8, the target's head size"
+    ):
         made("x", width=12)
-    for given, says in (({"layers": 1}, "layers is 1: it must be 0 or lie in 2 to 256"), ({"width": -8}, "width is -8")):
+    for given, says in (
+        ({"layers": 1}, "layers is 1: it must be 0 or lie in 2 to 256"),
+        ({"width": -8}, "width is -8"),
+    ):
         with pytest.raises(ValueError, match=says):
             made("x", **given)
 
 
-@pytest.mark.parametrize("width, heads, kv, inner", [(96, 3, 1, 288), (64, 2, 1, 192), (192, 6, 2, 576), (160, 5, 1, 480)])
+@pytest.mark.parametrize(
+    "width, heads, kv, inner",
+    [(96, 3, 1, 288), (64, 2, 1, 192), (192, 6, 2, 576), (160, 5, 1, 480)],
+)
 def test_a_narrow_shape(width, heads, kv, inner):
     shape = narrow(Shape(4096), width)
-    assert (shape.width, shape.heads, shape.kv_heads, shape.inner, shape.head) == (width, heads, kv, inner, 32)
+    assert (shape.width, shape.heads, shape.kv_heads, shape.inner, shape.head) == (
+        width,
+        heads,
+        kv,
+        inner,
+        32,
+    )

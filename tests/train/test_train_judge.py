@@ -1,4 +1,5 @@
 """Judge decoding: which tokens are right, a probe that learns it, and what it lets through."""
+
 import json
 import random
 
@@ -26,7 +27,9 @@ from polydec.verifiers.match import Match
 def test_the_state_after_a_token_judges_it():
     """A probe that likes token 2 (a toy's state begins with the token) lets it stand, other tokens are the target's."""
     law = Shaped(toy(3, 6, eos=-1), Greedy())
-    likes = Judge(torch.tensor([1.0, 0, -1.9 / 7, 0]), torch.zeros(()), law.vocab)        # token > 1.9, of 0 to 5 beside 7
+    likes = Judge(
+        torch.tensor([1.0, 0, -1.9 / 7, 0]), torch.zeros(()), law.vocab
+    )  # token > 1.9, of 0 to 5 beside 7
     session = law.open((0, 1))
     draft = Draft.certain((1, 0, 2, 0, 2), (-1, 0, 0, 2, 3))
     scores = run([session.score(draft, Want(hidden=True))])[0]
@@ -35,21 +38,42 @@ def test_the_state_after_a_token_judges_it():
     judged = Judged(likes, 0.5).verify(draft, scores, Rng.of(0), 2)
     assert judged.path[0] == 2 and (4 in judged.path) == (3 in judged.path)
     for strict in (Judged(likes, 1.0), Judged(likes, 0.5, frozenset({2}))):
-        assert strict.verify(draft, scores, Rng.of(0), 2) == Match().verify(draft, scores, Rng.of(0), 2)
+        assert strict.verify(draft, scores, Rng.of(0), 2) == Match().verify(
+            draft, scores, Rng.of(0), 2
+        )
 
 
 def test_at_threshold_1_the_text_is_plain_and_below_it_more_is_accepted():
     law, small = (Shaped(toy(s, 6, eos=-1, cost=c), Greedy()) for s, c in ((3, 1.0), (4, 0.1)))
     kit = Kit(law, small, (Judge(torch.zeros(4), torch.ones(()), law.vocab),))
-    said = {t: run([answer_one(registry.build("judge-decoding", kit, {"threshold": t})[0], Request((0, 1), 24))])[0]
-            for t in ("1", "0.5")}
+    said = {
+        t: run(
+            [
+                answer_one(
+                    registry.build("judge-decoding", kit, {"threshold": t})[0], Request((0, 1), 24)
+                )
+            ]
+        )[0]
+        for t in ("1", "0.5")
+    }
     plain = run([answer_one(registry.build("plain", kit)[0], Request((0, 1), 24))])[0]
-    assert said["1"].token_ids == plain.token_ids and said["0.5"].stats.passes < said["1"].stats.passes
+    assert (
+        said["1"].token_ids == plain.token_ids and said["0.5"].stats.passes < said["1"].stats.passes
+    )
 
 
-@pytest.mark.parametrize("answer, other, alike", [
-    ("so 3 and 4 is 7", "it is 7", True), ("it is 7", "it is 8", False), ("7", "none", False), ("-2.5", "x -2.5 m", True),
-    ("a\nyes", "b\nyes\n", True), ("yes", "no", False), ("", "", True)])
+@pytest.mark.parametrize(
+    "answer, other, alike",
+    [
+        ("so 3 and 4 is 7", "it is 7", True),
+        ("it is 7", "it is 8", False),
+        ("7", "none", False),
+        ("-2.5", "x -2.5 m", True),
+        ("a\nyes", "b\nyes\n", True),
+        ("yes", "no", False),
+        ("", "", True),
+    ],
+)
 def test_a_result_is_the_last_number_or_line(answer, other, alike):
     assert same(answer, other) is alike
 
@@ -60,7 +84,9 @@ def test_auc_of_planted_errors():
     state[:, 0] += 4.0 * right
     one = Judge(torch.tensor([1.0, 0, 0, 0]), torch.zeros(()), None)
     assert auc(one, Lessons(state, right.float())) > 0.9
-    assert 0.3 < auc(one, Lessons(state.roll(1, 0), right.float())) < 0.7          # the state of the token before
+    assert (
+        0.3 < auc(one, Lessons(state.roll(1, 0), right.float())) < 0.7
+    )  # the state of the token before
     assert auc(one, Lessons(state, torch.ones(400))) == 0.5
 
 
@@ -71,12 +97,19 @@ def test_it_is_trained_saved_and_fits(tmp_path):
     for name, count in (("text", 9), ("held", 3)):
         with open(tmp_path / "out" / f"{name}.jsonl", "w") as f:
             for _ in range(count):
-                line = {"prompt_ids": [5, rng.randrange(9, 60)], "output_ids": rng.choices(range(9, 60), k=6)}
+                line = {
+                    "prompt_ids": [5, rng.randrange(9, 60)],
+                    "output_ids": rng.choices(range(9, 60), k=6),
+                }
                 f.write(json.dumps(line) + "\n")
-    found = train_judge(JudgeSpec(str(tmp_path / "out"), str(target), str(small), steps=3, tries=2, max_tokens=10))
+    found = train_judge(
+        JudgeSpec(str(tmp_path / "out"), str(target), str(small), steps=3, tries=2, max_tokens=10)
+    )
     assert found["tokens"] == 2 * 2 * 7 and 0 <= found["held_out"]["auc"] <= 1
     assert judge.load(tmp_path / "out").weight_H.shape == (32,)
     with pytest.raises(ValueError, match="weight is 0"):
         JudgeSpec("x", weight=0.0)
     with pytest.raises(ValueError, match="states of width 32: this target's have 4"):
-        registry.build("judge-decoding", Kit(toy(1, 320), toy(2, 320), (judge.load(tmp_path / "out"),)))
+        registry.build(
+            "judge-decoding", Kit(toy(1, 320), toy(2, 320), (judge.load(tmp_path / "out"),))
+        )

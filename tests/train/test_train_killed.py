@@ -1,5 +1,6 @@
 """A training that is killed (SIGKILL: nothing is tidied up) while it gathers text and again in the middle of its steps, and
 started again each time, ends with the weights of one that was left alone."""
+
 import json
 import os
 import signal
@@ -40,33 +41,51 @@ main()
 SMALL = ("--target", "zoo:tiny", "--each", "9", "--max-tokens", "24")
 PIECES = ("--length", "8")
 
-pytestmark = [pytest.mark.skipif(os.name == "nt", reason="SIGKILL"),
-              pytest.mark.skipif(not available()[0], reason="the torch path's sums depend on who shares a pass")]
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="SIGKILL"),
+    pytest.mark.skipif(
+        not available()[0], reason="the torch path's sums depend on who shares a pass"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Twenty prompts to learn from and ten held-out ones."""
     root = tmp_path_factory.mktemp("data")
-    texts = [f"Tell me about the {a} and {b} {c}." for a in ("grey", "old", "tall", "young") for b in ("small", "quiet")
-             for c in ("fox", "boat", "river", "baker", "train", "teacher")]
+    texts = [
+        f"Tell me about the {a} and {b} {c}."
+        for a in ("grey", "old", "tall", "young")
+        for b in ("small", "quiet")
+        for c in ("fox", "boat", "river", "baker", "train", "teacher")
+    ]
     parts = [[t for t in texts if held_out(t) == held][:n] for held, n in ((False, 20), (True, 10))]
     assert [len(p) for p in parts] == [20, 10]
     (root / "spec_bench").mkdir()
-    (root / "spec_bench" / "question.jsonl").write_text("".join(json.dumps({"turns": [t]}) + "\n" for p in parts for t in p))
+    (root / "spec_bench" / "question.jsonl").write_text(
+        "".join(json.dumps({"turns": [t]}) + "\n" for p in parts for t in p)
+    )
     return root
 
 
 def train(out, *args, dies=("", 0)):
     """`polydec train`; dies: where and after how many times."""
-    done = subprocess.run([sys.executable, "-c", DIES, dies[0], str(dies[1]), "train", *args, "--out", str(out)],
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, dies[0], str(dies[1]), "train", *args, "--out", str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == (-signal.SIGKILL if dies[0] else 0), done.stderr[-2000:]
 
 
 def made(out):
     """All that was learned and learned from."""
-    kept = {p.name: p.read_bytes() for p in out.iterdir() if p.suffix in (".jsonl", ".safetensors") or ".states-" in p.name}
+    kept = {
+        p.name: p.read_bytes()
+        for p in out.iterdir()
+        if p.suffix in (".jsonl", ".safetensors") or ".states-" in p.name
+    }
     assert any(name.endswith(".safetensors") for name in kept)
     return kept
 
@@ -78,7 +97,9 @@ def twice_killed(tmp_path, args, steps, text=("text", 4)):
         assert not any(p.name in ("state.pt", "config.json") for p in (tmp_path / "cut").iterdir())
     if steps:
         train(tmp_path / "cut", *args, dies=("steps", steps))
-        assert (tmp_path / "cut" / "state.pt").exists() and not (tmp_path / "cut" / "config.json").exists()
+        assert (tmp_path / "cut" / "state.pt").exists() and not (
+            tmp_path / "cut" / "config.json"
+        ).exists()
     train(tmp_path / "cut", *args)
     whole, cut = made(tmp_path / "whole"), made(tmp_path / "cut")
     assert whole.keys() == cut.keys()
@@ -86,25 +107,57 @@ def twice_killed(tmp_path, args, steps, text=("text", 4)):
 
 
 def test_killed_while_it_gathers_and_in_its_steps(data, tmp_path):
-    twice_killed(tmp_path, ("eagle", *SMALL, *PIECES, "--data", str(data), "--mixed", "--rows", "2", "--steps", "6",
-                            "--save-every", "2"), 3)
+    twice_killed(
+        tmp_path,
+        (
+            "eagle",
+            *SMALL,
+            *PIECES,
+            "--data",
+            str(data),
+            "--mixed",
+            "--rows",
+            "2",
+            "--steps",
+            "6",
+            "--save-every",
+            "2",
+        ),
+        3,
+    )
 
 
-COMMANDS = {kind: "heads" if kind in ("medusa", "hydra", "hydra++", "clover") else
-            "probes" if kind in ("ppd", "lud", "hidden-transfer", "mtp") else "eagle" for kind in KINDS}
+COMMANDS = {
+    kind: "heads"
+    if kind in ("medusa", "hydra", "hydra++", "clover")
+    else "probes"
+    if kind in ("ppd", "lud", "hidden-transfer", "mtp")
+    else "eagle"
+    for kind in KINDS
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind(kind, data, tmp_path):
     """Checkpoints are a hundred steps apart."""
-    twice_killed(tmp_path, (COMMANDS[kind], "--kind", kind, *SMALL, *PIECES, "--data", str(data), "--steps", "104"), 102)
+    twice_killed(
+        tmp_path,
+        (COMMANDS[kind], "--kind", kind, *SMALL, *PIECES, "--data", str(data), "--steps", "104"),
+        102,
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command, more, steps", [
-    ("judge", ("--steps", "104"), 102), ("stop-head", ("--steps", "504", "--depth", "1"), 502),
-    ("draft", ("--steps", "104", "--tokens", "200", "--width", "32"), 102), ("ngrams", (), 0)])
+@pytest.mark.parametrize(
+    "command, more, steps",
+    [
+        ("judge", ("--steps", "104"), 102),
+        ("stop-head", ("--steps", "504", "--depth", "1"), 502),
+        ("draft", ("--steps", "104", "--tokens", "200", "--width", "32"), 102),
+        ("ngrams", (), 0),
+    ],
+)
 def test_what_else_learns_from_the_target_s_text(command, more, steps, data, tmp_path):
     twice_killed(tmp_path, (command, *SMALL, "--data", str(data), *more), steps)
 
@@ -112,5 +165,9 @@ def test_what_else_learns_from_the_target_s_text(command, more, steps, data, tmp
 @pytest.mark.slow
 def test_a_router(tmp_path):
     """Its problems are few and solved anew."""
-    twice_killed(tmp_path, ("router", "--draft", "zoo:reasoner", "--kinds", "chain", "--each", "6", "--steps", "54"), 52,
-                 ("problems", 3))
+    twice_killed(
+        tmp_path,
+        ("router", "--draft", "zoo:reasoner", "--kinds", "chain", "--each", "6", "--steps", "54"),
+        52,
+        ("problems", 3),
+    )

@@ -1,4 +1,5 @@
 """Tokenizer, packing, n-gram, schedule, resume, interruption, and the directory that comes out."""
+
 import gzip
 import itertools
 import json
@@ -10,7 +11,18 @@ import torch
 
 from polydec.files import replace
 from polydec.train import lm as module
-from polydec.train.data import BEGIN, END, Packed, as_chat, bucket, data_root, documents, held_out, pack, split
+from polydec.train.data import (
+    BEGIN,
+    END,
+    Packed,
+    as_chat,
+    bucket,
+    data_root,
+    documents,
+    held_out,
+    pack,
+    split,
+)
 from polydec.train.evaluate import bits_per_byte, nats
 from polydec.train.lm import LMSpec, encode, pattern_of, train_lm
 from polydec.train.loop import Schedule, fit
@@ -20,7 +32,27 @@ from polydec.train.tokens import CHAT, train_tokenizer
 
 torch.set_num_threads(1)
 TINY = Shape(300, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
-WORDS = "the a cat dog sees likes old small house and river walks into def return self x = 1".split()  # noqa: SIM905
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sees",
+    "likes",
+    "old",
+    "small",
+    "house",
+    "and",
+    "river",
+    "walks",
+    "into",
+    "def",
+    "return",
+    "self",
+    "x",
+    "=",
+    "1",
+]
 
 
 def line(rng: random.Random) -> str:
@@ -37,7 +69,9 @@ def root(tmp_path_factory):
             for _ in range(60):
                 f.write(json.dumps({"text": line(rng)}) + "\n")
     (where / "text_dialogues_sgd").mkdir()
-    with gzip.open(where / "text_dialogues_sgd" / "dialogues.jsonl.gz", "wt", encoding="utf-8") as f:
+    with gzip.open(
+        where / "text_dialogues_sgd" / "dialogues.jsonl.gz", "wt", encoding="utf-8"
+    ) as f:
         for _ in range(60):
             turns = [{"speaker": s, "utterance": line(rng)} for s in ("USER", "SYSTEM")]
             f.write(json.dumps({"turns": turns}) + "\n")
@@ -45,12 +79,20 @@ def root(tmp_path_factory):
 
 
 def spec(root, out, **more) -> LMSpec:
-    given = {"schedule": Schedule(8, 1e-2, muon=0.02, save_every=3, log_every=2), "shape": TINY, "bf16": False,
-             "train_mb": (0.05, 0.05, 0.05), "held_kb": 4.0, **more}
+    given = {
+        "schedule": Schedule(8, 1e-2, muon=0.02, save_every=3, log_every=2),
+        "shape": TINY,
+        "bf16": False,
+        "train_mb": (0.05, 0.05, 0.05),
+        "held_kb": 4.0,
+        **more,
+    }
     return LMSpec(str(out), data=str(root), **given)
 
 
-@pytest.mark.parametrize("text", ["plain words", "a  b\n\n\tc", "naïve – 你好 🙂", "x = 12345\n", "\u2028 \x00"])
+@pytest.mark.parametrize(
+    "text", ["plain words", "a  b\n\n\tc", "naïve – 你好 🙂", "x = 12345\n", "\u2028 \x00"]
+)
 def test_tokenizer_round_trip(text):
     tokenizer = train_tokenizer([line(random.Random(1)) for _ in range(50)], 300)
     ids = tokenizer.encode(text).ids
@@ -65,6 +107,7 @@ def test_tokenizer_size_is_checked():
 
 def test_chat_template_writes_what_training_saw():
     from polydec.models.text import Text
+
     tokenizer = train_tokenizer(["hello world"], 300)
     text = Text(tokenizer, template=CHAT)
     turns = [{"speaker": "USER", "utterance": "hello"}, {"speaker": "SYSTEM", "utterance": "world"}]
@@ -119,7 +162,9 @@ def test_ngram_by_hand():
     """Bigrams of 0 1 0 2 0 1: counts 01:2 10:1 02:1 20:1; D2 = 3/5. Unigram continuations 0:2 1:1 2:1, D1 = 2/4."""
     model = NGram.train([np.array([0, 1, 0, 2, 0, 1])], 3, 2)
     low = [(2 - 0.5) / 4 + 1.5 / 4 / 3, 0.5 / 4 + 1.5 / 4 / 3, 0.5 / 4 + 1.5 / 4 / 3]
-    assert model.law([0]) == pytest.approx([1.2 / 3 * low[0], 1.4 / 3 + 1.2 / 3 * low[1], 0.4 / 3 + 1.2 / 3 * low[2]])
+    assert model.law([0]) == pytest.approx(
+        [1.2 / 3 * low[0], 1.4 / 3 + 1.2 / 3 * low[1], 0.4 / 3 + 1.2 / 3 * low[2]]
+    )
 
 
 def test_ngram_beats_a_shorter_one_on_its_own_kind_of_text():
@@ -141,7 +186,9 @@ def test_bits_per_byte_of_the_uniform_law():
     network = Llama(TINY)
     torch.nn.init.zeros_(network.model.embed_tokens.weight)
     ids = list(np.random.default_rng(0).integers(0, 300, 200))
-    assert bits_per_byte(network, [ids], 50, context=64) == pytest.approx(199 * np.log2(300) / 50, rel=1e-5)
+    assert bits_per_byte(network, [ids], 50, context=64) == pytest.approx(
+        199 * np.log2(300) / 50, rel=1e-5
+    )
 
 
 def test_windows_give_every_token_half_a_context():
@@ -150,8 +197,11 @@ def test_windows_give_every_token_half_a_context():
     def forward(window):
         seen.append((int(window[0, 0]), window.shape[1]))
         return torch.zeros(1, window.shape[1], 300)
+
     assert nats(forward, list(range(200)), 64) == pytest.approx(199 * np.log(300), rel=1e-6)
-    assert [first for first, _ in seen] == [0, 32, 64, 96, 128, 160][:len(seen)] and seen[-1][0] + seen[-1][1] >= 199
+    assert [first for first, _ in seen] == [0, 32, 64, 96, 128, 160][: len(seen)] and seen[-1][
+        0
+    ] + seen[-1][1] >= 199
 
 
 def test_schedule_rises_stays_and_falls():
@@ -161,14 +211,19 @@ def test_schedule_rises_stays_and_falls():
     assert all(a >= b for a, b in itertools.pairwise(f[50:]))
 
 
-@pytest.mark.parametrize(("field", "value"), [("steps", 0), ("rate", 0.0), ("decay", 2.0), ("muon", -1.0), ("save_every", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", 0), ("rate", 0.0), ("decay", 2.0), ("muon", -1.0), ("save_every", 0)],
+)
 def test_schedule_bad_input(field, value):
     with pytest.raises(ValueError, match=field):
         Schedule(**{field: value})
 
 
-@pytest.mark.parametrize(("field", "value"), [
-    ("preset", "huge"), ("steps", 0), ("shares", (1, 2)), ("long", 2.0), ("held_kb", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("preset", "huge"), ("steps", 0), ("shares", (1, 2)), ("long", 2.0), ("held_kb", 0)],
+)
 def test_spec_bad_input(tmp_path, field, value):
     with pytest.raises(ValueError, match=field):
         LMSpec(str(tmp_path), **{field: value})
@@ -176,6 +231,7 @@ def test_spec_bad_input(tmp_path, field, value):
 
 def weights(out):
     from safetensors.torch import load_file
+
     return load_file(str(out / "model.safetensors"))
 
 
@@ -188,10 +244,13 @@ def test_resumed_run_equals_an_uninterrupted_one(root, tmp_path, monkeypatch):
         if calls[0] == 6:
             raise KeyboardInterrupt
         return real(*args)
+
     monkeypatch.setattr(module, "learn", stops)
     with pytest.raises(KeyboardInterrupt):
         train_lm(spec(root, tmp_path / "b"))
-    assert torch.load(tmp_path / "b" / "state.pt", weights_only=True)["step"] == 3      # the last checkpoint interval
+    assert (
+        torch.load(tmp_path / "b" / "state.pt", weights_only=True)["step"] == 3
+    )  # the last checkpoint interval
     monkeypatch.setattr(module, "learn", real)
     rest = train_lm(spec(root, tmp_path / "b"))
     assert rest["curve"] == whole["curve"]
@@ -208,7 +267,9 @@ def test_state_of_another_run_is_refused(root, tmp_path):
 def test_damaged_state_is_named(tmp_path):
     (tmp_path / "state.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(ValueError, match="not a readable checkpoint"):
-        fit(Llama(TINY), lambda step: (torch.zeros(()), 0), Schedule(1), state=tmp_path / "state.pt")
+        fit(
+            Llama(TINY), lambda step: (torch.zeros(()), 0), Schedule(1), state=tmp_path / "state.pt"
+        )
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):
@@ -218,6 +279,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     def broken(at):
         at.write_text("ne")
         raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
         replace(path, broken)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
@@ -227,12 +289,18 @@ def test_directory_loads_in_transformers_and_here(root, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from polydec.models import checkpoint
+
     result = train_lm(spec(root, tmp_path))
-    assert result["bits_per_byte"].keys() == result["bits_per_byte_5_gram"].keys() == {"prose", "code", "dialogue"}
+    assert (
+        result["bits_per_byte"].keys()
+        == result["bits_per_byte_5_gram"].keys()
+        == {"prose", "code", "dialogue"}
+    )
     assert result["curve"][-1][1] < result["curve"][0][1]
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     ids = AutoTokenizer.from_pretrained(tmp_path)("the old cat")["input_ids"]
     from polydec.train.lm import load_directory
+
     ours = load_directory(str(tmp_path))(torch.tensor([ids]))
     with torch.no_grad():
         assert torch.allclose(theirs(torch.tensor([ids])).logits, ours, atol=1e-4)
@@ -265,10 +333,18 @@ def test_a_directory_that_is_not_there_is_named(root, tmp_path, field):
 NAN = float("nan")
 
 
-@pytest.mark.parametrize("losses, best", [((5.0, 3.0, 4.0, 6.0, 7.0), 1), ((1.0, 3.0, 2.0, 6.0, 7.0), 0),
-                                          ((5.0, 4.0, 3.0, 2.0, 1.0), 4), ((5.0, NAN, 4.0, 6.0, NAN), 2)])
+@pytest.mark.parametrize(
+    "losses, best",
+    [
+        ((5.0, 3.0, 4.0, 6.0, 7.0), 1),
+        ((1.0, 3.0, 2.0, 6.0, 7.0), 0),
+        ((5.0, 4.0, 3.0, 2.0, 1.0), 4),
+        ((5.0, NAN, 4.0, 6.0, NAN), 2),
+    ],
+)
 def test_the_weights_that_are_best_aside_are_kept(tmp_path, losses, best):
     """Looked at before steps 0, 2, 4, 6 and after the last; also where the run was interrupted and goes on."""
+
     def run(steps, state):
         torch.manual_seed(0)
         network, seen, said = torch.nn.Linear(3, 1), [], dict(enumerate(losses))
@@ -292,8 +368,10 @@ def test_the_weights_that_are_best_aside_are_kept(tmp_path, losses, best):
         return seen, [p.detach().clone() for p in network.parameters()]
 
     seen, kept = run(99, tmp_path / "whole.pt")
-    assert len(seen) == len(losses) and all(a.equal(b) for a, b in zip(seen[best], kept, strict=True))
-    if best < 2:                                  # what was best before an interruption is not forgotten by it
+    assert len(seen) == len(losses) and all(
+        a.equal(b) for a, b in zip(seen[best], kept, strict=True)
+    )
+    if best < 2:  # what was best before an interruption is not forgotten by it
         run(5, tmp_path / "cut.pt")
         again = run(99, tmp_path / "cut.pt")[1]
         assert all(a.equal(b) for a, b in zip(kept, again, strict=True))

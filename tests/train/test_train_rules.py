@@ -1,4 +1,5 @@
 """Drafters learn a rule that their target knows: what comes next is said by the token before, alone or with one of two."""
+
 import random
 
 import pytest
@@ -24,8 +25,10 @@ SILENT = {"ppd", "lud"}
 
 def knows(rule):
     """A network whose states are one-hot and whose head says what the rule allows."""
-    weights = {name: torch.zeros_like(t) if name.endswith(("o_proj.weight", "down_proj.weight")) else t
-               for name, t in Llama(SHAPE, tokens=torch.arange(V, dtype=torch.int32)).state_dict().items()}
+    weights = {
+        name: torch.zeros_like(t) if name.endswith(("o_proj.weight", "down_proj.weight")) else t
+        for name, t in Llama(SHAPE, tokens=torch.arange(V, dtype=torch.int32)).state_dict().items()
+    }
     weights["model.embed_tokens.weight"] = torch.eye(V)
     weights["lm_head.weight"] = torch.zeros(V, V)
     for x, after in enumerate(rule):
@@ -36,7 +39,10 @@ def knows(rule):
 def learned(kind, rule, steps=STEPS):
     """How often each level's likeliest token is right on other text, and the target afterwards."""
     config, weights = knows(rule)
-    target, lm = from_weights(config, weights), LM(Transformer.build(config, weights, dtype="float32"), Vocab(V, frozenset()))
+    target, lm = (
+        from_weights(config, weights),
+        LM(Transformer.build(config, weights, dtype="float32"), Vocab(V, frozenset())),
+    )
     rng, samples, way = random.Random(1), [], KINDS[kind]
     for _ in range(32):
         text = [rng.randrange(V)]
@@ -51,21 +57,36 @@ def learned(kind, rule, steps=STEPS):
     def loss(step):
         g = torch.Generator().manual_seed(step)
         student.at(step, steps)
-        return divergence(student, lessons, pieces[torch.randint(len(pieces), (16,), generator=g)], spec, way)[0], 1
+        return divergence(
+            student, lessons, pieces[torch.randint(len(pieces), (16,), generator=g)], spec, way
+        )[0], 1
+
     fit(student, loss, Schedule(steps, 1e-2, warmup=0.05, decay=1.0))
-    return [row[0] for row in rates(student, held, held.pieces(LENGTH, levels), LENGTH, levels)], target
+    return [
+        row[0] for row in rates(student, held, held.pieces(LENGTH, levels), LENGTH, levels)
+    ], target
 
 
-@pytest.mark.parametrize("kind", [k if k in ("medusa", "clover", "eagle-3") else
-                                  pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k not in SILENT])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        k if k in ("medusa", "clover", "eagle-3") else pytest.param(k, marks=pytest.mark.slow)
+        for k in KINDS
+        if k not in SILENT
+    ],
+)
 def test_text_that_one_rule_makes(kind):
     """Every level is right, and the target has learned nothing: no gradient reaches it."""
-    right, target = learned(kind, ONE, 300 if kind == "hidden-transfer" else STEPS)        # its maps have a long way to go
+    right, target = learned(
+        kind, ONE, 300 if kind == "hidden-transfer" else STEPS
+    )  # its maps have a long way to go
     assert min(right) > 0.95, right
     assert all(p.grad is None and not p.requires_grad for p in target.parameters())
 
 
-@pytest.mark.parametrize("kind", ["hydra", "clover", pytest.param("hydra++", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["hydra", "clover", pytest.param("hydra++", marks=pytest.mark.slow)]
+)
 def test_who_reads_tokens_knows_which_way_the_text_went(kind):
     """Either of two tokens follows each one, and a head's state lies one token before the root: who reads what was drafted is
     right every second time at every level."""

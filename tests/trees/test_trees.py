@@ -1,4 +1,5 @@
 """What each tree computes, and what it reduces to."""
+
 import math
 from collections import defaultdict
 from itertools import permutations, product
@@ -36,8 +37,11 @@ def grow(tree, target, budget, rng):
 
 def paths(draft, depth=None):
     """The token paths of all nodes, or of those at one depth, in the draft's order."""
-    return tuple(tuple(draft.token[j] for j in draft.path_to(i)) for i in range(1, len(draft))
-                 if depth is None or draft.depth[i] == depth)
+    return tuple(
+        tuple(draft.token[j] for j in draft.path_to(i))
+        for i in range(1, len(draft))
+        if depth is None or draft.depth[i] == depth
+    )
 
 
 def laws(tree, target, budget):
@@ -49,16 +53,21 @@ def laws(tree, target, budget):
 
 
 def row(target, path):
-    return probs(run([target.open((0, 1)).score(Draft.chain(1, path), Want())])[0].row(len(path))).numpy()
+    return probs(
+        run([target.open((0, 1)).score(Draft.chain(1, path), Want())])[0].row(len(path))
+    ).numpy()
 
 
 def path_law(target, size, depth):
     """The draft's probability of every path of this length."""
-    return {path: math.prod(float(row(target, path[:i])[x]) for i, x in enumerate(path))
-            for path in product(range(size), repeat=depth)}
+    return {
+        path: math.prod(float(row(target, path[:i])[x]) for i, x in enumerate(path))
+        for path in product(range(size), repeat=depth)
+    }
 
 
 # stochastic beam
+
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_beams_paths_are_drawn_without_replacement(seed):
@@ -76,7 +85,11 @@ def test_a_beams_paths_are_drawn_without_replacement(seed):
 def kool(target, size, depth, width, runs, seed):
     """Stochastic beam search as it was published, with Gumbel noise conditioned on the parent's maximum."""
     dice, out = np.random.default_rng(seed), defaultdict(float)
-    logq = {path: np.log(row(target, path)) for d in range(depth) for path in product(range(size), repeat=d)}
+    logq = {
+        path: np.log(row(target, path))
+        for d in range(depth)
+        for path in product(range(size), repeat=d)
+    }
     for _ in range(runs):
         beam, tree = [((), 0.0, 0.0)], ()
         for _ in range(depth):
@@ -85,7 +98,9 @@ def kool(target, size, depth, width, runs, seed):
                 phis = phi + logq[path]
                 g = phis + dice.gumbel(size=size)
                 u = top - g + np.log1p(-np.exp(np.where(g == g.max(), -1.0, g - g.max())))
-                given = np.where(g == g.max(), top, top - np.maximum(u, 0) - np.log1p(np.exp(-np.abs(u))))
+                given = np.where(
+                    g == g.max(), top, top - np.maximum(u, 0) - np.log1p(np.exp(-np.abs(u)))
+                )
                 level += [((*path, x), phis[x], given[x]) for x in range(size)]
             beam = sorted(level, key=lambda n: -n[2])[:width]
             tree += tuple(n[0] for n in beam)
@@ -99,7 +114,9 @@ def test_the_race_is_stochastic_beam_search():
     assert set(got) <= set(want)
     chi = sum((got.get(t, 0.0) - p) ** 2 * runs / p for t, p in want.items() if p * runs > 5)
     free = sum(p * runs > 5 for p in want.values()) - 1
-    assert chi < free + 4 * math.sqrt(2 * free), f"chi-square {chi:.0f} on {free} degrees of freedom"
+    assert chi < free + 4 * math.sqrt(2 * free), (
+        f"chi-square {chi:.0f} on {free} degrees of freedom"
+    )
 
 
 def test_a_beam_of_one_is_a_chain():
@@ -110,16 +127,25 @@ def test_a_beam_of_one_is_a_chain():
 def test_a_wide_beam_holds_every_path():
     for seed in range(5):
         draft = grow(StochasticBeam(9), toy(7), Budget(2, 20), Rng.of(seed))
-        assert sorted(paths(draft)) == sorted([(a,) for a in range(3)] + list(product(range(3), repeat=2)))
+        assert sorted(paths(draft)) == sorted(
+            [(a,) for a in range(3)] + list(product(range(3), repeat=2))
+        )
 
 
 @pytest.mark.parametrize("width, depth", [(2, 2), (3, 2), (2, 3)])
 def test_beams_keep_the_law(width, depth):
-    check_law(lambda t, d: Speculative(t, FromModel(d, StochasticBeam(width)), Exact(), Fixed(depth, width * depth)),
-              laws=2 if depth == 3 else 4, length=2 if depth == 2 else 3, shapings=("plain", "shaped"))
+    check_law(
+        lambda t, d: Speculative(
+            t, FromModel(d, StochasticBeam(width)), Exact(), Fixed(depth, width * depth)
+        ),
+        laws=2 if depth == 3 else 4,
+        length=2 if depth == 2 else 3,
+        shapings=("plain", "shaped"),
+    )
 
 
 # greedy growth
+
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_low_threshold_gives_all_that_the_best_slots_give(seed):
@@ -157,7 +183,9 @@ def test_best_slots_fill_the_most_valuable_places(nodes):
             for c in children:
                 got += v * left
                 left -= draft.chance[c]
-        assert len(draft) == nodes + 1 and got == pytest.approx(sum(places(target, 3, nodes)[:nodes]))
+        assert len(draft) == nodes + 1 and got == pytest.approx(
+            sum(places(target, 3, nodes)[:nodes])
+        )
 
 
 @pytest.mark.parametrize("tree", [GreedyGrowth(0.1), BestSlot()], ids=lambda t: type(t).__name__)
@@ -168,14 +196,21 @@ def test_a_sure_draft_gives_a_chain_and_an_unsure_one_a_fan(tree):
     assert draft.depth == (0, 1, 1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("tree", [GreedyGrowth(0.5, floor=1.0), BestSlot(floor=1.0)], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize(
+    "tree", [GreedyGrowth(0.5, floor=1.0), BestSlot(floor=1.0)], ids=lambda t: type(t).__name__
+)
 def test_at_floor_1_every_draft_gives_a_chain(tree):
     assert grow(tree, toy(1, 6, sharp=0.0), Budget(5, 5), Rng.of(1)).parent == (-1, 0, 1, 2, 3, 4)
 
 
 def test_a_higher_floor_gives_deeper_trees():
-    depth = [sum(max(grow(GreedyGrowth(0.06, floor=a), toy(2, 6), Budget(9, 9), Rng.of(s)).depth) for s in range(20))
-             for a in (0.0, 0.4, 0.8)]
+    depth = [
+        sum(
+            max(grow(GreedyGrowth(0.06, floor=a), toy(2, 6), Budget(9, 9), Rng.of(s)).depth)
+            for s in range(20)
+        )
+        for a in (0.0, 0.4, 0.8)
+    ]
     assert depth == sorted(depth) and depth[2] > 1.3 * depth[0]
 
 
@@ -187,24 +222,33 @@ def test_values_fade_with_rank():
         q, left, value, want = row(target, ()), 1.0, 1.0, 0
         for r, c in enumerate(draft.children[0]):
             assert value >= 0.2
-            value *= 1 - (0.3 + 0.7 * q[draft.token[c]] / left) * 0.5 ** r
+            value *= 1 - (0.3 + 0.7 * q[draft.token[c]] / left) * 0.5**r
             left -= q[draft.token[c]]
             want = r + 1
         assert want == 4 or value < 0.2
 
 
 def test_a_threshold_bounds_the_tree():
-    sizes = [len(grow(GreedyGrowth(t), toy(3, 6), Budget(8, 100), Rng.of(2))) for t in (1.0, 0.5, 0.2, 0.1, 0.05)]
+    sizes = [
+        len(grow(GreedyGrowth(t), toy(3, 6), Budget(8, 100), Rng.of(2)))
+        for t in (1.0, 0.5, 0.2, 0.1, 0.05)
+    ]
     assert sizes[0] == 2 and sizes == sorted(sizes) and sizes[-1] > sizes[1]
 
 
-@pytest.mark.parametrize("tree", [GreedyGrowth(0.2), GreedyGrowth(0.01), GreedyGrowth(0.2, floor=0.4, fade=0.6), BestSlot()],
-                         ids=str)
+@pytest.mark.parametrize(
+    "tree",
+    [GreedyGrowth(0.2), GreedyGrowth(0.01), GreedyGrowth(0.2, floor=0.4, fade=0.6), BestSlot()],
+    ids=str,
+)
 def test_growth_keeps_the_law(tree):
-    check_law(lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=4, length=2)
+    check_law(
+        lambda t, d: Speculative(t, FromModel(d, tree), Exact(), Fixed(2, 4)), laws=4, length=2
+    )
 
 
 # best first
+
 
 @pytest.mark.parametrize("nodes", [1, 3, 6, 11])
 def test_best_first_keeps_the_likeliest_nodes(nodes):
@@ -212,16 +256,26 @@ def test_best_first_keeps_the_likeliest_nodes(nodes):
         target = toy(seed, 4)
         every = {path: p for d in (1, 2, 3) for path, p in path_law(target, 4, d).items()}
         best = sorted(every.values(), reverse=True)[:nodes]
-        for bent in (target, Shaped(target, Greedy())):       # a greedy draft is ranked by its model's own law
+        for bent in (
+            target,
+            Shaped(target, Greedy()),
+        ):  # a greedy draft is ranked by its model's own law
             draft = grow(BestFirst(64), bent, Budget(3, nodes), Rng.of(0))
-            assert [every[p] for p in sorted(paths(draft), key=lambda p: -every[p])] == pytest.approx(best)
-            assert draft.chance[1:] == tuple(pytest.approx(row(target, p[:-1])[p[-1]]) for p in paths(draft))
+            assert [
+                every[p] for p in sorted(paths(draft), key=lambda p: -every[p])
+            ] == pytest.approx(best)
+            assert draft.chance[1:] == tuple(
+                pytest.approx(row(target, p[:-1])[p[-1]]) for p in paths(draft)
+            )
 
 
 def test_best_first_of_width_one_is_the_greedy_chain():
     for seed in range(4):
         draft = Shaped(toy(seed, 5), Greedy())
-        assert grow(BestFirst(1), draft, Budget(4, 4), Rng.of(0)).token == grow(Chain(), draft, Budget(4, 4), Rng.of(0)).token
+        assert (
+            grow(BestFirst(1), draft, Budget(4, 4), Rng.of(0)).token
+            == grow(Chain(), draft, Budget(4, 4), Rng.of(0)).token
+        )
 
 
 def test_best_first_looks_no_further_than_its_width():
@@ -231,15 +285,24 @@ def test_best_first_looks_no_further_than_its_width():
 
 def test_best_first_keeps_the_law():
     for verifier in (Match(), Exact()):
-        check_law(lambda t, d, v=verifier: Speculative(t, FromModel(d, BestFirst(2)), v, Fixed(2, 4)), laws=4, length=3)
+        check_law(
+            lambda t, d, v=verifier: Speculative(t, FromModel(d, BestFirst(2)), v, Fixed(2, 4)),
+            laws=4,
+            length=3,
+        )
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: StochasticBeam(0), "width is 0: it must lie in 1 to 64"), (lambda: BestFirst(65), "width is 65: it must lie in"),
-    (lambda: GreedyGrowth(0.0), "threshold is 0.0: it must be above 0 and at most 1"),
-    (lambda: GreedyGrowth(width=0), "width is 0: it must"), (lambda: BestSlot(floor=2.0), "floor is 2.0: it must lie in"),
-    (lambda: BestSlot(1.5), "least is 1.5: it must lie in 0 to 1"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: StochasticBeam(0), "width is 0: it must lie in 1 to 64"),
+        (lambda: BestFirst(65), "width is 65: it must lie in"),
+        (lambda: GreedyGrowth(0.0), "threshold is 0.0: it must be above 0 and at most 1"),
+        (lambda: GreedyGrowth(width=0), "width is 0: it must"),
+        (lambda: BestSlot(floor=2.0), "floor is 2.0: it must lie in"),
+        (lambda: BestSlot(1.5), "least is 1.5: it must lie in 0 to 1"),
+    ],
+)
 def test_one_clear_sentence(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,5 @@
 """k-SEQ: exact for any draws, and as good as was proved."""
+
 import math
 from itertools import combinations, product
 
@@ -66,8 +67,11 @@ def test_the_output_law_is_p(k):
 
 def optimum(p, q, k):
     """The linear program's value by max-flow min-cut: the least over all sets of tokens, all of them looked at."""
-    return min(float(p[list(h)].sum()) + 1 - float(q[list(h)].sum()) ** k
-               for n in range(len(p) + 1) for h in combinations(range(len(p)), n))
+    return min(
+        float(p[list(h)].sum()) + 1 - float(q[list(h)].sum()) ** k
+        for n in range(len(p) + 1)
+        for h in combinations(range(len(p)), n)
+    )
 
 
 def flow(p, q, k, rounds=400):
@@ -77,11 +81,15 @@ def flow(p, q, k, rounds=400):
     tuples, room = list(product(range(len(p)), repeat=k)), p.tolist()
     sent = [[0.0] * len(p) for _ in tuples]
     for _ in range(rounds):
-        start = next((i for i, s in enumerate(supply) if s > 1e-13 and _path(i, tuples, sent, room)), None)
+        start = next(
+            (i for i, s in enumerate(supply) if s > 1e-13 and _path(i, tuples, sent, room)), None
+        )
         if start is None:
             break
         path = _path(start, tuples, sent, room)
-        amount = min([supply[start], room[path[-1]], *[sent[t][x] for x, t in zip(path[1::2], path[2::2])]])
+        amount = min(
+            [supply[start], room[path[-1]], *[sent[t][x] for x, t in zip(path[1::2], path[2::2])]]
+        )
         supply[start] -= amount
         room[path[-1]] -= amount
         at = start
@@ -123,7 +131,11 @@ def test_acceptance_is_as_good_as_was_proved(k):
     for p, q in pairs(200):
         got, best = acceptance(p, q, k), optimum(p, q, k)
         assert (1 - (1 - 1 / k) ** k) * best - 1e-9 <= got <= best + 1e-9
-        assert float(torch.minimum(p, q).sum()) - 1e-9 <= got <= float(torch.minimum(p, 1 - (1 - q) ** k).sum()) + 1e-9
+        assert (
+            float(torch.minimum(p, q).sum()) - 1e-9
+            <= got
+            <= float(torch.minimum(p, 1 - (1 - q) ** k).sum()) + 1e-9
+        )
         assert k == 1 or got >= acceptance(p, q, k - 1) - 1e-9
 
 
@@ -139,7 +151,9 @@ def test_factor_is_the_least_that_keeps_within_p(k):
 
         assert too_much(rho) <= 1e-14
         assert rho == 1.0 or too_much(rho * (1 - 1e-9)) > -1e-12
-        left = p - torch.minimum(q, p / rho) * (once(beta, k) / beta if (beta := float(torch.minimum(q, p / rho).sum())) else 0)
+        left = p - torch.minimum(q, p / rho) * (
+            once(beta, k) / beta if (beta := float(torch.minimum(q, p / rho).sum())) else 0
+        )
         assert float(left.min()) > -1e-12
 
 
@@ -152,6 +166,7 @@ def test_equal_laws_are_always_accepted_and_disjoint_ones_never():
 
 class Fixed_:
     """Scores of one law everywhere."""
+
     def __init__(self, logp_V):
         self.logp_V = logp_V
 
@@ -167,7 +182,10 @@ def test_one_candidate_is_speculative_sampling_decision_by_decision():
         target, draft = toy(seed % 9, 6), toy(seed % 7 + 20, 6, cost=0.1)
         request = Request((0, 1, 2), max_tokens=20, seed=seed, ignore_eos=True)
         drafter = FromModel(draft, Chain())
-        a, b = (run([answer_one(Speculative(target, drafter, v, Fixed(3)), request)])[0] for v in (KSeq(), Exact()))
+        a, b = (
+            run([answer_one(Speculative(target, drafter, v, Fixed(3)), request)])[0]
+            for v in (KSeq(), Exact())
+        )
         assert a == b
 
 
@@ -175,14 +193,22 @@ def test_a_rejected_token_may_come_back_and_its_tree_is_followed():
     """Two equal draws: what is left of p has their token again, and the first of them leads on."""
     p = torch.tensor([0.5, 0.5], dtype=torch.float64).log()
     q = torch.tensor([1.0, 0.0], dtype=torch.float64).log()
-    draft = Draft((0, 0, 0, 1), (-1, 0, 0, 1), (Draw.CERTAIN, *[Draw.INDEPENDENT] * 2, Draw.CERTAIN), (None, q, q, None))
+    draft = Draft(
+        (0, 0, 0, 1),
+        (-1, 0, 0, 1),
+        (Draw.CERTAIN, *[Draw.INDEPENDENT] * 2, Draw.CERTAIN),
+        (None, q, q, None),
+    )
     found = {}
     for verdict, weight in executions(lambda rng: KSeq().verify(draft, Fixed_(p), rng, 0)):
         found[verdict.path, verdict.bonus] = found.get((verdict.path, verdict.bonus), 0.0) + weight
-    assert found == pytest.approx({((), 1): 0.5, ((1,), 0): 0.25, ((1, 3), 0): 0.125, ((1, 3), 1): 0.125})
+    assert found == pytest.approx(
+        {((), 1): 0.5, ((1,), 0): 0.25, ((1, 3), 0): 0.125, ((1, 3), 1): 0.125}
+    )
 
 
 # the tree of sequences
+
 
 def grow(tree, target, budget, rng):
     return run([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
@@ -195,8 +221,12 @@ def test_sequences_share_what_they_agree_on():
         assert len(draft.children[0]) == 3 and draft.depth.count(2) == 3
         for node in range(1, len(draft)):
             first = draft.child(draft.parent[node], draft.token[node])
-            twins = sum(draft.token[c] == draft.token[node] for c in draft.children[draft.parent[node]])
-            assert draft.depth[node] == 2 or len(draft.children[node]) == (twins if node == first else 0)
+            twins = sum(
+                draft.token[c] == draft.token[node] for c in draft.children[draft.parent[node]]
+            )
+            assert draft.depth[node] == 2 or len(draft.children[node]) == (
+                twins if node == first else 0
+            )
         seen.add(len({draft.token[c] for c in draft.children[0]}))
     assert seen == {1, 2, 3}
 
@@ -217,21 +247,37 @@ def test_a_greedy_draft_gives_one_sequence():
     assert draft.parent == (-1, 0, 1, 2)
 
 
-@pytest.mark.parametrize("tree, budget", [(Sequences(2), Fixed(2, 4)), (Sequences(2), Fixed(2, 3)), (Sequences(3), Fixed(1, 3)),
-                                          (Static((2, 2), replace=True), Fixed(2, 6))], ids=str)
+@pytest.mark.parametrize(
+    "tree, budget",
+    [
+        (Sequences(2), Fixed(2, 4)),
+        (Sequences(2), Fixed(2, 3)),
+        (Sequences(3), Fixed(1, 3)),
+        (Static((2, 2), replace=True), Fixed(2, 6)),
+    ],
+    ids=str,
+)
 def test_the_law_stays(tree, budget):
     check_law(lambda t, d: Speculative(t, FromModel(d, tree), KSeq(), budget), laws=3, length=2)
 
 
 @pytest.mark.slow
 def test_the_law_of_four_tokens_stays():
-    check_law(lambda t, d: Speculative(t, FromModel(d, Sequences(3)), KSeq(), Fixed(1, 3)), laws=4, length=2)
+    check_law(
+        lambda t, d: Speculative(t, FromModel(d, Sequences(3)), KSeq(), Fixed(1, 3)),
+        laws=4,
+        length=2,
+    )
 
 
 @pytest.mark.slow
 def test_three_tokens_of_two_sequences():
-    check_law(lambda t, d: Speculative(t, FromModel(d, Sequences(2)), KSeq(), Fixed(2, 4)), laws=1, length=3,
-              shapings=["plain"])
+    check_law(
+        lambda t, d: Speculative(t, FromModel(d, Sequences(2)), KSeq(), Fixed(2, 4)),
+        laws=1,
+        length=3,
+        shapings=["plain"],
+    )
 
 
 def test_count_is_checked():

@@ -1,4 +1,5 @@
 """What the three exact verifiers promise of texts and of acceptance."""
+
 import pytest
 import torch
 
@@ -35,8 +36,11 @@ def ids(results):
     return [r.token_ids for r in results]
 
 
-@pytest.mark.parametrize("drafter", [Lookup(), Recycling(k=3), FromModel(toy(3, 7, sharp=0.8), Static((2, 1)))],
-                         ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize(
+    "drafter",
+    [Lookup(), Recycling(k=3), FromModel(toy(3, 7, sharp=0.8), Static((2, 1)))],
+    ids=lambda d: type(d).__name__,
+)
 def test_match_gives_the_text_of_plain_decoding(drafter):
     assert ids(texts(drafter, Match())) == ids(texts(Nothing(), Match()))
 
@@ -47,21 +51,33 @@ def test_exact_gives_it_too_where_candidates_are_certain(drafter):
     assert ids(got) == ids(texts(Nothing(), Match())) and got == texts(drafter, Match())
 
 
-@pytest.mark.parametrize("drafter", [Lookup(), FromModel(toy(4, 7), CoupledChain()),
-                                     FromModel(toy(3, 7, sharp=0.8), CoupledStatic()), FromModel(toy(4, 7), Chain())],
-                         ids=lambda d: type(getattr(d, "tree", d)).__name__)
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        Lookup(),
+        FromModel(toy(4, 7), CoupledChain()),
+        FromModel(toy(3, 7, sharp=0.8), CoupledStatic()),
+        FromModel(toy(4, 7), Chain()),
+    ],
+    ids=lambda d: type(getattr(d, "tree", d)).__name__,
+)
 def test_coupled_gives_one_text_under_any_drafter(drafter):
     assert ids(texts(drafter, Coupled())) == ids(texts(Nothing(), Coupled()))
 
 
 def test_a_draft_that_is_the_target_is_always_accepted():
-    for tree, verifier in ((Chain(), Exact()), (CoupledChain(), Coupled()), (Static((2, 1, 1)), Exact())):
+    for tree, verifier in (
+        (Chain(), Exact()),
+        (CoupledChain(), Coupled()),
+        (Static((2, 1, 1)), Exact()),
+    ):
         for r in texts(FromModel(toy(3, 7, eos=-1), tree), verifier):
             assert all(a == t for a, t in zip(r.stats.accepted_at, r.stats.tried_at, strict=True))
 
 
 def one_round(tree, verifier, target, draft):
     """The probability that a first candidate is accepted."""
+
     async def go(rng):
         guess = await tree.grow(draft.open((0, 1)), 1, 2, Fixed(1, 9).start(), rng)
         scores = await target.open((0, 1)).score(guess, Want())
@@ -82,7 +98,9 @@ def test_acceptance_of_one_draw(seed):
     p, q = row(target), row(draft)
     tv = total_variation(p, q)
     assert one_round(Chain(), Exact(), target, draft) == pytest.approx(1 - tv, abs=1e-9)
-    assert one_round(Chain(), Match(), target, draft) == pytest.approx(float((p * q).sum()), abs=1e-9)
+    assert one_round(Chain(), Match(), target, draft) == pytest.approx(
+        float((p * q).sum()), abs=1e-9
+    )
     assert one_round(CoupledChain(), Coupled(), target, draft) >= (1 - tv) / (1 + tv) - 1e-9
 
 
@@ -94,7 +112,11 @@ def test_all_tokens_without_replacement_never_reject():
 
 def test_more_candidates_are_accepted_more_often():
     target, draft = toy(2, 4), toy(52, 4)
-    rates = [one_round(Static((k,), replace), Exact(), target, draft) for replace in (True, False) for k in (1, 2, 3)]
+    rates = [
+        one_round(Static((k,), replace), Exact(), target, draft)
+        for replace in (True, False)
+        for k in (1, 2, 3)
+    ]
     assert rates[0] < rates[1] < rates[2] and rates[3] < rates[4] < rates[5]
     assert rates[0] == pytest.approx(rates[3]) and rates[1] < rates[4]
 
@@ -102,6 +124,7 @@ def test_more_candidates_are_accepted_more_often():
 @pytest.mark.parametrize("draw", [Draw.INDEPENDENT, Draw.WITHOUT])
 def test_rounding_leaves_a_law(draw):
     """p equal to q but for rounding, a child rejected all the same: the token then comes from p."""
+
     class Near:
         def __init__(self, p):
             self.logp = p.log()

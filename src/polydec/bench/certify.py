@@ -1,4 +1,5 @@
 """Does a method keep its promise here? Greedy token equality with plain decoding, and where it first fails, why."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ class Comparison:
     """equal: the same tokens. Else `at` is the first position that differs (0 is the first generated token), `plain` and
     `method` the tokens there, `gap` by how much log-probability plain decoding's two candidates differ: a near-tie below
     1e-3, where rounding may decide, a fault above."""
+
     equal: bool
     tokens: int
     at: int | None = None
@@ -28,35 +30,63 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        return "equal" if self.equal else "near-tie" if self.gap is not None and self.gap < NEAR_TIE else "fault"
+        return (
+            "equal"
+            if self.equal
+            else "near-tie"
+            if self.gap is not None and self.gap < NEAR_TIE
+            else "fault"
+        )
 
 
-def compare(lm: LM, prompt: Prompt, method: str, options: Mapping[str, Any], *, sampling: Sampling, max_tokens: int,
-            raw: bool = False, order: str = "vllm", **more: Any) -> Comparison:
+def compare(
+    lm: LM,
+    prompt: Prompt,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    sampling: Sampling,
+    max_tokens: int,
+    raw: bool = False,
+    order: str = "vllm",
+    **more: Any,
+) -> Comparison:
     """Both sides greedy, in one process. more: what else both requests hold, such as a constraint or stop strings."""
-    common: dict[str, Any] = {"sampling": sampling, "max_tokens": max_tokens, "raw": raw, "order": order, **more}
+    common: dict[str, Any] = {
+        "sampling": sampling,
+        "max_tokens": max_tokens,
+        "raw": raw,
+        "order": order,
+        **more,
+    }
     plain = generate(lm, prompt, method="plain", **common).token_ids
     ours = generate(lm, prompt, method=method, options=options, **common).token_ids
     if plain == ours:
         return Comparison(True, len(plain))
-    at = next((i for i, (a, b) in enumerate(zip(plain, ours)) if a != b), min(len(plain), len(ours)))
+    at = next(
+        (i for i, (a, b) in enumerate(zip(plain, ours)) if a != b), min(len(plain), len(ours))
+    )
     a, b = (ids[at] if at < len(ids) else None for ids in (plain, ours))
     text = (*lm.ids(prompt, raw=raw), *plain[:at])
     gap = None if a is None or b is None else _gap(lm, text, len(plain[:at]), sampling, order, a, b)
     return Comparison(False, len(plain), at, a, b, gap)
 
 
-def _gap(lm: LM, text: tuple[int, ...], generated: int, sampling: Sampling, order: str, a: int, b: int) -> float:
+def _gap(
+    lm: LM, text: tuple[int, ...], generated: int, sampling: Sampling, order: str, a: int, b: int
+) -> float:
     """Difference of two tokens' log-probabilities under the shaped law before its last step, the argmax. (A constraint that
     allows both leaves it as it is.)"""
     model = lm.checkpoint.lm
-    shapers = build_shapers(sampling, order=order, eos=model.vocab.eos, words=model.vocab.words, geometry=model.geometry)[:-1]
-    prompt = text[:len(text) - generated]
+    shapers = build_shapers(
+        sampling, order=order, eos=model.vocab.eos, words=model.vocab.words, geometry=model.geometry
+    )[:-1]
+    prompt = text[: len(text) - generated]
 
     async def score() -> tuple[float, ...]:
         session = Shaped(model, *shapers).open(prompt)
         await session.prefill(Want())
-        session.commit(text[len(prompt) - 1:-1])
+        session.commit(text[len(prompt) - 1 : -1])
         return (await session.score(Draft.chain(text[-1]), Want())).logp(0, (a, b))
 
     one, other = run([score()])[0]

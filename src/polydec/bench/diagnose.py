@@ -1,4 +1,5 @@
 """What `polydec doctor --bench` measures: t(m) of each path, where the time of a pass goes, and bandwidth."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -29,7 +30,9 @@ def run(model: str, threads: int | None) -> dict[str, Any]:
         took = [call(1) for _ in range(50)]
         split = net.profile()
         whole = sum(took)
-        out["split"] = {k: v / whole for k, v in split.items()} | {"python": max(0.0, 1 - sum(split.values()) / whole)}
+        out["split"] = {k: v / whole for k, v in split.items()} | {
+            "python": max(0.0, 1 - sum(split.values()) / whole)
+        }
         t1 = out["sides"][native.checkpoint.kernel][contexts[0]][1]
         out["weights_mb"] = net.nbytes / 1e6
         out["read_gb_s"], out["reached_gb_s"] = net.bandwidth() / 1e9, net.nbytes / t1 / 1e6
@@ -58,10 +61,16 @@ def show(found: dict[str, Any], out: Console) -> None:
         out.print(f"\nms of a pass behind {context} tokens, logits of all rows")
         out.print(f"{'rows':28}" + "".join(f"{m:>9}" for m in found["rows"]))
         for side, t in found["sides"].items():
-            figures = t if isinstance(t, str) else "".join(f"{t[context][m]:9.2f}" for m in found["rows"])
+            figures = (
+                t if isinstance(t, str) else "".join(f"{t[context][m]:9.2f}" for m in found["rows"])
+            )
             out.print(f"{side:28}{figures}")
     if "split" in found:
-        out.print("\nof one row behind {} tokens: ".format(found["contexts"][0])
-                  + ", ".join(f"{k} {v:.0%}" for k, v in found["split"].items()))
-        out.print(f"weights {found['weights_mb']:.1f} MB a pass: {found['reached_gb_s']:.1f} GB/s of "
-                  f"{found['read_gb_s']:.1f} that this machine reads; fp32 peak {found['peak_gflops']:.0f} GFLOPS")
+        out.print(
+            "\nof one row behind {} tokens: ".format(found["contexts"][0])
+            + ", ".join(f"{k} {v:.0%}" for k, v in found["split"].items())
+        )
+        out.print(
+            f"weights {found['weights_mb']:.1f} MB a pass: {found['reached_gb_s']:.1f} GB/s of "
+            f"{found['read_gb_s']:.1f} that this machine reads; fp32 peak {found['peak_gflops']:.0f} GFLOPS"
+        )

@@ -1,4 +1,5 @@
 """How far the laws of a kept cache are from those of a pass over the whole canvas."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ class Drift:
     """Over the laws that a method looked at: nats is the divergence KL(uncached || cached), its mean and largest value; moved:
     the share of laws whose likeliest token was another; rows: how many laws; passes: of the method, without those that
     compare."""
+
     rows: int
     nats: float
     most: float
@@ -32,22 +34,39 @@ class Drift:
     passes: int
 
 
-def drift(lm: LM, prompt: Prompt, method: str, options: Mapping[str, Any], *, sampling: Sampling, max_tokens: int,
-          raw: bool = False, seed: int = 0) -> Drift:
+def drift(
+    lm: LM,
+    prompt: Prompt,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    sampling: Sampling,
+    max_tokens: int,
+    raw: bool = False,
+    seed: int = 0,
+) -> Drift:
     """Of one answer of a masked-diffusion model: every pass is followed by one that keeps nothing. Raises ValueError for a
     method or options that cannot decode the model."""
     watched = Watched(lm.checkpoint.lm)
-    kit = replace(lm.kit(), target=watched, shapers=build_shapers(sampling, order="vllm", seed=seed, choice=0))
+    kit = replace(
+        lm.kit(), target=watched, shapers=build_shapers(sampling, order="vllm", seed=seed, choice=0)
+    )
     decoder, _ = registry.build(method, kit, options)
     run([answer_one(decoder, Request(lm.ids(prompt, raw=raw), max_tokens, seed=seed))])
     nats_N = torch.cat(watched.nats)
-    return Drift(len(nats_N), float(nats_N.mean()), float(nats_N.max()), float(torch.cat(watched.moved).double().mean()),
-                 len(watched.nats))
+    return Drift(
+        len(nats_N),
+        float(nats_N.mean()),
+        float(nats_N.max()),
+        float(torch.cat(watched.moved).double().mean()),
+        len(watched.nats),
+    )
 
 
 @dataclass(frozen=True)
 class Watched:
     """A denoiser whose boards compare each pass with one that feeds everything; nats, moved: what was found, pass by pass."""
+
     denoiser: Denoiser
     nats: list[Tensor] = field(default_factory=list[Tensor])
     moved: list[Tensor] = field(default_factory=list[Tensor])
@@ -78,6 +97,7 @@ class Watched:
 
 class WatchedBoard:
     """A board, and a fresh one beside it for each pass."""
+
     def __init__(self, watched: Watched, board: Board, prompt: int) -> None:
         self._watched, self._board, self._prompt = watched, board, prompt
 
@@ -90,7 +110,9 @@ class WatchedBoard:
         finally:
             fresh.close()
         terms_RV = true_RV.exp() * (true_RV - normalise(got_RV))
-        self._watched.nats.append(terms_RV.masked_fill(true_RV == float("-inf"), 0.0).sum(-1).clamp(min=0.0))
+        self._watched.nats.append(
+            terms_RV.masked_fill(true_RV == float("-inf"), 0.0).sum(-1).clamp(min=0.0)
+        )
         self._watched.moved.append(true_RV.argmax(-1) != got_RV.argmax(-1))
         return got_RV
 

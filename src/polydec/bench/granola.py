@@ -1,4 +1,5 @@
 """How right and how exact answers are, held against answers that go from fine to coarse."""
+
 from __future__ import annotations
 
 import math
@@ -21,6 +22,7 @@ class Granularity:
     Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
     multi-granularity answers" (2024); `least` and the default of `fade` are ours.
     """
+
     least: float = 0.55
     fade: float = math.log(2)
     unknown: str = "I don't know"
@@ -35,19 +37,32 @@ class Granularity:
         """The finest level that an answer matches; None: it is wrong, or says nothing."""
         if words(said) == words(self.unknown):
             return None
-        return next((i for i, spellings in enumerate(gold) if any(f1(said, right) >= self.least for right in spellings)), None)
+        return next(
+            (
+                i
+                for i, spellings in enumerate(gold)
+                if any(f1(said, right) >= self.least for right in spellings)
+            ),
+            None,
+        )
 
     def figures(self, said: Sequence[str], gold: Sequence[Gold]) -> dict[str, float]:
         """Shares of the answers: accuracy (right at some level), standard accuracy (at the finest), informativeness (right
         ones weighed), knowledge gap (accuracy less standard accuracy), unknown. Raises ValueError without any answer."""
         if not said or len(said) != len(gold):
-            raise ValueError(f"{len(said)} answers to {len(gold)} questions: there must be one to each, and at least one")
+            raise ValueError(
+                f"{len(said)} answers to {len(gold)} questions: there must be one to each, and at least one"
+            )
         levels = [self.level(s, g) for s, g in zip(said, gold)]
         right, n = [i for i in levels if i is not None], len(said)
         accuracy, standard = len(right) / n, sum(i == 0 for i in right) / n
-        return {"accuracy": accuracy, "standard accuracy": standard,
-                "informativeness": sum(math.exp(-self.fade * i) for i in right) / n, "knowledge gap": accuracy - standard,
-                "unknown": sum(words(s) == words(self.unknown) for s in said) / n}
+        return {
+            "accuracy": accuracy,
+            "standard accuracy": standard,
+            "informativeness": sum(math.exp(-self.fade * i) for i in right) / n,
+            "knowledge gap": accuracy - standard,
+            "unknown": sum(words(s) == words(self.unknown) for s in said) / n,
+        }
 
 
 def words(text: str) -> list[str]:

@@ -1,4 +1,5 @@
 """Intervals of what was counted."""
+
 from __future__ import annotations
 
 from math import sqrt

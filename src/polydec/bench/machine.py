@@ -1,4 +1,5 @@
 """What machine a figure was measured on."""
+
 from __future__ import annotations
 
 import os
@@ -18,14 +19,18 @@ def cpu_flags() -> list[str]:
         have = set(next(line for line in lines if line.startswith("flags")).split())
     except (OSError, StopIteration):
         return [torch.backends.cpu.get_cpu_capability()]
-    return [f for f in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in have]
+    return [
+        f for f in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in have
+    ]
 
 
 def describe(network: Any = None) -> str:
     """One line: processor, cores used (by this network, else by torch), instruction sets, versions."""
     threads = getattr(network, "threads", None) or torch.get_num_threads()
-    return (f"{cpu_name()}, {threads} threads of {os.cpu_count()} cores ({' '.join(cpu_flags())}), "
-            f"Python {platform.python_version()}, torch {torch.__version__}")
+    return (
+        f"{cpu_name()}, {threads} threads of {os.cpu_count()} cores ({' '.join(cpu_flags())}), "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )
 
 
 def busy() -> float:

@@ -1,4 +1,5 @@
 """Other engines on the same weights, as things that take seconds for a pass over m rows: for comparison only."""
+
 from __future__ import annotations
 
 import ctypes
@@ -30,12 +31,15 @@ def transformers(path: str, context: int, threads: int) -> Timed:
     try:
         if file.is_file():
             from polydec.models.gguf import GGUF
+
             gguf = GGUF(file)
             model = hf_model(gguf.config, {k: gguf[k].float() for k in gguf})
         else:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    except Exception as e:                        # whatever its loader meets
-        raise Missing(f"cannot load it ({str(e).splitlines()[0] if str(e) else type(e).__name__})") from None
+    except Exception as e:  # whatever its loader meets
+        raise Missing(
+            f"cannot load it ({str(e).splitlines()[0] if str(e) else type(e).__name__})"
+        ) from None
     return hf_passes(model, context)
 
 
@@ -48,7 +52,9 @@ def hf_model(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
     hf = AutoConfig.for_model(**config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(hf)
-    model.load_state_dict({"lm_head.weight": state["model.embed_tokens.weight"], **state}, assign=True)
+    model.load_state_dict(
+        {"lm_head.weight": state["model.embed_tokens.weight"], **state}, assign=True
+    )
     model.model.rotary_emb = type(model.model.rotary_emb)(hf)
     return model.eval()
 
@@ -56,6 +62,7 @@ def hf_model(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
 def hf_passes(model: Any, context: int, batch: int = 1) -> Timed:
     """Passes over m fresh tokens of each of `batch` sequences, behind `context` cached ones."""
     from transformers import DynamicCache
+
     size, cached = model.config.vocab_size, DynamicCache(config=model.config)
     with torch.inference_mode():
         model(torch.randint(0, size, (batch, context)), past_key_values=cached)
@@ -63,11 +70,12 @@ def hf_passes(model: Any, context: int, batch: int = 1) -> Timed:
     @torch.inference_mode()
     def call(m: int) -> float:
         if cached.get_seq_length() > context:
-            cached.crop(context - cached.get_seq_length())    # counts what goes, not what stays
+            cached.crop(context - cached.get_seq_length())  # counts what goes, not what stays
         tokens = torch.randint(0, size, (batch, m))
         start = time.perf_counter()
         model(tokens, past_key_values=cached)
         return time.perf_counter() - start
+
     return call
 
 
@@ -76,11 +84,14 @@ class LlamaCpp:
 
     slots: entries of its cache in all; most: tokens of one feed, of all sequences together. Raises Missing.
     """
+
     def __init__(self, path: str, slots: int, most: int, threads: int, sequences: int = 1) -> None:
         if not Path(path).is_file():
             raise Missing("reads GGUF files only")
         self._L, _ = _binding()
-        model = self._L.llama_model_load_from_file(path.encode(), self._L.llama_model_default_params())
+        model = self._L.llama_model_load_from_file(
+            path.encode(), self._L.llama_model_default_params()
+        )
         p = self._L.llama_context_default_params()
         p.n_ctx, p.n_batch, p.n_ubatch, p.n_seq_max = slots, most, 512, sequences
         p.n_threads = p.n_threads_batch = threads
@@ -93,7 +104,13 @@ class LlamaCpp:
         b, n = self._room, 0
         for s, line in enumerate(tokens):
             for j, x in enumerate(line):
-                b.token[n], b.pos[n], b.n_seq_id[n], b.seq_id[n][0], b.logits[n] = x, first + j, 1, s, j >= len(line) - rows
+                b.token[n], b.pos[n], b.n_seq_id[n], b.seq_id[n][0], b.logits[n] = (
+                    x,
+                    first + j,
+                    1,
+                    s,
+                    j >= len(line) - rows,
+                )
                 n += 1
         b.n_tokens = n
         if self._L.llama_decode(self._ctx, b):
@@ -102,7 +119,9 @@ class LlamaCpp:
 
     def argmax(self, i: int) -> int:
         """Of the logits at the i-th token of the last feed."""
-        return int(np.ctypeslib.as_array(self._L.llama_get_logits_ith(self._ctx, i), (self.size,)).argmax())
+        return int(
+            np.ctypeslib.as_array(self._L.llama_get_logits_ith(self._ctx, i), (self.size,)).argmax()
+        )
 
     def cut(self, length: int, sequences: int = 1) -> None:
         """Forget what stands behind the first `length` positions."""
@@ -111,8 +130,10 @@ class LlamaCpp:
 
     def passes(self, context: int, batch: int = 1) -> Timed:
         """Passes over m fresh tokens of each of `batch` sequences, behind `context` cached ones, logits of all."""
+
         def fresh(m: int) -> list[list[int]]:
             return torch.randint(0, self.size, (batch, m)).tolist()
+
         self.feed(fresh(context), 0, 0)
 
         def call(m: int) -> float:
@@ -121,6 +142,7 @@ class LlamaCpp:
             start = time.perf_counter()
             self.feed(tokens, context, m)
             return time.perf_counter() - start
+
         return call
 
 
@@ -130,7 +152,9 @@ def _binding() -> tuple[Any, Any]:
     try:
         import llama_cpp as L  # pyright: ignore[reportMissingImports]     (it need not be installed)
     except (ImportError, OSError, RuntimeError) as e:
-        raise Missing("not installed" if isinstance(e, ImportError) else str(e).splitlines()[0]) from None
+        raise Missing(
+            "not installed" if isinstance(e, ImportError) else str(e).splitlines()[0]
+        ) from None
     quiet = L.llama_log_callback(lambda *_: None)
     L.llama_log_set(quiet, ctypes.c_void_p(0))
     L.llama_backend_init()

@@ -1,4 +1,5 @@
 """What a run of draft and target one after the other would have taken had both worked at the same time: simulated."""
+
 from __future__ import annotations
 
 import time
@@ -10,6 +11,7 @@ from typing import Any
 @dataclass(eq=False)
 class Timed:
     """A network whose passes are noted in a log that several share: (name, rows fed, seconds)."""
+
     network: Any
     name: str
     log: list[tuple[str, int, float]] = field(default_factory=list[tuple[str, int, float]])
@@ -46,7 +48,9 @@ def commits_per_round(alpha: float, gamma: int) -> float:
     """Tokens that a round of PEARL writes in the long run where each drafted token is accepted with probability alpha:
     a pre-verify round one; a post-verify round up to the first rejection, gamma at most.
     Source: the two modes of Liu et al. (2024) as a Markov chain."""
-    after = alpha / (alpha + 1.0 - alpha**gamma) if alpha < 1.0 else 1.0        # the share of post-verify rounds
+    after = (
+        alpha / (alpha + 1.0 - alpha**gamma) if alpha < 1.0 else 1.0
+    )  # the share of post-verify rounds
     run = float(gamma) if alpha == 1.0 else (1.0 - alpha**gamma) / (1.0 - alpha)
     return (1.0 - after) + after * run
 
@@ -54,7 +58,7 @@ def commits_per_round(alpha: float, gamma: int) -> float:
 def tokens_per_round(alpha: float, gamma: int) -> float:
     """Tokens that a round of speculative sampling writes, the one behind the draft included, where each of gamma drafted
     tokens is accepted with probability alpha (1 less the total variation of the two laws). Source: Leviathan et al. (2023)."""
-    return float(gamma + 1) if alpha == 1.0 else (1.0 - alpha**(gamma + 1)) / (1.0 - alpha)
+    return float(gamma + 1) if alpha == 1.0 else (1.0 - alpha ** (gamma + 1)) / (1.0 - alpha)
 
 
 def speedup(alpha: float, gamma: int, cost: float, verify: float = 1.0) -> float:

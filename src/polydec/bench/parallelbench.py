@@ -3,6 +3,7 @@
 Source: ParallelBench (Kang et al., 2025). The questions are worded here; its paraphrases and summaries are left out, which
 need judges that are not here. Closed forms follow from its definitions.
 """
+
 from __future__ import annotations
 
 import random
@@ -20,12 +21,76 @@ from polydec.registry import DEFAULTS
 from polydec.shapers.sampling import Sampling
 from polydec.train import tasks as digits
 
-FIRST = ("Ada", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Irene", "Jack", "Laura", "Martin", "Nora", "Oscar",
-         "Paula", "Robert", "Sarah", "Thomas", "Vera", "Walter")
-LAST = ("Adams", "Baker", "Carter", "Davis", "Evans", "Fisher", "Green", "Harris", "Jones", "King", "Lewis", "Miller", "Nelson",
-        "Parker", "Reed", "Scott", "Turner", "Walker", "Young", "Wright")
-WORDS = ("apple", "bridge", "chair", "doctor", "engine", "farmer", "garden", "hammer", "island", "jacket", "kitchen", "letter",
-         "market", "number", "ocean", "picture", "river", "school", "table", "umbrella", "village", "window", "yellow", "zebra")
+FIRST = (
+    "Ada",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Felix",
+    "Grace",
+    "Henry",
+    "Irene",
+    "Jack",
+    "Laura",
+    "Martin",
+    "Nora",
+    "Oscar",
+    "Paula",
+    "Robert",
+    "Sarah",
+    "Thomas",
+    "Vera",
+    "Walter",
+)
+LAST = (
+    "Adams",
+    "Baker",
+    "Carter",
+    "Davis",
+    "Evans",
+    "Fisher",
+    "Green",
+    "Harris",
+    "Jones",
+    "King",
+    "Lewis",
+    "Miller",
+    "Nelson",
+    "Parker",
+    "Reed",
+    "Scott",
+    "Turner",
+    "Walker",
+    "Young",
+    "Wright",
+)
+WORDS = (
+    "apple",
+    "bridge",
+    "chair",
+    "doctor",
+    "engine",
+    "farmer",
+    "garden",
+    "hammer",
+    "island",
+    "jacket",
+    "kitchen",
+    "letter",
+    "market",
+    "number",
+    "ocean",
+    "picture",
+    "river",
+    "school",
+    "table",
+    "umbrella",
+    "village",
+    "window",
+    "yellow",
+    "zebra",
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +98,7 @@ class Problem:
     """A question. right: whether an answer is right, however it is written; strict: whether it is written as asked for, too;
     length: tokens that an answer may take; items: of the list that is asked about, 0 where there is none; infill: the gaps
     that the answer fills where its length is known."""
+
     task: str
     question: str
     right: Callable[[str], bool]
@@ -46,12 +112,15 @@ class Problem:
 class ListTask:
     """ask: how it is said of a list, `{at}` and `{new}` standing for a place and a name; change: what becomes of a list at a
     place with a new item, one right answer of possibly several; right: of a list, its answer, the place and the new item."""
+
     ask: str
     change: Callable[[list[str], int, str], list[str]]
     right: Callable[[list[str], list[str], int, str], bool]
 
 
-def _same(change: Callable[[list[str], int, str], list[str]]) -> Callable[[list[str], list[str], int, str], bool]:
+def _same(
+    change: Callable[[list[str], int, str], list[str]],
+) -> Callable[[list[str], list[str], int, str], bool]:
     """There is one right answer."""
     return lambda items, answer, at, new: answer == change(items, at, new)
 
@@ -77,11 +146,11 @@ def _insert(items: list[str], at: int, new: str) -> list[str]:
 
 
 def _remove(items: list[str], at: int, new: str) -> list[str]:
-    return [*items[:at], *items[at + 1:]]
+    return [*items[:at], *items[at + 1 :]]
 
 
 def _replace(items: list[str], at: int, new: str) -> list[str]:
-    return [*items[:at], new, *items[at + 1:]]
+    return [*items[:at], new, *items[at + 1 :]]
 
 
 def _shuffled(items: list[str], answer: list[str], at: int, new: str) -> bool:
@@ -102,18 +171,37 @@ def _replaced(items: list[str], answer: list[str], at: int, new: str) -> bool:
 
 LISTS: Mapping[str, ListTask] = {
     "copy": ListTask("Write the waiting line as it is.", _copy, _same(_copy)),
-    "reverse": ListTask("Write the waiting line from its end to its beginning.", _reverse, _same(_reverse)),
+    "reverse": ListTask(
+        "Write the waiting line from its end to its beginning.", _reverse, _same(_reverse)
+    ),
     "sort": ListTask("Write the waiting line in alphabetical order.", _sort, _same(_sort)),
-    "shuffle": ListTask("Write the people of the waiting line in another order, whichever you like.", _shuffle, _shuffled),
-    "insert_index": ListTask("Let {new} enter the waiting line at index {at} (the first person has index 0).", _insert,
-                             _same(_insert)),
-    "insert_random": ListTask("Let {new} enter the waiting line at any place you like.", _insert, _inserted),
-    "remove_index": ListTask("Let the person at index {at} (the first one has index 0) leave the waiting line.", _remove,
-                             _same(_remove)),
+    "shuffle": ListTask(
+        "Write the people of the waiting line in another order, whichever you like.",
+        _shuffle,
+        _shuffled,
+    ),
+    "insert_index": ListTask(
+        "Let {new} enter the waiting line at index {at} (the first person has index 0).",
+        _insert,
+        _same(_insert),
+    ),
+    "insert_random": ListTask(
+        "Let {new} enter the waiting line at any place you like.", _insert, _inserted
+    ),
+    "remove_index": ListTask(
+        "Let the person at index {at} (the first one has index 0) leave the waiting line.",
+        _remove,
+        _same(_remove),
+    ),
     "remove_random": ListTask("Let any one person leave the waiting line.", _remove, _removed),
-    "replace_index": ListTask("Put {new} in the place of the person at index {at} (the first one has index 0).", _replace,
-                              _same(_replace)),
-    "replace_random": ListTask("Put {new} in the place of any one person of the waiting line.", _replace, _replaced),
+    "replace_index": ListTask(
+        "Put {new} in the place of the person at index {at} (the first one has index 0).",
+        _replace,
+        _same(_replace),
+    ),
+    "replace_random": ListTask(
+        "Put {new} in the place of any one person of the waiting line.", _replace, _replaced
+    ),
 }
 """The operations on a waiting line. Of those with `random` in their name, and of shuffle, several answers are right, and their
 tokens depend on each other."""
@@ -141,7 +229,7 @@ def problems(suite: str, each: int, seed: int = 0) -> Iterator[Problem]:
 def of_digits(name: str, seed: int, number: int) -> Problem:
     """A task of train/tasks.py, held out; of a list it is known how many gaps its answer has."""
     task = digits.make(name, seed, number, held=True)
-    right: Callable[[str], bool] = lambda answer: digits.right(name, task.question, answer)      # noqa: E731
+    right: Callable[[str], bool] = lambda answer: digits.right(name, task.question, answer)  # noqa: E731
     items = 0 if name == "slots" else digits.ITEMS
     return Problem(name, task.question, right, right, 13, items, f"[[{items}]]" if items else None)
 
@@ -151,19 +239,28 @@ def of_names(name: str, seed: int, number: int) -> Problem:
     r, task = random.Random(f"parallelbench {name} {seed} {number}"), LISTS[name]
 
     def line(count: int) -> tuple[list[str], int, str]:
-        people = [f"{a} {b}" for a, b in zip(r.sample(FIRST, count + 1), r.sample(LAST, count + 1), strict=True)]
+        people = [
+            f"{a} {b}"
+            for a, b in zip(r.sample(FIRST, count + 1), r.sample(LAST, count + 1), strict=True)
+        ]
         return people[1:], r.randrange(count), people[0]
 
     def asked(items: list[str], at: int, new: str) -> str:
         return f"Waiting line: {_written(items)}\n{task.ask.format(at=at, new=new)}"
+
     example, (items, at, new) = line(3), line(3 + number % 4)
-    question = ("Here is a waiting line, as a list. Answer with the new list alone, written in the same way.\n\n"
-                f"{asked(*example)}\n{_written(task.change(*example))}\n\n{asked(items, at, new)}")
+    question = (
+        "Here is a waiting line, as a list. Answer with the new list alone, written in the same way.\n\n"
+        f"{asked(*example)}\n{_written(task.change(*example))}\n\n{asked(items, at, new)}"
+    )
 
     def right(answer: str) -> bool:
         said = listed(answer)
         return said is not None and task.right(items, said, at, new)
-    return Problem(name, question, right, lambda answer: right(answer) and _as_asked(answer), items=len(items))
+
+    return Problem(
+        name, question, right, lambda answer: right(answer) and _as_asked(answer), items=len(items)
+    )
 
 
 def _written(items: Sequence[str]) -> str:
@@ -175,7 +272,9 @@ def listed(answer: str) -> list[str] | None:
     found = re.findall(r"\[([^\[\]]*)\]", answer)
     if not found:
         return None
-    return [x.strip().strip("\"'").strip() for x in found[-1].split(",")] if found[-1].strip() else []
+    return (
+        [x.strip().strip("\"'").strip() for x in found[-1].split(",")] if found[-1].strip() else []
+    )
 
 
 def _as_asked(answer: str) -> bool:
@@ -190,19 +289,31 @@ def words_to_sentence(seed: int, number: int) -> Problem:
     def right(answer: str) -> bool:
         said = re.findall(r"[a-z]+", answer.lower())
         return all(w in said for w in words)
-    return Problem("words_to_sentence", f"Write one sentence with these words: {', '.join(words)}.", right,
-                   lambda answer: right(answer) and answer.strip().endswith("."))
+
+    return Problem(
+        "words_to_sentence",
+        f"Write one sentence with these words: {', '.join(words)}.",
+        right,
+        lambda answer: right(answer) and answer.strip().endswith("."),
+    )
 
 
 def latin_square(seed: int, number: int) -> Problem:
     """Four rows of four symbols, none twice in a row or a column."""
-    symbols = random.Random(f"parallelbench latin {seed} {number}").sample("ABCDEFGHJKLMNPRSTUVWXYZ123456789", 4)
+    symbols = random.Random(f"parallelbench latin {seed} {number}").sample(
+        "ABCDEFGHJKLMNPRSTUVWXYZ123456789", 4
+    )
 
     def right(answer: str) -> bool:
         return _is_latin([row for row in _rows(answer) if set(row) == set(symbols)][:4])
-    return Problem("latin_square", f"Write a Latin square of {', '.join(symbols)}: four lines of four symbols, with "
-                   "commas between them; no symbol stands twice in a line or a column. Answer with the square alone.", right,
-                   lambda answer: right(answer) and len(_rows(answer)) == 4)
+
+    return Problem(
+        "latin_square",
+        f"Write a Latin square of {', '.join(symbols)}: four lines of four symbols, with "
+        "commas between them; no symbol stands twice in a line or a column. Answer with the square alone.",
+        right,
+        lambda answer: right(answer) and len(_rows(answer)) == 4,
+    )
 
 
 def sudoku(seed: int, number: int) -> Problem:
@@ -211,18 +322,33 @@ def sudoku(seed: int, number: int) -> Problem:
     a, b, c, d = r.sample("1234", 4)
     square = [[a, b, c, d], [c, d, a, b], [b, a, d, c], [d, c, b, a]]
     hidden = set(r.sample(range(16), 4))
-    shown = [["_" if 4 * i + j in hidden else x for j, x in enumerate(row)] for i, row in enumerate(square)]
+    shown = [
+        ["_" if 4 * i + j in hidden else x for j, x in enumerate(row)]
+        for i, row in enumerate(square)
+    ]
 
     def right(answer: str) -> bool:
         rows = [row for row in _rows(answer) if set(row) == set("1234")][:4]
-        boxes = [{rows[i][j], rows[i][j + 1], rows[i + 1][j], rows[i + 1][j + 1]}
-                 for i in (0, 2) for j in (0, 2)] if len(rows) == 4 else []
+        boxes = (
+            [
+                {rows[i][j], rows[i][j + 1], rows[i + 1][j], rows[i + 1][j + 1]}
+                for i in (0, 2)
+                for j in (0, 2)
+            ]
+            if len(rows) == 4
+            else []
+        )
         kept = all(x in ("_", y) for given, row in zip(shown, rows) for x, y in zip(given, row))
         return _is_latin(rows) and kept and all(len(box) == 4 for box in boxes)
+
     lines = "\n".join(",".join(row) for row in shown)
-    return Problem("sudoku", "Fill the gaps (_) of this 4 x 4 sudoku with the digits 1 to 4: none stands twice in a line, a "
-                   f"column or a 2 x 2 box. Answer with the whole square alone.\n{lines}", right,
-                   lambda answer: right(answer) and len(_rows(answer)) == 4)
+    return Problem(
+        "sudoku",
+        "Fill the gaps (_) of this 4 x 4 sudoku with the digits 1 to 4: none stands twice in a line, a "
+        f"column or a 2 x 2 box. Answer with the whole square alone.\n{lines}",
+        right,
+        lambda answer: right(answer) and len(_rows(answer)) == 4,
+    )
 
 
 def _rows(answer: str) -> list[list[str]]:
@@ -248,13 +374,13 @@ def closed(task: str, sizes: Sequence[int]) -> float | None:
     if task in ("copy", "replace_index", "fill"):
         return 1.0
     if task == "shuffle":
-        for k in sizes:                           # another item each: left! / ((left - k)! left^k)
-            right *= _falling(left, k) / left ** k
+        for k in sizes:  # another item each: left! / ((left - k)! left^k)
+            right *= _falling(left, k) / left**k
             left -= k
         return right
     if task in ("replace", "replace_random"):
         right = 0.0
-        for k in sizes:                           # `still`: nothing was replaced so far
+        for k in sizes:  # `still`: nothing was replaced so far
             right += still * k / left * (1 - 1 / left) ** (k - 1)
             still *= (1 - 1 / left) ** k
             left -= k
@@ -294,6 +420,7 @@ def _falling(n: int, k: int) -> float:
 class Score:
     """A method on a task: of n answers how many were right, and written as asked; passes and tokens of all of them, EOS left
     out. closed, floor: the closed forms, where the method fills a fixed number of gaps a pass and the task has them."""
+
     task: str
     method: str
     n: int
@@ -307,28 +434,55 @@ class Score:
     def row(self) -> dict[str, float | str | int | None]:
         """What `polydec bench --json` says."""
         low, high = wilson(self.right, self.n)
-        return {"task": self.task, "method": self.method, "n": self.n, "right": self.right / self.n, "low": low, "high": high,
-                "strict": self.strict / self.n, "passes": self.passes / self.n,
-                "tokens_per_pass": self.tokens / self.passes if self.passes else None, "closed_form": self.closed,
-                "floor_nats": self.floor}
+        return {
+            "task": self.task,
+            "method": self.method,
+            "n": self.n,
+            "right": self.right / self.n,
+            "low": low,
+            "high": high,
+            "strict": self.strict / self.n,
+            "passes": self.passes / self.n,
+            "tokens_per_pass": self.tokens / self.passes if self.passes else None,
+            "closed_form": self.closed,
+            "floor_nats": self.floor,
+        }
 
 
-def score(lm: LM, method: Method, some: Sequence[Problem], sampling: Sampling, seed: int = 0) -> Score:
+def score(
+    lm: LM, method: Method, some: Sequence[Problem], sampling: Sampling, seed: int = 0
+) -> Score:
     """A method on problems of one task, all at once: no answer depends on its company. The seed of the i-th is `seed` + i."""
     engine = Engine(lm)
-    asked = [engine.submit(p.question, method=method.name, options=method.options, sampling=sampling, seed=seed + i,
-                           max_tokens=p.length, infill=p.infill if family_of(lm.checkpoint.lm) == "diffusion" else None)
-             for i, p in enumerate(some)]
+    asked = [
+        engine.submit(
+            p.question,
+            method=method.name,
+            options=method.options,
+            sampling=sampling,
+            seed=seed + i,
+            max_tokens=p.length,
+            infill=p.infill if family_of(lm.checkpoint.lm) == "diffusion" else None,
+        )
+        for i, p in enumerate(some)
+    ]
     done = engine.run(asked)
     passes = int(method.options.get("steps", 0))
     sizes = {groups(p.items, passes or p.items) for p in some}
     fixed = len(sizes) == 1 and method.name in ("mdlm", "llada") and all(p.infill for p in some)
     size = next(iter(sizes)) if fixed else ()
     ends = lm.checkpoint.lm.vocab.eos
-    return Score(some[0].task, method.label, len(some), sum(p.right(a.text) for p, a in zip(some, done, strict=True)),
-                 sum(p.strict(a.text) for p, a in zip(some, done, strict=True)), sum(a.metrics["target_passes"] for a in done),
-                 sum(len([x for x in a.token_ids if x not in ends]) for a in done),
-                 closed(some[0].task, size) if fixed else None, floor(some[0].task, size) if fixed else None)
+    return Score(
+        some[0].task,
+        method.label,
+        len(some),
+        sum(p.right(a.text) for p, a in zip(some, done, strict=True)),
+        sum(p.strict(a.text) for p, a in zip(some, done, strict=True)),
+        sum(a.metrics["target_passes"] for a in done),
+        sum(len([x for x in a.token_ids if x not in ends]) for a in done),
+        closed(some[0].task, size) if fixed else None,
+        floor(some[0].task, size) if fixed else None,
+    )
 
 
 def default(lm: LM) -> list[Method]:

@@ -1,4 +1,5 @@
 """t(m): what a pass over m rows costs on this machine."""
+
 from __future__ import annotations
 
 import time
@@ -17,7 +18,16 @@ class Passes:
     context: 1 or more; batch: sequences, each with its own cache; want: what is asked of every row (logits, or only the
     likeliest token).
     """
-    def __init__(self, network: Any, context: int, *, batch: int = 1, want: Reads = Reads.ARGMAX, seed: int = 0) -> None:
+
+    def __init__(
+        self,
+        network: Any,
+        context: int,
+        *,
+        batch: int = 1,
+        want: Reads = Reads.ARGMAX,
+        seed: int = 0,
+    ) -> None:
         self._net, self._want = network, Want(law=want)
         self._random = torch.Generator().manual_seed(seed)
         self._caches = [network.new_cache() for _ in range(batch)]
@@ -36,14 +46,22 @@ class Passes:
         queries = []
         for cache in self._caches:
             cache.commit(())
-            queries.append(Query(cache, cache.stage(range(-1, m - 1)), self._tokens(m), range(m), self._want))
+            queries.append(
+                Query(cache, cache.stage(range(-1, m - 1)), self._tokens(m), range(m), self._want)
+            )
         start = time.perf_counter()
         self._net.forward(queries)
         return time.perf_counter() - start
 
 
-def table(call: Callable[[int], float], rows: Sequence[int], seconds: float, least: int = 3,
-          behind: Passes | None = None, quantile: float = 0.5) -> dict[int, float]:
+def table(
+    call: Callable[[int], float],
+    rows: Sequence[int],
+    seconds: float,
+    least: int = 3,
+    behind: Passes | None = None,
+    quantile: float = 0.5,
+) -> dict[int, float]:
     """call: the seconds of a pass over so many rows. Milliseconds for each number of rows, in turns for `seconds` and at least
     `least` rounds; the first round, which warms up, is dropped. quantile: which of a call's sorted times is told, 0 to 1:
     0.5, the median, is what it took, a lower one what it takes where little else runs. behind: runs one row before each,

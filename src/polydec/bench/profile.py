@@ -1,4 +1,5 @@
 """What was measured of a model on a machine, kept between runs: `polydec tune` writes it, `--method auto` reads it."""
+
 from __future__ import annotations
 
 import json
@@ -23,6 +24,7 @@ from polydec.models.linear import cpu_name, profile_path
 
 class Loaded(Protocol):
     """A loaded model, as far as a profile looks at it: its checkpoint and that of its draft."""
+
     @property
     def checkpoint(self) -> Any: ...
     @property
@@ -53,6 +55,7 @@ class Profile:
     draft model, empty without one; beside: t of one row each of several sequences (their number is the key), behind contexts
     of the first length, far_beside: of the second, both empty where that would have taken too long; extra_ms: what Python
     adds to a pass, each_ms: and to it for each further sequence."""
+
     context: int
     rows: dict[int, float]
     far_context: int
@@ -68,20 +71,33 @@ class Profile:
     def costs(self) -> Costs:
         """The tables with the gaps filled by straight lines; never falling, as a further row is never a gain."""
         near, far = _filled(self.rows), _filled(self.far)
-        more = _rising([max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)])
+        more = _rising(
+            [max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)]
+        )
         rows = [max(t - at(more, m) * self.context / 1000, 0.1 * t) for m, t in enumerate(near, 1)]
         apart, crowd = self._crowded(rows, more)
-        return Costs(tuple(_rising([t + self.extra_ms for t in rows])), self.draft[1] + self.extra_ms if self.draft else 0.0,
-                     tuple(more), apart + self.each_ms, crowd)
+        return Costs(
+            tuple(_rising([t + self.extra_ms for t in rows])),
+            self.draft[1] + self.extra_ms if self.draft else 0.0,
+            tuple(more),
+            apart + self.each_ms,
+            crowd,
+        )
 
     def _crowded(self, rows: Sequence[float], more: Sequence[float]) -> tuple[float, float]:
         """What a further sequence adds to a pass beside its row, and how many times as much a context costs there as alone."""
         if not self.beside:
             return 0.0, 1.0
         many, far_many = max(self.beside), max(self.far_beside)
-        behind = (self.far_beside[far_many] / far_many - self.beside[many] / many) / (self.far_context - self.context) * 1000
+        behind = (
+            (self.far_beside[far_many] / far_many - self.beside[many] / many)
+            / (self.far_context - self.context)
+            * 1000
+        )
         crowd = min(max(1.0, behind / more[0]), MOST_CROWD) if more[0] > 0 else 1.0
-        apart = (self.beside[many] - rows[many - 1] - many * crowd * more[0] * self.context / 1000) / (many - 1)
+        apart = (
+            self.beside[many] - rows[many - 1] - many * crowd * more[0] * self.context / 1000
+        ) / (many - 1)
         return max(0.0, apart), crowd
 
 
@@ -116,20 +132,46 @@ def measure(lm: Loaded, *, seconds: float = 10.0) -> Profile:
     longer = table(behind_far, ROWS, share, quantile=QUANTILE)
     spare = QUICKLY * seconds
     room = lm.network.context - near
-    rows |= table(target, [m for m in LARGE if m < room and 2 * m / max(ROWS) * rows[max(ROWS)] < 1e3 * spare], 0.0, least=2,
-                  quantile=QUANTILE)
+    rows |= table(
+        target,
+        [m for m in LARGE if m < room and 2 * m / max(ROWS) * rows[max(ROWS)] < 1e3 * spare],
+        0.0,
+        least=2,
+        quantile=QUANTILE,
+    )
     beside, far_beside = dict[int, float](), dict[int, float]()
     if BESIDE * filled < FILLING * seconds:
         beside, far_beside = (_together(lm, context, spare / 2) for context in (near, far))
     draft = dict[int, float]()
     if lm.draft is not None and family_of(lm.draft.lm) == "ar":
-        draft = table(Passes(lm.draft.lm.network, near, want=Reads.ROW), (1, 2, 4), spare, behind=target, quantile=QUANTILE)
-    return Profile(near, rows, far, longer, draft, beside, far_beside, EXTRA_MS, EACH_MS, time.strftime("%Y-%m-%d"))
+        draft = table(
+            Passes(lm.draft.lm.network, near, want=Reads.ROW),
+            (1, 2, 4),
+            spare,
+            behind=target,
+            quantile=QUANTILE,
+        )
+    return Profile(
+        near,
+        rows,
+        far,
+        longer,
+        draft,
+        beside,
+        far_beside,
+        EXTRA_MS,
+        EACH_MS,
+        time.strftime("%Y-%m-%d"),
+    )
 
 
 def _together(lm: Loaded, context: int, seconds: float) -> dict[int, float]:
     """Several sequences behind contexts of their own, a row each."""
-    return {BESIDE: table(Passes(lm.network, context, batch=BESIDE), (1,), seconds, quantile=QUANTILE)[1]}
+    return {
+        BESIDE: table(Passes(lm.network, context, batch=BESIDE), (1,), seconds, quantile=QUANTILE)[
+            1
+        ]
+    }
 
 
 EXTRA_MS = 0.12
@@ -140,9 +182,11 @@ EACH_MS = 0.04
 
 def key(lm: Loaded) -> str:
     """What a profile depends on: machine, threads, models and their kernels."""
+
     def one(point: Any) -> str:
         threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
         return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
+
     return f"{cpu_name()}: {one(lm.checkpoint)}" + (f" with {one(lm.draft)}" if lm.draft else "")
 
 
@@ -152,11 +196,14 @@ def path() -> Path:
 
 
 Milliseconds = Annotated[float, Field(gt=0.0, lt=1e9)]
-Table = Annotated[dict[Annotated[str, Field(pattern=r"^[1-9]\d{0,3}$")], Milliseconds], Field(max_length=4096)]
+Table = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[1-9]\d{0,3}$")], Milliseconds], Field(max_length=4096)
+]
 
 
 class _Kept(edge.Record):
     """A profile as it stands in the file: JSON's keys are texts."""
+
     context: Annotated[int, Field(ge=1, le=1 << 30)]
     rows: Table
     far_context: Annotated[int, Field(ge=1, le=1 << 30)]
@@ -170,21 +217,40 @@ class _Kept(edge.Record):
 
     @model_validator(mode="after")
     def _whole(self) -> _Kept:
-        if not {"1"} <= self.far.keys() <= self.rows.keys() or (self.draft and "1" not in self.draft) \
-                or self.far_context <= self.context:
-            raise ValueError("it must hold passes of the same rows, 1 among them, behind a shorter and a longer context")
+        if (
+            not {"1"} <= self.far.keys() <= self.rows.keys()
+            or (self.draft and "1" not in self.draft)
+            or self.far_context <= self.context
+        ):
+            raise ValueError(
+                "it must hold passes of the same rows, 1 among them, behind a shorter and a longer context"
+            )
         if self.beside.keys() != self.far_beside.keys() or "1" in self.beside:
-            raise ValueError("it must hold passes of the same numbers of sequences, two or more, behind both contexts")
+            raise ValueError(
+                "it must hold passes of the same numbers of sequences, two or more, behind both contexts"
+            )
         if any(int(k) not in range(1, max(map(int, self.rows)) + 1) for k in self.beside):
             raise ValueError("it must hold passes of no more sequences than rows")
         return self
 
     @property
     def profile(self) -> Profile:
-        rows, far, draft, beside, far_beside = ({int(m): t for m, t in table.items()} for table in (
-            self.rows, self.far, self.draft, self.beside, self.far_beside))
-        return Profile(self.context, rows, self.far_context, far, draft, beside, far_beside, self.extra_ms, self.each_ms,
-                       self.measured)
+        rows, far, draft, beside, far_beside = (
+            {int(m): t for m, t in table.items()}
+            for table in (self.rows, self.far, self.draft, self.beside, self.far_beside)
+        )
+        return Profile(
+            self.context,
+            rows,
+            self.far_context,
+            far,
+            draft,
+            beside,
+            far_beside,
+            self.extra_ms,
+            self.each_ms,
+            self.measured,
+        )
 
 
 def read(lm: Loaded) -> Profile | None:

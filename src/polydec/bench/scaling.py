@@ -1,4 +1,5 @@
 """How acceptance grows with what a drafter has read and with its size, and how wide a draft pays at which batch (Scylla)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ FULL = 0.8
 class Point:
     """One drafter: tokens it was trained on and its capacity (any unit), both above 0; accepted: drafted tokens that a pass of
     the target accepted, a mean."""
+
     tokens: float
     capacity: float
     accepted: float
@@ -46,6 +48,7 @@ class Law:
     """accepted = the sum of factors times terms: a constant, what a doubling of the tokens brings, what one of the capacity
     brings, and perhaps their product. errors: standard errors of the factors; explained: R²; left_out: root mean square error
     at points that it was not fitted to, each left out in turn."""
+
     terms: Terms
     factors: tuple[float, ...]
     errors: tuple[float, ...]
@@ -68,17 +71,27 @@ def fit(points: Sequence[Point]) -> Law:
     for name in ("tokens", "capacity"):
         if len({getattr(p, name) for p in points}) < 2:
             raise ValueError(f"{name} is the same at all points: it must change")
-    plain, product = _fitted(points, along), _fitted(points, across) if len(points) > LEAST else None
+    plain, product = (
+        _fitted(points, along),
+        _fitted(points, across) if len(points) > LEAST else None,
+    )
     return product if product is not None and product.left_out < plain.left_out else plain
 
 
 def _fitted(points: Sequence[Point], terms: Terms) -> Law:
     x, y = np.array([terms(p) for p in points]), np.array([p.accepted for p in points])
     factors, inverse, off, errors = _least(x, y)
-    share = np.clip(1 - np.einsum("ij,jk,ik->i", x, inverse, x), 1e-9, None)      # of its error that a point has left out
+    share = np.clip(
+        1 - np.einsum("ij,jk,ik->i", x, inverse, x), 1e-9, None
+    )  # of its error that a point has left out
     spread = float(((y - y.mean()) ** 2).sum())
-    return Law(terms, tuple(factors.tolist()), tuple(errors.tolist()), 1.0 - float(off @ off) / spread if spread else 0.0,
-               float(np.sqrt(np.mean((off / share) ** 2))))
+    return Law(
+        terms,
+        tuple(factors.tolist()),
+        tuple(errors.tolist()),
+        1.0 - float(off @ off) / spread if spread else 0.0,
+        float(np.sqrt(np.mean((off / share) ** 2))),
+    )
 
 
 def _least(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
@@ -86,7 +99,12 @@ def _least(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
     inverse = np.linalg.pinv(x.T @ x)
     factors = inverse @ x.T @ y
     off = y - x @ factors
-    return factors, inverse, off, np.sqrt(np.diag(inverse) * (off @ off) / max(1, len(y) - x.shape[1]))
+    return (
+        factors,
+        inverse,
+        off,
+        np.sqrt(np.diag(inverse) * (off @ off) / max(1, len(y) - x.shape[1])),
+    )
 
 
 def beyond(points: Sequence[Point]) -> float:
@@ -110,5 +128,7 @@ def best_width(written: Mapping[int, float], cost: Callable[[int], float]) -> in
 
 def slope(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Of pairs (x, y), x above 0: what a doubling of x adds to y, and its standard error."""
-    factors, _, _, errors = _least(np.array([(1.0, log2(x)) for x, _ in pairs]), np.array([y for _, y in pairs]))
+    factors, _, _, errors = _least(
+        np.array([(1.0, log2(x)) for x, _ in pairs]), np.array([y for _, y in pairs])
+    )
     return float(factors[1]), float(errors[1])

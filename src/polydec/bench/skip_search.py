@@ -6,6 +6,7 @@ is tried, all prompts in one call. Which of their tokens the drafter would have 
 have cost; the best of them is the set's price. Sets are tried by expected improvement, as by Zhang et al., "Draft & verify"
 (2023), who take the clock's time; the first and the last layer stay.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -30,14 +31,17 @@ class Price:
     """Shares of a pass of the whole model over one row, each above 0 and all layers' together below 1 (the rest is the
     head): one attention, one MLP; row: what every further row adds to a pass, at least 0 (0: the weights' trip from memory
     is all that counts, as in the published setting)."""
+
     attention: float
     mlp: float
     row: float = 0.0
 
     def __post_init__(self) -> None:
         if not (self.attention > 0 and self.mlp > 0 and self.row >= 0):
-            raise ValueError(f"attention, mlp and row are {self.attention}, {self.mlp} and {self.row}: they must be above 0, "
-                             "above 0 and at least 0")
+            raise ValueError(
+                f"attention, mlp and row are {self.attention}, {self.mlp} and {self.row}: they must be above 0, "
+                "above 0 and at least 0"
+            )
 
     @staticmethod
     def by_size(network: Any, context: int = 0, row: float = 0.0) -> Price:
@@ -72,6 +76,7 @@ class Found:
     """skip: what is left out, as draft-and-verify takes it; price: of a token, in passes; length: of the drafts at that
     price; agreement: share of the texts' tokens that the drafter would have said; tried: (skip, price) of all sets, in
     order."""
+
     skip: str
     price: float
     length: int
@@ -79,34 +84,63 @@ class Found:
     tried: tuple[tuple[str, float], ...]
 
 
-def search(target: Target, prompts: Sequence[Sequence[int]], price: Price, *, tokens: int = 32, least: int = 1,
-           most: int | None = None, longest: int = 12, tries: int = 100, seed: int = 0,
-           watch: Callable[[str], None] = lambda s: None) -> Found:
+def search(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    price: Price,
+    *,
+    tokens: int = 32,
+    least: int = 1,
+    most: int | None = None,
+    longest: int = 12,
+    tries: int = 100,
+    seed: int = 0,
+    watch: Callable[[str], None] = lambda s: None,
+) -> Found:
     """target: greedy (shape it so); prompts: at least one; tokens: of a text, 2 and more; least, most: halves left out
     (None: half of them), 1 to those of all layers but two; longest: draft, 1 and more; tries: sets, 1 and more. Raises
     ValueError where the target's layers cannot run alone, there are fewer than three, or a value is out of range."""
     L = target.layers
     if L < 3:
-        raise ValueError(f"layers is {L}: a model of at least 3 layers that can run alone is needed")
+        raise ValueError(
+            f"layers is {L}: a model of at least 3 layers that can run alone is needed"
+        )
     if not prompts or tokens < 2 or longest < 1 or tries < 1:
-        raise ValueError(f"prompts, tokens, longest and tries are {len(prompts)}, {tokens}, {longest} and {tries}: they must "
-                         "be at least 1, 2, 1 and 1")
+        raise ValueError(
+            f"prompts, tokens, longest and tries are {len(prompts)}, {tokens}, {longest} and {tries}: they must "
+            "be at least 1, 2, 1 and 1"
+        )
     most = max(least, L - 2) if most is None else most
     if not 1 <= least <= most <= 2 * L - 4:
-        raise ValueError(f"least and most are {least} and {most}: they must lie in 1 to {2 * L - 4}, in this order")
+        raise ValueError(
+            f"least and most are {least} and {most}: they must lie in 1 to {2 * L - 4}, in this order"
+        )
     cases, seen = _cases(target, prompts, tokens), dict[Mask, tuple[float, int, float]]()
 
     def cost(out: Mask) -> float:
         hits = agreed(cases, out, L)
         at, length = min((price.token(out, hits, g), g) for g in range(1, longest + 1))
         seen[out] = at, length, sum(map(sum, hits)) / sum(map(len, hits))
-        watch(f"{len(seen)}: without {named(out)}: {at:.3f} passes a token, agreement {seen[out][2]:.3f}")
+        watch(
+            f"{len(seen)}: without {named(out)}: {at:.3f} passes a token, agreement {seen[out][2]:.3f}"
+        )
         return at
-    minimise(cost, range(2, 2 * L - 2), least=least, most=most, tries=tries, seed=seed, given={frozenset(): 1.0})
+
+    minimise(
+        cost,
+        range(2, 2 * L - 2),
+        least=least,
+        most=most,
+        tries=tries,
+        seed=seed,
+        given={frozenset(): 1.0},
+    )
     best = min(seen, key=lambda out: seen[out][0])
     for session, *_ in cases:
         session.close()
-    return Found(named(best), *seen[best], tuple((named(out), value[0]) for out, value in seen.items()))
+    return Found(
+        named(best), *seen[best], tuple((named(out), value[0]) for out, value in seen.items())
+    )
 
 
 Case = tuple[Any, Draft, tuple[int, ...]]
@@ -115,15 +149,26 @@ Case = tuple[Any, Draft, tuple[int, ...]]
 
 def _cases(target: Target, prompts: Sequence[Sequence[int]], tokens: int) -> list[Case]:
     decoder, _ = registry.build("plain", Kit(target))
-    texts = run([answer_one(decoder, Request(tuple(p), max_tokens=tokens, ignore_eos=True)) for p in prompts])
+    texts = run(
+        [
+            answer_one(decoder, Request(tuple(p), max_tokens=tokens, ignore_eos=True))
+            for p in prompts
+        ]
+    )
     sessions = [target.open(p) for p in prompts]
     run([s.prefill(_SILENT) for s in sessions])
-    return [(s, Draft.chain(p[-1], t.token_ids[:-1]), t.token_ids) for s, p, t in zip(sessions, prompts, texts, strict=True)]
+    return [
+        (s, Draft.chain(p[-1], t.token_ids[:-1]), t.token_ids)
+        for s, p, t in zip(sessions, prompts, texts, strict=True)
+    ]
 
 
 def agreed(cases: Sequence[Case], out: Mask, layers: int) -> list[list[bool]]:
     """Of each text which tokens the model without these halves would have said, after its own reading of those before."""
     for session, *_ in cases:
-        session.rewind(0)                         # nothing staged: rows that others have left would stand
+        session.rewind(0)  # nothing staged: rows that others have left would stand
     scores = run([s.part(*left(out, layers)).score(draft, _WANT) for s, draft, _ in cases])
-    return [[row.argmax(i) == x for i, x in enumerate(text)] for row, (*_, text) in zip(scores, cases, strict=True)]
+    return [
+        [row.argmax(i) == x for i, x in enumerate(text)]
+        for row, (*_, text) in zip(scores, cases, strict=True)
+    ]

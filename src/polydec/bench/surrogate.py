@@ -1,4 +1,5 @@
 """Minimising a dear function of sets: a Gaussian process says which set is worth trying next (expected improvement)."""
+
 from __future__ import annotations
 
 import random
@@ -13,8 +14,17 @@ _KERNELS = tuple(product((0.3, 1.0, 3.0), (0.3, 1.0), (4.0, 12.0), (0.01, 0.1, 0
 """Sizes of the additive and of the local part, how many members apart the local part fades, noise."""
 
 
-def minimise(f: Callable[[Mask], float], items: Sequence[int], *, least: int, most: int, tries: int, start: int = 20,
-             seed: int = 0, given: Mapping[Mask, float] | None = None) -> dict[Mask, float]:
+def minimise(
+    f: Callable[[Mask], float],
+    items: Sequence[int],
+    *,
+    least: int,
+    most: int,
+    tries: int,
+    start: int = 20,
+    seed: int = 0,
+    given: Mapping[Mask, float] | None = None,
+) -> dict[Mask, float]:
     """Try sets of `least` to `most` of the items: `start` random ones, then `tries` in all where an improvement on the best
     is expected to be largest; given: values that are known beforehand, of any sets. Returns what f gave for each, in the
     order tried; fewer where no others turn up.
@@ -26,7 +36,7 @@ def minimise(f: Callable[[Mask], float], items: Sequence[int], *, least: int, mo
     """
     rng, known = random.Random(seed), dict[Mask, float]()
 
-    def drawn() -> Mask:                          # small ones more often: they say more of each member
+    def drawn() -> Mask:  # small ones more often: they say more of each member
         return frozenset(rng.sample(items, min(rng.randint(least, most) for _ in range(4))))
 
     def moved(m: Mask) -> Mask:
@@ -51,12 +61,20 @@ def minimise(f: Callable[[Mask], float], items: Sequence[int], *, least: int, mo
         if len(known) < start:
             m = rng.choice(some)
         else:
-            m = some[int(expected_gain({**(given or {}), **known}, some, items, min(known.values())).argmax())]
+            m = some[
+                int(
+                    expected_gain(
+                        {**(given or {}), **known}, some, items, min(known.values())
+                    ).argmax()
+                )
+            ]
         known[m] = f(m)
     return known
 
 
-def expected_gain(known: Mapping[Mask, float], some: Sequence[Mask], items: Sequence[int], least: float) -> np.ndarray:
+def expected_gain(
+    known: Mapping[Mask, float], some: Sequence[Mask], items: Sequence[int], least: float
+) -> np.ndarray:
     """By how much each of some sets is expected to fall below `least`, in standard deviations of the known values."""
     x, new = _rows(list(known), items), _rows(some, items)
     y = np.array(list(known.values()))
@@ -71,7 +89,7 @@ def expected_gain(known: Mapping[Mask, float], some: Sequence[Mask], items: Sequ
     v = np.linalg.solve(L, _kernel(x, new, *sizes))
     off = np.sqrt(np.maximum(_own(new, *sizes) - (v * v).sum(0), 1e-9))
     u = ((least - mean) / spread - v.T @ z) / off
-    below = (1 + np.array([erf(t / 2 ** 0.5) for t in u])) / 2
+    below = (1 + np.array([erf(t / 2**0.5) for t in u])) / 2
     return np.maximum(off * (u * below + np.exp(-u * u / 2) / (2 * np.pi) ** 0.5), 0.0)
 
 

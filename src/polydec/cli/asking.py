@@ -1,4 +1,5 @@
 """How commands ask the engine: the one place that knows its calls."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -9,8 +10,12 @@ from polydec.ask import plan
 from polydec.models.costs import Costs
 
 
-def check(lm: api.LM, prompts: Iterable[tuple[api.Prompt, bool]], methods: Iterable[tuple[str, Mapping[str, Any]]],
-          **request: Any) -> None:
+def check(
+    lm: api.LM,
+    prompts: Iterable[tuple[api.Prompt, bool]],
+    methods: Iterable[tuple[str, Mapping[str, Any]]],
+    **request: Any,
+) -> None:
     """Raise ValueError with one sentence if any of these (prompt, raw) is refused by any of these (method, options) with this
     request. Nothing is computed: what takes minutes begins after all has been checked."""
     prompts, methods = list(prompts), list(methods)
@@ -18,4 +23,8 @@ def check(lm: api.LM, prompts: Iterable[tuple[api.Prompt, bool]], methods: Itera
         lm.check(method, options)
     for method, options in methods:
         for prompt, raw in prompts:
-            plan(lm, api.Ask(prompt, method=method, options=options, raw=raw, **request), measure=Costs)
+            plan(
+                lm,
+                api.Ask(prompt, method=method, options=options, raw=raw, **request),
+                measure=Costs,
+            )

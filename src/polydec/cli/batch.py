@@ -1,4 +1,5 @@
 """polydec batch: a file of requests, answered into another one."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,19 +26,43 @@ from polydec.models.costs import Costs
 EVERY = 2.0
 """Seconds between two lines of progress."""
 
-ELSEWHERE = ("model", "draft", "ngrams", "with_", "method", "seed", "dtype", "quantize", "compute", "cache_dtype",
-             "device", "threads")
+ELSEWHERE = (
+    "model",
+    "draft",
+    "ngrams",
+    "with_",
+    "method",
+    "seed",
+    "dtype",
+    "quantize",
+    "compute",
+    "cache_dtype",
+    "device",
+    "threads",
+)
 """Flags that do not say how a prompt is answered, or say so of requests with a body as well."""
 
 
 @shared
-def batch(flags: Flags,
-          given: Annotated[Path, typer.Argument(metavar="IN", help="OpenAI's batch form, or prompts: a JSON object or a text "
-                                                                   "a line")],
-          out: Annotated[Path, typer.Argument(metavar="OUT", help="a row for each line; what is there already is kept")],
-          max_running: Annotated[int, typer.Option(help="answers written at the same time (by each process)")] = 64,
-          ray: Annotated[int, typer.Option(help="processes, by Ray Data on this machine (polydec[ray]); 0: this one")] = 0,
-          ) -> None:
+def batch(
+    flags: Flags,
+    given: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN", help="OpenAI's batch form, or prompts: a JSON object or a text a line"
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="a row for each line; what is there already is kept"),
+    ],
+    max_running: Annotated[
+        int, typer.Option(help="answers written at the same time (by each process)")
+    ] = 64,
+    ray: Annotated[
+        int, typer.Option(help="processes, by Ray Data on this machine (polydec[ray]); 0: this one")
+    ] = 0,
+) -> None:
     """Answer a file of requests. Stopped or killed, the same command goes on where it was."""
     from polydec.serve import batch as rows
 
@@ -59,8 +84,9 @@ def batch(flags: Flags,
             lm.check(flags.method, flags.options())
             _say_what_is_idle(lm, flags, lines)
             job: Any = _job(lm, flags, given, as_text, max_running)
-            if ray:                               # what is wrong has been said by now; each process loads the model for itself
+            if ray:  # what is wrong has been said by now; each process loads the model for itself
                 from polydec.serve.spread import Spread
+
                 each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
                 alone = dataclasses.replace(flags, threads=each)
                 job = Spread(ray, partial(_loaded, alone, given, as_text, max_running), max_running)
@@ -68,30 +94,49 @@ def batch(flags: Flags,
             with out.open("ab", buffering=0) as file:
                 _run(job, lines, done, rows.writer(file), tally)
     except OSError as error:
-        raise ValueError(f"file {str(out)!r} cannot be written: {error.strerror or error}") from None
+        raise ValueError(
+            f"file {str(out)!r} cannot be written: {error.strerror or error}"
+        ) from None
 
 
 def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
     """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
     from polydec.serve import batch as rows
+
     ask = api.Ask("x", **flags.request(lm))
     if not any(rows.is_request(line.text) for line in lines):
         note(lm, ask, plan(lm, ask, measure=Costs))
 
 
-def _job(lm: api.LM, flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int] | None = None) -> Any:
+def _job(
+    lm: api.LM,
+    flags: Flags,
+    given: Path,
+    as_text: bool,
+    running: int,
+    names: Mapping[str, int] | None = None,
+) -> Any:
     """Lines to requests of this model. as_text: a line that is no request is a prompt as it stands."""
     from polydec.serve import batch as rows
+
     request = flags.request(lm)
 
     def own(line: rows.Line) -> api.Ask:
-        row = prompts.Row(line.text.strip(), "") if as_text else prompts.row(line.text, line.at, given, "", lm, None)
+        row = (
+            prompts.Row(line.text.strip(), "")
+            if as_text
+            else prompts.row(line.text, line.at, given, "", lm, None)
+        )
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
-    return rows.Batch(lm, flags.model, method=flags.method, seed=flags.seed, own=own, running=running, names=names)
+    return rows.Batch(
+        lm, flags.model, method=flags.method, seed=flags.seed, own=own, running=running, names=names
+    )
 
 
-def _loaded(flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int]) -> Any:
+def _loaded(
+    flags: Flags, given: Path, as_text: bool, running: int, names: Mapping[str, int]
+) -> Any:
     """The same in a process of its own, which loads the model."""
     return _job(flags.load(), flags, given, as_text, running, names)
 
@@ -110,7 +155,10 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
     try:
         job.answer(lines, done, told, tally)
     except KeyboardInterrupt:
-        print(f"polydec: stopped at {tally.sentence()}; the same command goes on from here", file=sys.stderr)
+        print(
+            f"polydec: stopped at {tally.sentence()}; the same command goes on from here",
+            file=sys.stderr,
+        )
         raise
     print(f"polydec: {tally.sentence()}", file=sys.stderr)
 
@@ -124,4 +172,6 @@ def _settings(flags: Flags) -> str:
 def _check_flags(flags: Flags, request: int | None) -> None:
     """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is `request`."""
     if request is not None and (flag := flags.beside(ELSEWHERE)) is not None:
-        raise ValueError(f"--{flag} is given, and line {request} is a request of its own: write it into the body")
+        raise ValueError(
+            f"--{flag} is given, and line {request} is a request of its own: write it into the body"
+        )

@@ -1,4 +1,5 @@
 """A canvas as it fills, from a trace: for a terminal, and as a page of its own."""
+
 from __future__ import annotations
 
 import html
@@ -20,6 +21,7 @@ GAP = "·"
 @dataclass(frozen=True)
 class Cell:
     """A position of the answer. piece: its text, None for a gap; sure: the model's probability of it; new: written just now."""
+
     piece: str | None = None
     sure: float = 0.0
     new: bool = False
@@ -28,6 +30,7 @@ class Cell:
 @dataclass(frozen=True)
 class Frame:
     """The canvas after a pass."""
+
     step: int
     fed: int
     cells: tuple[Cell, ...]
@@ -40,7 +43,9 @@ class Frame:
 
 def frames(prompt: int, passes: Sequence[Unmasked]) -> Iterator[Frame]:
     """The canvas after every pass; prompt: positions before it."""
-    length = max((p + 1 for e in passes for p in (*e.position, e.block[1] - 1)), default=prompt) - prompt
+    length = (
+        max((p + 1 for e in passes for p in (*e.position, e.block[1] - 1)), default=prompt) - prompt
+    )
     cells = [Cell()] * max(length, 0)
     for e in passes:
         cells = [replace(c, new=False) for c in cells]
@@ -53,7 +58,11 @@ def line(frame: Frame) -> Text:
     """The canvas on one line: gaps as dots, what was just written in green."""
     out = Text()
     for c in frame.cells:
-        piece = GAP if c.piece is None else printable(c.piece).replace("\n", "⏎").replace("\t", "⇥") or "∎"
+        piece = (
+            GAP
+            if c.piece is None
+            else printable(c.piece).replace("\n", "⏎").replace("\t", "⇥") or "∎"
+        )
         out.append(piece, "bold green" if c.new else "dim" if c.piece is None else "")
     return out
 
@@ -97,8 +106,10 @@ def page(title: str, choices: Sequence[tuple[str, Sequence[Frame]]]) -> str:
             rows.append(f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{cells}</tr>")
         rows.append("</table>")
     name = html.escape(printable(title))
-    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><style>{_STYLE}</style>'
-            f"<h1>{name}</h1>{''.join(rows)}</html>\n")
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><style>{_STYLE}</style>'
+        f"<h1>{name}</h1>{''.join(rows)}</html>\n"
+    )
 
 
 def _cell(c: Cell) -> str:

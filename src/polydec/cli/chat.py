@@ -1,4 +1,5 @@
 """polydec chat: turn by turn; the cached prefix of earlier turns is reused."""
+
 from __future__ import annotations
 
 import sys
@@ -14,10 +15,20 @@ from polydec.edge import sentence, whole_text
 
 
 @shared
-def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system message")] = None) -> None:
+def chat(
+    flags: Flags, system: Annotated[str | None, typer.Option(help="system message")] = None
+) -> None:
     """Talk to a model. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer."""
-    if flags.json_ or flags.n != 1 or flags.raw or flags.trace is not None or flags.logprobs is not None:
-        raise ValueError("chat does not take --json, --n, --raw, --trace or --logprobs: use `polydec generate` for these")
+    if (
+        flags.json_
+        or flags.n != 1
+        or flags.raw
+        or flags.trace is not None
+        or flags.logprobs is not None
+    ):
+        raise ValueError(
+            "chat does not take --json, --n, --raw, --trace or --logprobs: use `polydec generate` for these"
+        )
     lm = flags.load()
     lm.checkpoint.lm.keep = 1
     if lm.draft is not None:
@@ -31,7 +42,7 @@ def chat(flags: Flags, system: Annotated[str | None, typer.Option(help="system m
             said = console.input("[bold]> [/bold]")
         except (EOFError, KeyboardInterrupt):
             break
-        except ValueError as error:               # bytes that are no UTF-8
+        except ValueError as error:  # bytes that are no UTF-8
             print(f"polydec: {sentence(error)}", file=sys.stderr)
             continue
         if not said.strip():

@@ -1,4 +1,5 @@
 """polydec detect: does a text carry the watermark of a key?"""
+
 from __future__ import annotations
 
 import json
@@ -13,14 +14,24 @@ from polydec.cli.shown import emit
 from polydec.detect import detect as look
 
 
-def detect(text: Annotated[str | None, typer.Argument(help="the text; `-` or nothing: standard input")] = None,
-           file: Annotated[Path | None, typer.Option(help="read the text from this file")] = None,
-           model: Annotated[str, typer.Option(help="whose tokenizer wrote the text: Hub id, directory, GGUF file or zoo:NAME",
-                                              )] = "zoo:smollm2",
-           key: Annotated[int, typer.Option(help="watermark_key of the request")] = 0,
-           share: Annotated[float, typer.Option(help="watermark_share of the request")] = 0.25,
-           repeats: Annotated[bool, typer.Option("--repeats", help="count pairs of tokens each time they stand there")] = False,
-           json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False) -> None:
+def detect(
+    text: Annotated[
+        str | None, typer.Argument(help="the text; `-` or nothing: standard input")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="read the text from this file")] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="whose tokenizer wrote the text: Hub id, directory, GGUF file or zoo:NAME",
+        ),
+    ] = "zoo:smollm2",
+    key: Annotated[int, typer.Option(help="watermark_key of the request")] = 0,
+    share: Annotated[float, typer.Option(help="watermark_share of the request")] = 0.25,
+    repeats: Annotated[
+        bool, typer.Option("--repeats", help="count pairs of tokens each time they stand there")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
     """Look for the watermark (`--sample watermark_bias=2`) in a text. A z of 4 and more is reached by 3 texts in 100,000 that
     have none."""
     given = asked(text, file)
@@ -30,5 +41,7 @@ def detect(text: Annotated[str | None, typer.Argument(help="the text; `-` or not
     if json_:
         emit(json.dumps(vars(found)))
     else:
-        emit(f"z = {found.z:.2f} (p = {found.p:.1e}): {found.green} of {found.scored} tokens are green, "
-             f"{share * found.scored:.0f} would be by chance")
+        emit(
+            f"z = {found.z:.2f} (p = {found.p:.1e}): {found.green} of {found.scored} tokens are green, "
+            f"{share * found.scored:.0f} would be by chance"
+        )

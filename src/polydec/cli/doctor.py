@@ -1,4 +1,5 @@
 """polydec doctor: what runs here, on which path, and why; with --bench how fast."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -20,16 +21,29 @@ from polydec.models import cpu, zoo
 from polydec.models.learned.ngrams import NGrams
 
 
-def doctor(model: Annotated[str, typer.Option(help="model to ask about: a name like generate's")] = "zoo:smollm2",
-           bench: Annotated[bool, typer.Option("--bench", help="measure passes, their split and bandwidth, beside other "
-                                               "engines that are installed (about a minute)")] = False,
-           threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
-           json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False) -> None:
+def doctor(
+    model: Annotated[
+        str, typer.Option(help="model to ask about: a name like generate's")
+    ] = "zoo:smollm2",
+    bench: Annotated[
+        bool,
+        typer.Option(
+            "--bench",
+            help="measure passes, their split and bandwidth, beside other "
+            "engines that are installed (about a minute)",
+        ),
+    ] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
     """Machine, kernels, models: what runs, which path serves and why, what is missing."""
     check_threads(threads)
     if bench and machine.busy() > 0.2:
-        Console(stderr=True).print(f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are "
-                                   "doubtful", style="yellow")
+        Console(stderr=True).print(
+            f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are "
+            "doubtful",
+            style="yellow",
+        )
     report = facts() | {"model": path_of(model, threads)}
     if bench:
         with Console(stderr=True).status("measuring"):
@@ -43,14 +57,37 @@ def doctor(model: Annotated[str, typer.Option(help="model to ask about: a name l
 def facts() -> dict[str, Any]:
     """What this machine and installation have."""
     runs, why = cpu.available()
-    return {"machine": machine.describe(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
-            os.cpu_count(), "load": round(machine.busy(), 2), "memory_gb": memory(), "python": sys.version.split()[0],
-            "torch": torch.__version__, "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-            "native": {"runs": runs, "why_not": why, "instruction_sets": list(cpu.sets()) if runs else []},
-            "zoo": [{"name": f"zoo:{e.name}", "here": e.here, "size": e.size,
-                     "get": None if e.here or e.package is None else f"polydec zoo install {e.name}"} for e in zoo.entries()],
-            "optional": {name: importlib.util.find_spec(name) is not None for name in ("transformers", "llama_cpp")},
-            "data": data(), "profiles": str(profile.path()) if profile.path().exists() else None}
+    return {
+        "machine": machine.describe(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "load": round(machine.busy(), 2),
+        "memory_gb": memory(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "native": {
+            "runs": runs,
+            "why_not": why,
+            "instruction_sets": list(cpu.sets()) if runs else [],
+        },
+        "zoo": [
+            {
+                "name": f"zoo:{e.name}",
+                "here": e.here,
+                "size": e.size,
+                "get": None if e.here or e.package is None else f"polydec zoo install {e.name}",
+            }
+            for e in zoo.entries()
+        ],
+        "optional": {
+            name: importlib.util.find_spec(name) is not None
+            for name in ("transformers", "llama_cpp")
+        },
+        "data": data(),
+        "profiles": str(profile.path()) if profile.path().exists() else None,
+    }
 
 
 def memory() -> float | None:
@@ -72,29 +109,57 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
     except ValueError as e:
         return {"name": model, "error": str(e)}
     kept, table = profile.read(lm), lm.find(NGrams)
+
     def one(point: Any) -> dict[str, Any]:
-        return {"name": point.name, "kernel": point.kernel, "weights": point.dtype, "why_not_native": point.why or None}
-    return {**one(lm.checkpoint), "draft": one(lm.draft) if lm.draft else None,
-            "ngrams": None if table is None else {"order": table.order, "contexts": len(table.key_M)},
-            "artefacts": [a.kind for a in lm.artefacts],
-            "profile": None if kept is None else asdict(kept)}
+        return {
+            "name": point.name,
+            "kernel": point.kernel,
+            "weights": point.dtype,
+            "why_not_native": point.why or None,
+        }
+
+    return {
+        **one(lm.checkpoint),
+        "draft": one(lm.draft) if lm.draft else None,
+        "ngrams": None if table is None else {"order": table.order, "contexts": len(table.key_M)},
+        "artefacts": [a.kind for a in lm.artefacts],
+        "profile": None if kept is None else asdict(kept),
+    }
 
 
 def show(report: dict[str, Any]) -> None:
     out = Console(highlight=False, soft_wrap=True)
     native, model = report["native"], report["model"]
     out.print(f"machine     {report['machine']}")
-    out.print(f"            {report['cores']} cores for this process, load {report['load']:.2f} of them, "
-              f"{report['memory_gb'] or '?'} GB, GPU: {report['gpu'] or 'none'}")
-    out.print("native step " + (f"runs: {', '.join(native['instruction_sets'])} (the first is used)" if native["runs"] else
-                                f"{native['why_not'].removeprefix('the native step ')}; the torch path serves"))
+    out.print(
+        f"            {report['cores']} cores for this process, load {report['load']:.2f} of them, "
+        f"{report['memory_gb'] or '?'} GB, GPU: {report['gpu'] or 'none'}"
+    )
+    out.print(
+        "native step "
+        + (
+            f"runs: {', '.join(native['instruction_sets'])} (the first is used)"
+            if native["runs"]
+            else f"{native['why_not'].removeprefix('the native step ')}; the torch path serves"
+        )
+    )
     for e in report["zoo"]:
-        out.print(f"{'model' if e is report['zoo'][0] else '':11} {e['name']:20} "
-                  + (f"here, {e['size']}" if e["here"] else f"missing{': ' + e['get'] if e['get'] else ''}"))
+        out.print(
+            f"{'model' if e is report['zoo'][0] else '':11} {e['name']:20} "
+            + (
+                f"here, {e['size']}"
+                if e["here"]
+                else f"missing{': ' + e['get'] if e['get'] else ''}"
+            )
+        )
     here = report["data"]["here"]
-    out.print(f"data        {report['data']['path']}: {'here' if here else 'not here (set POLYDEC_DATA); training needs it'}")
+    out.print(
+        f"data        {report['data']['path']}: {'here' if here else 'not here (set POLYDEC_DATA); training needs it'}"
+    )
     for name, found in report["optional"].items():
-        out.print(f"{'optional' if name == 'transformers' else '':11} {name}: {'installed' if found else 'not installed'}")
+        out.print(
+            f"{'optional' if name == 'transformers' else '':11} {name}: {'installed' if found else 'not installed'}"
+        )
     if "error" in model:
         out.print(f"asked       {model['error']}")
         return
@@ -103,11 +168,16 @@ def show(report: dict[str, Any]) -> None:
             why = f"; not the native step: {m['why_not_native']}" if m["why_not_native"] else ""
             out.print(f"{who:11} {m['name']}: {m['kernel']}, weights {m['weights']}{why}")
     if table := model["ngrams"]:
-        out.print(f"ngrams      {table['contexts']:,} contexts of up to {table['order']} tokens, for auto and ngram-draft")
+        out.print(
+            f"ngrams      {table['contexts']:,} contexts of up to {table['order']} tokens, for auto and ngram-draft"
+        )
     kept = model["profile"]
     if kept:
         few = [m for m in (1, 8) if m in kept["rows"]]
-        out.print(f"profile     measured {kept['measured']}: " + ", ".join(f"t({m}) {kept['rows'][m]:.2f} ms" for m in few))
+        out.print(
+            f"profile     measured {kept['measured']}: "
+            + ", ".join(f"t({m}) {kept['rows'][m]:.2f} ms" for m in few)
+        )
     else:
         out.print("profile     none: `polydec tune` measures one for --method auto")
     if "bench" in report:

@@ -1,4 +1,5 @@
 """polydec explain: what a request would do, part by part, without decoding."""
+
 from __future__ import annotations
 
 import json
@@ -18,10 +19,16 @@ from polydec.explain import instead as others
 
 
 @shared
-def explain(flags: Flags,
-            prompt: Annotated[str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")] = None,
-            prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
-            steer: Steer = None, steer_set: SteerSet = None, negative_prompt: Second = None) -> None:
+def explain(
+    flags: Flags,
+    prompt: Annotated[
+        str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")
+    ] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
+    steer: Steer = None,
+    steer_set: SteerSet = None,
+    negative_prompt: Second = None,
+) -> None:
     """Say what `polydec generate` would do with these flags: what acts, in which order, what does nothing, what is promised.
     Nothing is decoded. A request that is refused ends with exit code 2; what would run in its place is said."""
     text = asked(prompt, prompt_file)

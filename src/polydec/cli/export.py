@@ -1,4 +1,5 @@
 """polydec export: a draft model or a drafter as vLLM and SGLang load it."""
+
 from __future__ import annotations
 
 import json
@@ -13,11 +14,22 @@ from polydec.edge import printable, whole
 from polydec.models.export import export as write
 
 
-def export(name: Annotated[str, typer.Argument(help="a draft model (any name of a model), or the directory of a drafter")],
-           out: Annotated[Path, typer.Argument(help="the directory to write, new or empty")],
-           target: Annotated[str | None, typer.Option(help="the model that a drafter reads, where its files do not say which "
-                                                           "of its layers")] = None,
-           tokens: Annotated[int, typer.Option(help="drafted a step, in the settings that are printed")] = 4) -> None:
+def export(
+    name: Annotated[
+        str,
+        typer.Argument(help="a draft model (any name of a model), or the directory of a drafter"),
+    ],
+    out: Annotated[Path, typer.Argument(help="the directory to write, new or empty")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="the model that a drafter reads, where its files do not say which of its layers"
+        ),
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(help="drafted a step, in the settings that are printed")
+    ] = 4,
+) -> None:
     """Write a draft model or a drafter as vLLM and SGLang load it, and print the settings for both."""
     whole("tokens", tokens, 1, 64)
     model = None if target is None else api.load(target, draft=None, ngrams=None)

@@ -1,4 +1,5 @@
 """polydec generate: decode one prompt and stream the text."""
+
 from __future__ import annotations
 
 import json
@@ -27,35 +28,63 @@ SHOTS = 8
 
 
 @shared
-def generate(flags: Flags,
-             prompt: Annotated[str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")] = None,
-             prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
-             exemplars: Annotated[Path | None, typer.Option(help="JSON lines of solved problems; those of the most steps "
-                                                                 "are shown before the prompt")] = None,
-             shots: Annotated[int | None, typer.Option(help=f"how many of them (default: {SHOTS})")] = None,
-             steer: Steer = None, steer_set: SteerSet = None, negative_prompt: Second = None) -> None:
+def generate(
+    flags: Flags,
+    prompt: Annotated[
+        str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")
+    ] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
+    exemplars: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON lines of solved problems; those of the most steps "
+            "are shown before the prompt"
+        ),
+    ] = None,
+    shots: Annotated[int | None, typer.Option(help=f"how many of them (default: {SHOTS})")] = None,
+    steer: Steer = None,
+    steer_set: SteerSet = None,
+    negative_prompt: Second = None,
+) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     text = asked(prompt, prompt_file)
     if not text.strip():
         raise ValueError("prompt is empty: give a text of at least one character")
     if shots is not None and exemplars is None:
-        raise ValueError(f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out")
+        raise ValueError(
+            f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out"
+        )
     steered = steering(steer, steer_set, negative_prompt)
     pool = None if exemplars is None else read(exemplars)
     lm = flags.load()
     if pool is not None:
-        text = behind(lm, pool, text, SHOTS if shots is None else shots, max_tokens=flags.max_tokens, raw=flags.raw)
+        text = behind(
+            lm,
+            pool,
+            text,
+            SHOTS if shots is None else shots,
+            max_tokens=flags.max_tokens,
+            raw=flags.raw,
+        )
     engine = api.Engine(lm)
 
-    def on(event: Event) -> None:                 # the request's method and guarantee stand beside its opening
-        sink.write(json.dumps(to_json(event) | ({"method": ticket.method} if isinstance(event, Opened) else {})) + "\n")
+    def on(event: Event) -> None:  # the request's method and guarantee stand beside its opening
+        sink.write(
+            json.dumps(
+                to_json(event) | ({"method": ticket.method} if isinstance(event, Opened) else {})
+            )
+            + "\n"
+        )
 
     ask = api.Ask(text, **flags.request(lm), **steered)
     ticket = engine.submit(ask, on=ignore if flags.trace is None else on)
     note(lm, ask, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
-        print(f"polydec: logprobs is {flags.logprobs}: they stand in the JSON object (--json)", file=sys.stderr)
-    with ExitStack() as files:                    # opened now, so that a request that is refused empties no file
+        print(
+            f"polydec: logprobs is {flags.logprobs}: they stand in the JSON object (--json)",
+            file=sys.stderr,
+        )
+    with ExitStack() as files:  # opened now, so that a request that is refused empties no file
         if flags.trace is not None:
             sink = files.enter_context(trace(flags.trace))
         interrupted = run(engine, ticket, quiet=flags.json_)
@@ -77,7 +106,9 @@ def asked(prompt: str | None, file: Path | None) -> str:
     if prompt is not None and prompt != "-":
         return whole_text(prompt, "prompt")
     if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise ValueError("prompt is missing: give it as an argument, with --prompt-file or on standard input")
+        raise ValueError(
+            "prompt is missing: give it as an argument, with --prompt-file or on standard input"
+        )
     text = prompts.standard_input()
     if not text:
         raise ValueError("prompt is missing: nothing came on standard input")
@@ -88,13 +119,18 @@ def trace(path: Path) -> TextIO:
     """The file to write events to. Raises ValueError where it cannot be written."""
     try:
         return path.open("w", encoding="utf-8")
-    except (OSError, ValueError) as error:        # ValueError: a name with a zero in it
-        raise ValueError(sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")) from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
+        raise ValueError(
+            sentence(f"trace {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}")
+        ) from None
 
 
 def run(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
     """Stream a ticket to the terminal; whether Ctrl-C ended it. Several choices are printed when they are done."""
-    console, stream = Console(highlight=False, soft_wrap=True), not quiet and ticket.plan.request.n == 1
+    console, stream = (
+        Console(highlight=False, soft_wrap=True),
+        not quiet and ticket.plan.request.n == 1,
+    )
     interrupted = False
     try:
         for piece in api.follow(engine, ticket):
@@ -130,10 +166,16 @@ def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
 def report(answer: api.Completion) -> None:
     """One line of figures on standard error."""
     m: dict[str, Any] = answer.metrics
-    speed = f"{m['tokens_per_second']:.1f} tokens/s" if m["tokens_per_second"] else "too short to time"
+    speed = (
+        f"{m['tokens_per_second']:.1f} tokens/s" if m["tokens_per_second"] else "too short to time"
+    )
     ended = f" ({m['steered_tokens']} tokens to end in time)" if m.get("steered_tokens") else ""
-    each = f"{m['tokens_per_pass']:.2f} tokens a pass, " if m["tokens_per_pass"] else ""     # of some passes
+    each = (
+        f"{m['tokens_per_pass']:.2f} tokens a pass, " if m["tokens_per_pass"] else ""
+    )  # of some passes
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
         f"{answer.method['name']} ({answer.method['guarantee']}): {answer.usage['completion_tokens']} tokens, {speed}, "
         f"{each}first token after {m['time_to_first_token']:.2f} s, "
-        f"{answer.finish_reason}{ended}, {m['kernel']}", style="dim")
+        f"{answer.finish_reason}{ended}, {m['kernel']}",
+        style="dim",
+    )

@@ -1,4 +1,5 @@
 """The command `polydec`: one application, one place where errors become a sentence and exit code 2."""
+
 from __future__ import annotations
 
 import os
@@ -32,8 +33,14 @@ from polydec.edge import sentence
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
 
-app = typer.Typer(name="polydec", help="Decode language models by any published method.", no_args_is_help=True,
-                  add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app = typer.Typer(
+    name="polydec",
+    help="Decode language models by any published method.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(serve.serve)
@@ -64,7 +71,7 @@ def main() -> None:
         code = 130
     except Misuse as error:
         code = _fail(error.format_message())
-    except BrokenPipeError:                       # who reads has seen enough, as in `polydec methods | head`
+    except BrokenPipeError:  # who reads has seen enough, as in `polydec methods | head`
         code = _unread()
     except (ValueError, OSError) as error:
         if os.environ.get("POLYDEC_TRACEBACK"):
@@ -83,7 +90,7 @@ def main() -> None:
 
 def _unread(code: int = 0) -> int:
     """Let what is left in standard output go nowhere, as the interpreter would try once more to write it when it ends."""
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")      # noqa: SIM115
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     return code
 
 

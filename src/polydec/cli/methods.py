@@ -1,4 +1,5 @@
 """polydec methods: what can be asked for."""
+
 from __future__ import annotations
 
 import json
@@ -16,9 +17,15 @@ LONGEST = 200
 """Characters of a search that are looked at."""
 
 
-def methods(words: Annotated[list[str] | None, typer.Argument(
-                help="a name, alias or arXiv number: that method in full; other words: the methods that speak of them")] = None,
-            json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False) -> None:
+def methods(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="a name, alias or arXiv number: that method in full; other words: the methods that speak of them"
+        ),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
+) -> None:
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
     whose name, title, paper or summary holds them all."""
     names, whole = found(" ".join(words or ()))
@@ -42,10 +49,27 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{r['name']}[/bold]: {r['title']}")
     console.print(r["summary"])
-    for key in ("aliases", "kind", "family", "guarantee", "needs", "needs_training", "reduces_to", "parent", "home", "source",
-                "arxiv"):
+    for key in (
+        "aliases",
+        "kind",
+        "family",
+        "guarantee",
+        "needs",
+        "needs_training",
+        "reduces_to",
+        "parent",
+        "home",
+        "source",
+        "arxiv",
+    ):
         if value := r.get(key):
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else "yes" if value is True else value
+            shown = (
+                ", ".join(map(str, value))
+                if isinstance(value, list)
+                else "yes"
+                if value is True
+                else value
+            )
             console.print(f"  {key.replace('_', ' ')}: {shown}")
     for option, facts in r["options"].items():
         console.print(f"  {flag} {option}={written(facts['default'])}  {facts['help']}")
@@ -67,4 +91,3 @@ def found(words: str) -> tuple[list[str], bool]:
 def written(value: object) -> str:
     """A default as --set takes it."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
-

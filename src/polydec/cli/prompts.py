@@ -1,4 +1,5 @@
 """Prompts from an argument, a text file or JSON lines."""
+
 from __future__ import annotations
 
 import gzip
@@ -13,12 +14,23 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from polydec.api import LM, Prompt
-from polydec.edge import LARGEST_TEXT, Record, check, parse_object, read_at_most, read_bytes, sentence, whole, whole_text
+from polydec.edge import (
+    LARGEST_TEXT,
+    Record,
+    check,
+    parse_object,
+    read_at_most,
+    read_bytes,
+    sentence,
+    whole,
+    whole_text,
+)
 
 
 @dataclass(frozen=True)
 class Row:
     """A prompt to decode: its first user turn, and the workload that it belongs to."""
+
     prompt: Prompt
     workload: str
     raw: bool = False
@@ -46,9 +58,11 @@ def standard_input() -> str:
     """All of standard input. Raises ValueError where it is closed, no UTF-8 or without end."""
     try:
         raw = getattr(sys.stdin, "buffer", None)
-        return (sys.stdin.read() if raw is None else read_at_most(raw, LARGEST_TEXT).decode("utf-8"))
+        return sys.stdin.read() if raw is None else read_at_most(raw, LARGEST_TEXT).decode("utf-8")
     except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(sentence(f"prompt is missing: standard input cannot be read ({error})")) from None
+        raise ValueError(
+            sentence(f"prompt is missing: standard input cannot be read ({error})")
+        ) from None
 
 
 def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> list[Row]:
@@ -61,8 +75,11 @@ def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> 
     if ".jsonl" not in path.name and not text.lstrip().startswith("{"):
         rows = [Row(line.strip(), workload) for line in text.split("\n") if line.strip()]
     else:
-        rows = [row(line, i, path, workload, lm, prompt_tokens)
-                for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+        rows = [
+            row(line, i, path, workload, lm, prompt_tokens)
+            for i, line in enumerate(text.split("\n"), 1)
+            if line.strip()
+        ]
     if not rows:
         raise ValueError(f"file {str(path)!r} holds no prompt")
     return rows
@@ -77,6 +94,7 @@ def first(rows: Sequence[Row], limit: int | None) -> list[Row]:
 
 class _Line(Record):
     """A line of prompts. prompt: text, chat messages or token ids."""
+
     category: str | int | None = None
     prompt: str | list[Any] | None = None
     turns: Annotated[list[Any], Field(min_length=1)] | None = None
@@ -88,7 +106,9 @@ class _Message(Record):
     content: str
 
 
-def row(line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None) -> Row:
+def row(
+    line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None
+) -> Row:
     """The prompt of line i. Raises ValueError with one sentence where there is none."""
     what = f"line {i} of {str(path)!r}"
     j = check(_Line, parse_object(line, what), what)
@@ -100,7 +120,9 @@ def row(line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_toke
         return Row(_prompt(j.turns[0], f"{what}: the first turn"), workload)
     if j.text is not None:
         if prompt_tokens is None or lm is None:
-            raise ValueError(f"{str(path)!r} holds running text: say with --prompt-tokens where its prompts end")
+            raise ValueError(
+                f"{str(path)!r} holds running text: say with --prompt-tokens where its prompts end"
+            )
         return Row(lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens], workload, raw=True)
     raise ValueError(sentence(f"{what} has none of the fields prompt, turns, text"))
 
@@ -113,26 +135,46 @@ def _prompt(value: Any, what: str) -> Prompt:
         return value
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
         messages = [check(_Message, x, what) for x in value]
-        return [{"role": whole_text(m.role, what), "content": whole_text(m.content, what)} for m in messages]
-    raise ValueError(sentence(f"{what} is a {type(value).__name__}: it must be text, chat messages or token ids"))
+        return [
+            {"role": whole_text(m.role, what), "content": whole_text(m.content, what)}
+            for m in messages
+        ]
+    raise ValueError(
+        sentence(f"{what} is a {type(value).__name__}: it must be text, chat messages or token ids")
+    )
 
 
 # One of each kind of work: a question, a summary, two edits, code. Written for this project.
 BUILT_IN = (
-    Row("Why is the sky blue during the day but red at sunset? Explain it so that a ten-year-old understands.", "question"),
-    Row("Summarize the following text in two sentences.\n\nThe town library closed its doors in March because the roof had "
+    Row(
+        "Why is the sky blue during the day but red at sunset? Explain it so that a ten-year-old understands.",
+        "question",
+    ),
+    Row(
+        "Summarize the following text in two sentences.\n\nThe town library closed its doors in March because the roof had "
         "begun to leak. For nine months the readers borrowed their books from a bus that stopped at the market square every "
         "Tuesday and Friday. The bus was so well liked that, when the repaired library opened again in December, the town "
         "council decided to keep the bus running. It now visits the villages in the hills, where the nearest library is an "
-        "hour away, and the librarians say that more than half of all borrowed books now leave on the bus.", "summary"),
-    Row("Correct the grammar and spelling of this text and repeat the whole corrected text.\n\nYesterday me and my brother "
+        "hour away, and the librarians say that more than half of all borrowed books now leave on the bus.",
+        "summary",
+    ),
+    Row(
+        "Correct the grammar and spelling of this text and repeat the whole corrected text.\n\nYesterday me and my brother "
         "goes to the big market for buying some vegetable. There was many peoples and we has to wait very long time. The "
         "tomatos was cheap but the potatos was more expensiver than last week. When we comes home, our mother were very happy "
-        "because we has bought all the thing what she want.", "edit"),
-    Row("Rename the function `f` to `mean` and the argument `xs` to `values`, and write the whole file again.\n\n"
-        "```python\ndef f(xs):\n    \"\"\"The arithmetic mean of a list of numbers.\"\"\"\n    if not xs:\n"
-        "        raise ValueError(\"the list is empty\")\n    total = 0.0\n    for x in xs:\n        total = total + x\n"
-        "    return total / len(xs)\n\n\nprint(f([1, 2, 3]))\nprint(f([4.5, 5.5]))\n```", "code edit"),
-    Row("Write a Python class for a bank account with the methods deposit, withdraw and transfer. Each method must check its "
-        "argument and raise a ValueError with a clear message. Add a short docstring to every method.", "code"),
+        "because we has bought all the thing what she want.",
+        "edit",
+    ),
+    Row(
+        "Rename the function `f` to `mean` and the argument `xs` to `values`, and write the whole file again.\n\n"
+        '```python\ndef f(xs):\n    """The arithmetic mean of a list of numbers."""\n    if not xs:\n'
+        '        raise ValueError("the list is empty")\n    total = 0.0\n    for x in xs:\n        total = total + x\n'
+        "    return total / len(xs)\n\n\nprint(f([1, 2, 3]))\nprint(f([4.5, 5.5]))\n```",
+        "code edit",
+    ),
+    Row(
+        "Write a Python class for a bank account with the methods deposit, withdraw and transfer. Each method must check its "
+        "argument and raise a ValueError with a clear message. Add a short docstring to every method.",
+        "code",
+    ),
 )

@@ -1,4 +1,5 @@
 """polydec serve: OpenAI's API over HTTP, and a page."""
+
 from __future__ import annotations
 
 import os
@@ -22,49 +23,133 @@ NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 RAY_NEEDS = ("ray", "httpx")
 
 
-def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGUF file or zoo:NAME; NAME=MODEL serves it under "
-                                                         "that name (repeatable; default: zoo:smollm2)",
-                                                    rich_help_panel=MODEL)] = None,
-          draft: Annotated[str, Option(help="draft model: a name like --model's, `default` or `none`",
-                                       rich_help_panel=MODEL)] = "default",
-          ngrams: Annotated[str, Option(help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
-                                        rich_help_panel=MODEL)] = "default",
-          with_: Annotated[list[str] | None, Option(
-              "--with", help="what else was trained for the model, such as a stop head: a directory or zoo:NAME; NAME=… for "
-                             "the model served under that name (repeatable)", rich_help_panel=MODEL)] = None,
-          method: Annotated[str, Option(help="of requests that name none", rich_help_panel=MODEL)] = "auto",
-          dtype: Annotated[str, Option(help="auto, native, torch, float32, float16, bfloat16",
-                                       rich_help_panel=MODEL)] = "auto",
-          quantize: Annotated[str | None, Option(help="q8_0 or q4_1: quantise a float checkpoint when loading it (approximate)",
-                                                 rich_help_panel=MODEL)] = None,
-          compute: Annotated[str | None, Option(help="float32, int16 or int8 (approximate): what the compiled step multiplies "
-                                                     "quantised weights in", rich_help_panel=MODEL)] = None,
-          cache_dtype: Annotated[str | None, Option(help="float32, or approximately float16 or int8: how the compiled step "
-                                                         "keeps keys and values", rich_help_panel=MODEL)] = None,
-          device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu",
-          threads: Annotated[int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)] = None,
-          keep: Annotated[int, Option(help="texts whose computed prefixes are kept for later requests",
-                                      rich_help_panel=MODEL)] = 4,
-          host: Annotated[str, Option(help="address to listen on", rich_help_panel=SERVER)] = "127.0.0.1",
-          port: Annotated[int, Option(help="0: any that is free", rich_help_panel=SERVER)] = 8000,
-          api_key_file: Annotated[Path | None, Option(help=f"keys, one a line; {KEY} in the environment is one as well",
-                                                      rich_help_panel=SERVER)] = None,
-          without_key: Annotated[bool, Option("--without-key", help="anybody who reaches the address may use it",
-                                              rich_help_panel=SERVER)] = False,
-          replicas: Annotated[int, Option(help="servers behind this address, each with all models (needs polydec[ray])",
-                                          rich_help_panel=SERVER)] = 1,
-          drain: Annotated[float, Option(help="seconds that requests under way have when the server stops",
-                                         rich_help_panel=SERVER)] = 30.0,
-          max_running: Annotated[int, Option(help="answers written at the same time", rich_help_panel=LIMITS)] = 64,
-          max_waiting: Annotated[int, Option(help="answers that wait; more are refused (429)", rich_help_panel=LIMITS)] = 256,
-          max_body: Annotated[int, Option(help="bytes of a request", rich_help_panel=LIMITS)] = 4 << 20,
-          max_prompt: Annotated[int, Option(help="tokens of a prompt", rich_help_panel=LIMITS)] = 1 << 17,
-          max_output: Annotated[int, Option(help="tokens of an answer", rich_help_panel=LIMITS)] = 4096,
-          max_seconds: Annotated[float, Option(help="of a request, waiting included", rich_help_panel=LIMITS)] = 600.0,
-          max_wait: Annotated[float, Option(help="seconds that a request waits for its turn", rich_help_panel=LIMITS)] = 300.0,
-          max_cache: Annotated[int, Option(help="MiB of the caches of all requests; 0: no limit", rich_help_panel=LIMITS)] = 0,
-          max_positions: Annotated[str, Option(help="of one pass of the model; auto: from what passes cost on this machine",
-                                               rich_help_panel=LIMITS)] = "auto") -> None:
+def serve(
+    model: Annotated[
+        list[str] | None,
+        Option(
+            help="Hub id, directory, GGUF file or zoo:NAME; NAME=MODEL serves it under "
+            "that name (repeatable; default: zoo:smollm2)",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    draft: Annotated[
+        str,
+        Option(
+            help="draft model: a name like --model's, `default` or `none`", rich_help_panel=MODEL
+        ),
+    ] = "default",
+    ngrams: Annotated[
+        str,
+        Option(
+            help="n-gram table of the model's own text: a directory, zoo:NAME, `default` or `none`",
+            rich_help_panel=MODEL,
+        ),
+    ] = "default",
+    with_: Annotated[
+        list[str] | None,
+        Option(
+            "--with",
+            help="what else was trained for the model, such as a stop head: a directory or zoo:NAME; NAME=… for "
+            "the model served under that name (repeatable)",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    method: Annotated[
+        str, Option(help="of requests that name none", rich_help_panel=MODEL)
+    ] = "auto",
+    dtype: Annotated[
+        str, Option(help="auto, native, torch, float32, float16, bfloat16", rich_help_panel=MODEL)
+    ] = "auto",
+    quantize: Annotated[
+        str | None,
+        Option(
+            help="q8_0 or q4_1: quantise a float checkpoint when loading it (approximate)",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    compute: Annotated[
+        str | None,
+        Option(
+            help="float32, int16 or int8 (approximate): what the compiled step multiplies "
+            "quantised weights in",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    cache_dtype: Annotated[
+        str | None,
+        Option(
+            help="float32, or approximately float16 or int8: how the compiled step "
+            "keeps keys and values",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    device: Annotated[str, Option(help="cpu or cuda", rich_help_panel=MODEL)] = "cpu",
+    threads: Annotated[
+        int | None, Option(help="CPU threads (default: all cores)", rich_help_panel=MODEL)
+    ] = None,
+    keep: Annotated[
+        int,
+        Option(
+            help="texts whose computed prefixes are kept for later requests", rich_help_panel=MODEL
+        ),
+    ] = 4,
+    host: Annotated[str, Option(help="address to listen on", rich_help_panel=SERVER)] = "127.0.0.1",
+    port: Annotated[int, Option(help="0: any that is free", rich_help_panel=SERVER)] = 8000,
+    api_key_file: Annotated[
+        Path | None,
+        Option(
+            help=f"keys, one a line; {KEY} in the environment is one as well",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    without_key: Annotated[
+        bool,
+        Option(
+            "--without-key",
+            help="anybody who reaches the address may use it",
+            rich_help_panel=SERVER,
+        ),
+    ] = False,
+    replicas: Annotated[
+        int,
+        Option(
+            help="servers behind this address, each with all models (needs polydec[ray])",
+            rich_help_panel=SERVER,
+        ),
+    ] = 1,
+    drain: Annotated[
+        float,
+        Option(
+            help="seconds that requests under way have when the server stops",
+            rich_help_panel=SERVER,
+        ),
+    ] = 30.0,
+    max_running: Annotated[
+        int, Option(help="answers written at the same time", rich_help_panel=LIMITS)
+    ] = 64,
+    max_waiting: Annotated[
+        int, Option(help="answers that wait; more are refused (429)", rich_help_panel=LIMITS)
+    ] = 256,
+    max_body: Annotated[int, Option(help="bytes of a request", rich_help_panel=LIMITS)] = 4 << 20,
+    max_prompt: Annotated[int, Option(help="tokens of a prompt", rich_help_panel=LIMITS)] = 1 << 17,
+    max_output: Annotated[int, Option(help="tokens of an answer", rich_help_panel=LIMITS)] = 4096,
+    max_seconds: Annotated[
+        float, Option(help="of a request, waiting included", rich_help_panel=LIMITS)
+    ] = 600.0,
+    max_wait: Annotated[
+        float, Option(help="seconds that a request waits for its turn", rich_help_panel=LIMITS)
+    ] = 300.0,
+    max_cache: Annotated[
+        int, Option(help="MiB of the caches of all requests; 0: no limit", rich_help_panel=LIMITS)
+    ] = 0,
+    max_positions: Annotated[
+        str,
+        Option(
+            help="of one pass of the model; auto: from what passes cost on this machine",
+            rich_help_panel=LIMITS,
+        ),
+    ] = "auto",
+) -> None:
     """Serve models over HTTP: OpenAI's API under /v1, a page at /. SIGTERM lets requests under way end."""
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
@@ -78,19 +163,41 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
     whole("replicas", replicas, 1, 64)
     missing = [name for name in RAY_NEEDS if replicas > 1 and find_spec(name) is None]
     if missing:
-        raise ValueError(f"replicas is {replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'")
+        raise ValueError(
+            f"replicas is {replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'"
+        )
     check_threads(threads)
     registry.get(method)
     whole("port", port, 0, 65535)
     whole("keep", keep, 0, 1024)
     if not 0 <= drain <= 3600:
         raise ValueError(f"drain is {drain:g}: it must lie in 0 to 3600 seconds")
-    limits = Limits(max_running, max_waiting, max_body, max_prompt, max_output, max_seconds, _positions(max_positions),
-                    max_wait, whole("max_cache", max_cache, 0, 1 << 30) << 20)
+    limits = Limits(
+        max_running,
+        max_waiting,
+        max_body,
+        max_prompt,
+        max_output,
+        max_seconds,
+        _positions(max_positions),
+        max_wait,
+        whole("max_cache", max_cache, 0, 1 << 30) << 20,
+    )
     keys = read_keys(api_key_file, os.environ.get(KEY))
     check_address(host, keys, without_key)
-    load = partial(_load, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, compute=compute,
-                   cache_dtype=cache_dtype, device=device, threads=threads, keep=keep, method=method)
+    load = partial(
+        _load,
+        draft=draft,
+        ngrams=ngrams,
+        dtype=dtype,
+        quantize=quantize,
+        compute=compute,
+        cache_dtype=cache_dtype,
+        device=device,
+        threads=threads,
+        keep=keep,
+        method=method,
+    )
     names = _named(model or ["zoo:smollm2"])
     trained = _trained(with_ or [], names)
     loaders = _loaders(names, trained, load)
@@ -101,8 +208,11 @@ def serve(model: Annotated[list[str] | None, Option(help="Hub id, directory, GGU
     each = threads or max(1, (os.cpu_count() or 1) // replicas)
     load = partial(load, threads=each)
     from polydec.serve.replicas import create_front, fleet_of
-    sock = listen(host, port)                     # before anything is started
-    fleet = fleet_of(replicas, _loaders(names, trained, load), limits=limits, method=method, threads=each)
+
+    sock = listen(host, port)  # before anything is started
+    fleet = fleet_of(
+        replicas, _loaders(names, trained, load), limits=limits, method=method, threads=each
+    )
     run(create_front(fleet, limits=limits, keys=keys, local=not without_key), sock, drain=drain)
 
 
@@ -111,7 +221,9 @@ def _positions(given: str) -> int:
     if given == "auto":
         return 0
     if not given.isdecimal() or int(given[:10]) < 1:
-        raise ValueError(f"max_positions is {given!r}: it must be auto or a whole number of at least 1")
+        raise ValueError(
+            f"max_positions is {given!r}: it must be auto or a whole number of at least 1"
+        )
     return int(given[:10])
 
 
@@ -122,7 +234,9 @@ def _named(models: list[str]) -> dict[str, str]:
         name, _, source = ("", "", given) if Path(given).exists() else given.rpartition("=")
         name = name or source
         if name in out:
-            raise ValueError(f"model {name!r} is given twice: NAME=MODEL gives one of them another name")
+            raise ValueError(
+                f"model {name!r} is given twice: NAME=MODEL gives one of them another name"
+            )
         out[name] = source
     return out
 
@@ -135,23 +249,51 @@ def _trained(given: list[str], names: Mapping[str, str]) -> dict[str, list[str]]
         if not name and len(names) == 1:
             name = next(iter(names))
         if name not in out:
-            raise ValueError(f"with is {one!r}: of {len(names)} models it must say which one it is for, as "
-                             f"NAME={source or one}; NAME is one of {', '.join(names)}")
+            raise ValueError(
+                f"with is {one!r}: of {len(names)} models it must say which one it is for, as "
+                f"NAME={source or one}; NAME is one of {', '.join(names)}"
+            )
         out[name].append(source)
     return out
 
 
-def _loaders(names: Mapping[str, str], trained: Mapping[str, list[str]],
-             load: Callable[..., api.LM]) -> dict[str, Callable[[], api.LM]]:
+def _loaders(
+    names: Mapping[str, str], trained: Mapping[str, list[str]], load: Callable[..., api.LM]
+) -> dict[str, Callable[[], api.LM]]:
     """How each model is loaded, by the name under which it is served."""
     return {name: partial(load, source, trained=trained[name]) for name, source in names.items()}
 
 
-def _load(source: str, *, trained: list[str], draft: str, ngrams: str, dtype: str, quantize: str | None, compute: str | None,
-          cache_dtype: str | None, device: str, threads: int | None, keep: int, method: str) -> api.LM:
-    lm = api.load(source, draft=draft, ngrams=ngrams, dtype=dtype, quantize=quantize, compute=compute, cache_dtype=cache_dtype,
-                  device=device, threads=threads, trained=trained)
-    usual = api.Ask("x", method=method)           # a request that names no method, which is checked with that
+def _load(
+    source: str,
+    *,
+    trained: list[str],
+    draft: str,
+    ngrams: str,
+    dtype: str,
+    quantize: str | None,
+    compute: str | None,
+    cache_dtype: str | None,
+    device: str,
+    threads: int | None,
+    keep: int,
+    method: str,
+) -> api.LM:
+    lm = api.load(
+        source,
+        draft=draft,
+        ngrams=ngrams,
+        dtype=dtype,
+        quantize=quantize,
+        compute=compute,
+        cache_dtype=cache_dtype,
+        device=device,
+        threads=threads,
+        trained=trained,
+    )
+    usual = api.Ask(
+        "x", method=method
+    )  # a request that names no method, which is checked with that
     note(lm, usual, plan(lm, usual, measure=Costs))
     lm.checkpoint.lm.keep = keep
     if lm.draft is not None:

@@ -1,4 +1,5 @@
 """What reaches a terminal or a pipe."""
+
 from __future__ import annotations
 
 import sys
@@ -18,13 +19,20 @@ def fit(text: str) -> str:
 
 def cell(text: str, longest: int = 200) -> Text:
     """A text that is not ours in a table: no markup is read in it, and it stays on one line."""
-    return Text(" ".join(printable(text[:4 * longest]).split())[:longest])
+    return Text(" ".join(printable(text[: 4 * longest]).split())[:longest])
 
 
 def emit_drawn(draw: Callable[[Console], None]) -> None:
     """`emit` what is drawn on a console of at least 120 columns: a figure that is cut off says nothing."""
     paper = StringIO()
-    draw(Console(file=paper, force_terminal=sys.stdout.isatty(), highlight=False, width=max(120, Console().width)))
+    draw(
+        Console(
+            file=paper,
+            force_terminal=sys.stdout.isatty(),
+            highlight=False,
+            width=max(120, Console().width),
+        )
+    )
     emit(paper.getvalue().rstrip("\n"))
 
 
@@ -38,4 +46,6 @@ def emit(text: str) -> None:
         raise
     except OSError as error:
         sys.stderr.write(f"{text}\n")
-        raise ValueError(f"standard output cannot be written ({error.strerror}): what it should hold stands above") from None
+        raise ValueError(
+            f"standard output cannot be written ({error.strerror}): what it should hold stands above"
+        ) from None

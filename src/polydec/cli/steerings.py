@@ -1,4 +1,5 @@
 """polydec steerings: the ways to bend a model's law with a second one."""
+
 from __future__ import annotations
 
 import json
@@ -12,8 +13,12 @@ from polydec.cli.methods import in_full
 from polydec.cli.shown import emit_drawn
 
 
-def steerings(name: Annotated[str | None, typer.Argument(help="a name, alias or arXiv number: that one in full")] = None,
-              json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False) -> None:
+def steerings(
+    name: Annotated[
+        str | None, typer.Argument(help="a name, alias or arXiv number: that one in full")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
+) -> None:
     """List every way to steer (`polydec generate --steer NAME`): any method decodes what it makes of the model's law."""
     rows = [steer.describe(n) for n in (sorted(steer.steerings()) if name is None else (name,))]
     if json_:

@@ -1,4 +1,5 @@
 """polydec trace: a file that `--trace` wrote, made readable."""
+
 from __future__ import annotations
 
 import json
@@ -32,6 +33,7 @@ def trace() -> None:
 class Round:
     """One pass: how many tokens were drafted (several for one position where the draft is a tree) and how deep, how many of
     them were accepted, and the pieces of text that it wrote."""
+
     position: int
     drafted: int = 0
     depth: int = 0
@@ -42,6 +44,7 @@ class Round:
 @dataclass
 class Story:
     """What a trace tells of one choice."""
+
     method: str = ""
     prompt: int = 0
     rounds: list[Round] = field(default_factory=list[Round])
@@ -54,12 +57,20 @@ class Story:
 
 
 @app.command()
-def show(file: Annotated[Path, typer.Argument(help="what --trace wrote")],
-         rounds: Annotated[int, typer.Option(help="show the first rounds of each choice only (0: all)")] = 0,
-         watch: Annotated[bool, typer.Option("--watch", help="play a canvas that fills, in place")] = False,
-         delay: Annotated[float, typer.Option(help="seconds between two passes of --watch")] = 0.4,
-         page: Annotated[Path | None, typer.Option("--html", help="write canvases as a page to this file")] = None,
-         json_: Annotated[bool, typer.Option("--json", help="the rounds as one JSON object")] = False) -> None:
+def show(
+    file: Annotated[Path, typer.Argument(help="what --trace wrote")],
+    rounds: Annotated[
+        int, typer.Option(help="show the first rounds of each choice only (0: all)")
+    ] = 0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="play a canvas that fills, in place")
+    ] = False,
+    delay: Annotated[float, typer.Option(help="seconds between two passes of --watch")] = 0.4,
+    page: Annotated[
+        Path | None, typer.Option("--html", help="write canvases as a page to this file")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="the rounds as one JSON object")] = False,
+) -> None:
     """Show a trace: a line a round with the draft, what was accepted of it (green) and the text that was written; of a canvas
     a line a pass, with its gaps as dots."""
     whole("rounds", rounds, 0, 1_000_000_000)
@@ -70,30 +81,54 @@ def show(file: Annotated[Path, typer.Argument(help="what --trace wrote")],
         _canvases(stories, file, page, delay)
         return
     if json_:
-        emit(json.dumps({str(c): {"method": s.method, "prompt_tokens": s.prompt, "tokens": s.tokens, "finish_reason": s.finish,
-                                  "rounds": [vars(r) for r in s.rounds]} for c, s in stories.items()}))
+        emit(
+            json.dumps(
+                {
+                    str(c): {
+                        "method": s.method,
+                        "prompt_tokens": s.prompt,
+                        "tokens": s.tokens,
+                        "finish_reason": s.finish,
+                        "rounds": [vars(r) for r in s.rounds],
+                    }
+                    for c, s in stories.items()
+                }
+            )
+        )
         return
 
     def draw(out: Console) -> None:
         for choice, story in stories.items():
-            title = f"choice {choice}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
+            title = (
+                f"choice {choice}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
+            )
             out.print(Text(printable(title), "bold"))
             if story.canvas:
-                out.print(canvas.table(list(canvas.frames(story.prompt, story.canvas))[:rounds or None]))
+                out.print(
+                    canvas.table(list(canvas.frames(story.prompt, story.canvas))[: rounds or None])
+                )
             else:
-                out.print(table(story.rounds[:rounds or None]))
+                out.print(table(story.rounds[: rounds or None]))
             out.print(Text(summary(story), "dim"))
+
     emit_drawn(draw)
 
 
 def _canvases(stories: Mapping[int, Story], file: Path, page: Path | None, delay: float) -> None:
     """Canvases as a page, or played on the terminal. Raises ValueError where the trace has none."""
-    shown = [(f"choice {c}: {s.method}, {summary(s)}", list(canvas.frames(s.prompt, s.canvas)))
-             for c, s in stories.items() if s.canvas]
+    shown = [
+        (f"choice {c}: {s.method}, {summary(s)}", list(canvas.frames(s.prompt, s.canvas)))
+        for c, s in stories.items()
+        if s.canvas
+    ]
     if not shown:
-        raise ValueError(sentence(f"trace {str(file)!r} has no canvas: only masked-diffusion models fill one"))
+        raise ValueError(
+            sentence(f"trace {str(file)!r} has no canvas: only masked-diffusion models fill one")
+        )
     if page is not None:
-        files.replace(page, lambda at: Path(at).write_text(canvas.page(file.name, shown), encoding="utf-8"))
+        files.replace(
+            page, lambda at: Path(at).write_text(canvas.page(file.name, shown), encoding="utf-8")
+        )
         return
     console = Console(highlight=False)
     for heading, some in shown:
@@ -112,7 +147,10 @@ def table(rounds: Sequence[Round]) -> Table:
         bar = Text("#" * r.accepted, "green").append("-" * max(0, r.depth - r.accepted), "red")
         text = Text()
         for i, piece in enumerate(r.pieces):
-            text.append(printable(piece).replace("\n", "⏎").replace("\t", "⇥"), "green" if i < r.accepted else "")
+            text.append(
+                printable(piece).replace("\n", "⏎").replace("\t", "⇥"),
+                "green" if i < r.accepted else "",
+            )
         out.add_row(str(n), str(r.position), str(r.drafted or ""), str(r.accepted or ""), bar, text)
     return out
 
@@ -123,8 +161,10 @@ def summary(story: Story) -> str:
     drafts = [r for r in story.rounds if r.drafted]
     each = f"{story.tokens / len(story.rounds):.2f} tokens a pass" if story.rounds else "no pass"
     drafted, accepted = sum(r.drafted for r in drafts), sum(r.accepted for r in drafts)
-    return (f"{story.tokens} tokens in {len(story.rounds)} passes, {each}; {len(drafts)} with a draft: {accepted} of {drafted} "
-            "drafted tokens accepted")
+    return (
+        f"{story.tokens} tokens in {len(story.rounds)} passes, {each}; {len(drafts)} with a draft: {accepted} of {drafted} "
+        "drafted tokens accepted"
+    )
 
 
 def read(path: Path) -> dict[int, Story]:
@@ -178,34 +218,58 @@ def _events(path: Path) -> Iterator[tuple[Event, str]]:
             content = parse_object(line, what)
             yield _checked(from_json(content), what), _method(content.get("method"))
         except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-            raise ValueError(sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")) from None
+            raise ValueError(
+                sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")
+            ) from None
         except ValueError as error:
             if n == len(lines) and n > 1:
                 continue
-            raise ValueError(sentence(error if what in str(error) else f"{what}: {error}")) from None
+            raise ValueError(
+                sentence(error if what in str(error) else f"{what}: {error}")
+            ) from None
 
 
 def _checked(event: Event, what: str) -> Event:
     """The event, with the types that its readers rely on."""
+
     def ids(value: Any) -> bool:
-        return isinstance(value, tuple) and all(type(x) is int for x in value)     # pyright: ignore[reportUnknownVariableType]
+        return isinstance(value, tuple) and all(type(x) is int for x in value)  # pyright: ignore[reportUnknownVariableType]
 
     good = type(event.choice) is int
     match event:
         case Opened():
             good &= ids(event.prompt)
         case Proposed():
-            good &= ids(event.token) and ids(event.parent) and len(event.token) == len(event.parent) > 0
-            good = good and all(0 <= p < i for i, p in enumerate(event.parent) if i) and type(event.position) is int
+            good &= (
+                ids(event.token) and ids(event.parent) and len(event.token) == len(event.parent) > 0
+            )
+            good = (
+                good
+                and all(0 <= p < i for i, p in enumerate(event.parent) if i)
+                and type(event.position) is int
+            )
         case Verified():
             good &= ids(event.path) and type(event.position) is int
         case Edited():
-            good &= isinstance(event.pieces, tuple) and all(isinstance(p, str) for p in event.pieces)
+            good &= isinstance(event.pieces, tuple) and all(
+                isinstance(p, str) for p in event.pieces
+            )
             good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
         case Unmasked():
-            good &= all(map(ids, (event.position, event.block, event.fed))) and len(event.block) == len(event.fed) == 2
-            good = good and type(event.step) is int and len(event.position) == len(event.confidence) == len(event.piece)
-            good = good and all(isinstance(p, str) for p in event.piece) and all(type(c) is float for c in event.confidence)
+            good &= (
+                all(map(ids, (event.position, event.block, event.fed)))
+                and len(event.block) == len(event.fed) == 2
+            )
+            good = (
+                good
+                and type(event.step) is int
+                and len(event.position) == len(event.confidence) == len(event.piece)
+            )
+            good = (
+                good
+                and all(isinstance(p, str) for p in event.piece)
+                and all(type(c) is float for c in event.confidence)
+            )
             good = good and all(0 <= p < 1 << 20 for p in (*event.position, *event.block))
         case Finished():
             good &= isinstance(event.finish_reason, str)
@@ -217,4 +281,4 @@ def _checked(event: Event, what: str) -> Event:
 def _method(described: Any) -> str:
     if not isinstance(described, dict):
         return "a method"
-    return f"{described.get('name')} ({described.get('guarantee')})"               # pyright: ignore[reportUnknownMemberType]
+    return f"{described.get('name')} ({described.get('guarantee')})"  # pyright: ignore[reportUnknownMemberType]

@@ -1,4 +1,5 @@
 """polydec train: models and drafts, on this machine."""
+
 from __future__ import annotations
 
 import json
@@ -11,16 +12,31 @@ from rich.table import Table
 
 from polydec.train.tasks import LONG, SHIPPED
 
-app = typer.Typer(help="Train language models and drafts; an interrupted run goes on where it was.", no_args_is_help=True)
+app = typer.Typer(
+    help="Train language models and drafts; an interrupted run goes on where it was.",
+    no_args_is_help=True,
+)
 
 # flags that several commands have
-Resumed = Annotated[Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")]
-Kept = Annotated[Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")]
+Resumed = Annotated[
+    Path, typer.Option(help="directory to write (its state.pt lets an interrupted run go on)")
+]
+Kept = Annotated[
+    Path, typer.Option(help="directory to write; text.jsonl in it keeps what the target wrote")
+]
 Target = Annotated[str, typer.Option(help="the target: a name like --model's")]
-SmallDraft = Annotated[str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")]
-Prompts = Annotated[Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")]
-Texts = Annotated[Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")]
-Samples = Annotated[Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")]
+SmallDraft = Annotated[
+    str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")
+]
+Prompts = Annotated[
+    Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")
+]
+Texts = Annotated[
+    Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")
+]
+Samples = Annotated[
+    Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")
+]
 Each = Annotated[int, typer.Option(help="prompts of each kind that the target answers")]
 Tasks = Annotated[str, typer.Option(help="names of train/tasks.py, such as copy,slots,count")]
 SHORT, EVERY = ",".join(SHIPPED), ",".join(SHIPPED + LONG)
@@ -34,31 +50,61 @@ Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JS
 
 
 @app.command()
-def lm(out: Resumed,
-       data: Texts = None,
-       preset: Annotated[str, typer.Option(help="tiny or tiny-draft")] = "tiny",
-       steps: Annotated[int | None, typer.Option(help="optimiser steps (default: the preset's)")] = None,
-       tokenizer: Annotated[Path | None, typer.Option(help="directory whose tokenizer to use (default: train one)")] = None,
-       teacher: Annotated[Path | None, typer.Option(help="directory of a model whose laws to learn")] = None,
-       train_mb: Annotated[str, typer.Option(help="megabytes of prose, code and dialogue")] = "10,8,6",
-       start: Annotated[str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random weights)")] = None,
-       layers: Annotated[int | None, typer.Option(help="first layers of --start, or more, that begin as identities")] = None,
-       early_exit: Annotated[float, typer.Option(help="scale of the early-exit loss, 0 (off) to 1")] = 0.0,
-       layer_dropout: Annotated[float, typer.Option(help="how often the last layer is left out, 0 to 0.5")] = 0.0,
-       seed: Seed = 0,
-       compiled: Annotated[bool, typer.Option("--compile", help="torch.compile (needs a C++ compiler)")] = False,
-       json_: Json = False) -> None:
+def lm(
+    out: Resumed,
+    data: Texts = None,
+    preset: Annotated[str, typer.Option(help="tiny or tiny-draft")] = "tiny",
+    steps: Annotated[
+        int | None, typer.Option(help="optimiser steps (default: the preset's)")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="directory whose tokenizer to use (default: train one)")
+    ] = None,
+    teacher: Annotated[
+        Path | None, typer.Option(help="directory of a model whose laws to learn")
+    ] = None,
+    train_mb: Annotated[str, typer.Option(help="megabytes of prose, code and dialogue")] = "10,8,6",
+    start: Annotated[
+        str | None,
+        typer.Option(help="directory or zoo:NAME to begin with (default: random weights)"),
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(help="first layers of --start, or more, that begin as identities")
+    ] = None,
+    early_exit: Annotated[
+        float, typer.Option(help="scale of the early-exit loss, 0 (off) to 1")
+    ] = 0.0,
+    layer_dropout: Annotated[
+        float, typer.Option(help="how often the last layer is left out, 0 to 0.5")
+    ] = 0.0,
+    seed: Seed = 0,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="torch.compile (needs a C++ compiler)")
+    ] = False,
+    json_: Json = False,
+) -> None:
     """Train a small language model from text: tokenizer, packing, schedule, held-out bits per byte beside a 5-gram."""
     from polydec.train.exits import Depths
     from polydec.train.lm import LMSpec, train_lm  # heavy, and of no use to the other commands
+
     try:
         megabytes = tuple(float(x) for x in train_mb.split(","))
     except ValueError:
         raise ValueError(f"train_mb is {train_mb!r}: it must be numbers, such as 10,8,6") from None
-    spec = LMSpec(out=str(out), data=None if data is None else str(data), preset=preset, steps=steps, seed=seed,
-                  tokenizer=None if tokenizer is None else str(tokenizer), teacher=None if teacher is None else str(teacher),
-                  train_mb=megabytes, compiled=compiled, start=start, layers=layers,
-                  depths=Depths(early_exit, layer_dropout))
+    spec = LMSpec(
+        out=str(out),
+        data=None if data is None else str(data),
+        preset=preset,
+        steps=steps,
+        seed=seed,
+        tokenizer=None if tokenizer is None else str(tokenizer),
+        teacher=None if teacher is None else str(teacher),
+        train_mb=megabytes,
+        compiled=compiled,
+        start=start,
+        layers=layers,
+        depths=Depths(early_exit, layer_dropout),
+    )
     result = train_lm(spec)
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
@@ -67,355 +113,713 @@ def lm(out: Resumed,
     for column in ("held-out bits per byte", "model", f"{spec.order}-gram"):
         table.add_column(column)
     for kind, bits in result["bits_per_byte"].items():
-        table.add_row(kind, f"{bits:.3f}", f"{result[f'bits_per_byte_{spec.order}_gram'][kind]:.3f}")
+        table.add_row(
+            kind, f"{bits:.3f}", f"{result[f'bits_per_byte_{spec.order}_gram'][kind]:.3f}"
+        )
     Console(highlight=False).print(table)
-    print(f"{result['parameters']:,} parameters, {result['tokens']:,} tokens, {result['seconds']:.0f} s; written to {out}")
+    print(
+        f"{result['parameters']:,} parameters, {result['tokens']:,} tokens, {result['seconds']:.0f} s; written to {out}"
+    )
 
 
 @app.command()
-def diffusion(out: Resumed,
-              tasks: Tasks = EVERY,
-              steps: Steps = 4000,
-              rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
-              shortest: Annotated[int, typer.Option(help="positions of the shortest rows, task and answer together")] = 28,
-              length: Annotated[int, typer.Option(help="positions of the longest rows")] = 36,
-              long: Annotated[int, typer.Option(help="positions of the longest rows of tasks that go on (0: as others)")] = 0,
-              width: Annotated[int, typer.Option(help="of the network")] = 128,
-              layers: Annotated[int, typer.Option(help="of the network")] = 4,
-              rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
-              muon: Annotated[float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")] = 0.02,
-              start: Annotated[str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")] = None,
-              anneal: Annotated[int, typer.Option(help="steps in which an autoregressive start learns to look ahead")] = 0,
-              shifted: Annotated[bool, typer.Option(help="a position's law is read one before it, as in Dream")] = False,
-              block: Annotated[int, typer.Option(help="block-causal, in blocks of so many positions (0: not)")] = 0,
-              causal: Annotated[bool, typer.Option(help="an autoregressive model of the same tasks, to compare")] = False,
-              int8: Annotated[bool, typer.Option("--int8", help="keep matrices in 8 bits")] = False,
-              seed: Seed = 0,
-              json_: Json = False) -> None:
+def diffusion(
+    out: Resumed,
+    tasks: Tasks = EVERY,
+    steps: Steps = 4000,
+    rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
+    shortest: Annotated[
+        int, typer.Option(help="positions of the shortest rows, task and answer together")
+    ] = 28,
+    length: Annotated[int, typer.Option(help="positions of the longest rows")] = 36,
+    long: Annotated[
+        int, typer.Option(help="positions of the longest rows of tasks that go on (0: as others)")
+    ] = 0,
+    width: Annotated[int, typer.Option(help="of the network")] = 128,
+    layers: Annotated[int, typer.Option(help="of the network")] = 4,
+    rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
+    muon: Annotated[
+        float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")
+    ] = 0.02,
+    start: Annotated[
+        str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")
+    ] = None,
+    anneal: Annotated[
+        int, typer.Option(help="steps in which an autoregressive start learns to look ahead")
+    ] = 0,
+    shifted: Annotated[
+        bool, typer.Option(help="a position's law is read one before it, as in Dream")
+    ] = False,
+    block: Annotated[
+        int, typer.Option(help="block-causal, in blocks of so many positions (0: not)")
+    ] = 0,
+    causal: Annotated[
+        bool, typer.Option(help="an autoregressive model of the same tasks, to compare")
+    ] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="keep matrices in 8 bits")] = False,
+    seed: Seed = 0,
+    json_: Json = False,
+) -> None:
     """Train a small masked-diffusion model on tasks that are generated; says how long it will take."""
     from polydec.train.diffusion import DiffusionSpec, train_diffusion
-    result = train_diffusion(DiffusionSpec(str(out), _names(tasks), steps, rows, shortest, length, long, width, layers, seed,
-                                           rate, muon, start, anneal, shifted, block, causal, int8))
+
+    result = train_diffusion(
+        DiffusionSpec(
+            str(out),
+            _names(tasks),
+            steps,
+            rows,
+            shortest,
+            length,
+            long,
+            width,
+            layers,
+            seed,
+            rate,
+            muon,
+            start,
+            anneal,
+            shifted,
+            block,
+            causal,
+            int8,
+        )
+    )
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
-    print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
-          f"loss {result['loss']:.3f} nats; written to {out}")
+    print(
+        f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+        f"loss {result['loss']:.3f} nats; written to {out}"
+    )
 
 
 @app.command()
-def insertion(out: Resumed,
-              tasks: Tasks = SHORT,
-              steps: Steps = 4000,
-              rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
-              context: Annotated[int, typer.Option(help="positions of the longest text, task and answer together")] = 128,
-              width: Annotated[int, typer.Option(help="of the network")] = 128,
-              layers: Annotated[int, typer.Option(help="of the network")] = 4,
-              rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
-              muon: Annotated[float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")] = 0.02,
-              start: Annotated[str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")] = None,
-              seed: Seed = 0,
-              json_: Json = False) -> None:
+def insertion(
+    out: Resumed,
+    tasks: Tasks = SHORT,
+    steps: Steps = 4000,
+    rows: Annotated[int, typer.Option(help="tasks a step")] = 64,
+    context: Annotated[
+        int, typer.Option(help="positions of the longest text, task and answer together")
+    ] = 128,
+    width: Annotated[int, typer.Option(help="of the network")] = 128,
+    layers: Annotated[int, typer.Option(help="of the network")] = 4,
+    rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 2e-3,
+    muon: Annotated[
+        float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")
+    ] = 0.02,
+    start: Annotated[
+        str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")
+    ] = None,
+    seed: Seed = 0,
+    json_: Json = False,
+) -> None:
     """Train a small insertion language model on tasks that are generated; says how long it will take."""
     from polydec.train.insertion import InsertionSpec, train_insertion
-    result = train_insertion(InsertionSpec(str(out), _names(tasks), steps, rows, context, width, layers, seed, rate, muon,
-                                           start))
+
+    result = train_insertion(
+        InsertionSpec(
+            str(out), _names(tasks), steps, rows, context, width, layers, seed, rate, muon, start
+        )
+    )
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
-    print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
-          f"loss {result['loss']:.3f} nats; written to {out}")
+    print(
+        f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+        f"loss {result['loss']:.3f} nats; written to {out}"
+    )
 
 
 @app.command("filter")
-def filter_(out: Annotated[Path, typer.Option(help="directory to write")],
-            target: Annotated[str, typer.Option(help="a masked-diffusion model: a name like --model's")] = "zoo:diffusion",
-            tasks: Tasks = SHORT,
-            each: Annotated[int, typer.Option(help="answers of each task")] = 250,
-            max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 13,
-            block: Annotated[int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")] = 13,
-            hidden: Annotated[int, typer.Option(help="units of its hidden layer (0: as many as positions)")] = 64,
-            steps: Steps = 6000,
-            seed: Seed = 0) -> None:
+def filter_(
+    out: Annotated[Path, typer.Option(help="directory to write")],
+    target: Annotated[
+        str, typer.Option(help="a masked-diffusion model: a name like --model's")
+    ] = "zoo:diffusion",
+    tasks: Tasks = SHORT,
+    each: Annotated[int, typer.Option(help="answers of each task")] = 250,
+    max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 13,
+    block: Annotated[
+        int, typer.Option(help="positions of a block: of the filter, and of learn2pd then")
+    ] = 13,
+    hidden: Annotated[
+        int, typer.Option(help="units of its hidden layer (0: as many as positions)")
+    ] = 64,
+    steps: Steps = 6000,
+    seed: Seed = 0,
+) -> None:
     """Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object."""
     from polydec.train.filter import FilterSpec, train_filter
-    print(json.dumps(train_filter(FilterSpec(str(out), target, _names(tasks), each, max_tokens, block, hidden, steps,
-                                             seed=seed))))
+
+    print(
+        json.dumps(
+            train_filter(
+                FilterSpec(
+                    str(out),
+                    target,
+                    _names(tasks),
+                    each,
+                    max_tokens,
+                    block,
+                    hidden,
+                    steps,
+                    seed=seed,
+                )
+            )
+        )
+    )
 
 
 @app.command()
-def dparallel(out: Resumed,
-              target: Annotated[str, typer.Option(help="a masked-diffusion model of ours, which is begun with")]
-              = "zoo:diffusion",
-              tasks: Tasks = SHORT,
-              each: Annotated[int, typer.Option(help="answers of each task")] = 1000,
-              max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 13,
-              beta: Annotated[float, typer.Option(help="weight of the entropy (0: its own answers only)")] = 2.0,
-              rows: Annotated[int, typer.Option(help="answers a step")] = 32,
-              steps: Steps = 2000,
-              rate: Rate = 5e-4,
-              seed: Seed = 0) -> None:
+def dparallel(
+    out: Resumed,
+    target: Annotated[
+        str, typer.Option(help="a masked-diffusion model of ours, which is begun with")
+    ] = "zoo:diffusion",
+    tasks: Tasks = SHORT,
+    each: Annotated[int, typer.Option(help="answers of each task")] = 1000,
+    max_tokens: Annotated[int, typer.Option(help="of a canvas")] = 13,
+    beta: Annotated[
+        float, typer.Option(help="weight of the entropy (0: its own answers only)")
+    ] = 2.0,
+    rows: Annotated[int, typer.Option(help="answers a step")] = 32,
+    steps: Steps = 2000,
+    rate: Rate = 5e-4,
+    seed: Seed = 0,
+) -> None:
     """Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object."""
     from polydec.train.dparallel import DParallelSpec, train_dparallel
-    print(json.dumps(train_dparallel(DParallelSpec(str(out), target, _names(tasks), each, max_tokens, beta, rows, steps, rate,
-                                                   seed))))
+
+    print(
+        json.dumps(
+            train_dparallel(
+                DParallelSpec(
+                    str(out), target, _names(tasks), each, max_tokens, beta, rows, steps, rate, seed
+                )
+            )
+        )
+    )
 
 
 @app.command()
-def joint(out: Annotated[Path, typer.Option(help="directory to write")],
-          target: Annotated[str, typer.Option(help="a masked-diffusion model of ours")] = "zoo:diffusion",
-          tasks: Tasks = SHORT,
-          texts: Annotated[int, typer.Option(help="answers that the target writes")] = 1024,
-          count: Annotated[int, typer.Option(help="gaps that a pass will fill")] = 4,
-          rows: Annotated[int, typer.Option(help="answers a step")] = 64,
-          steps: Steps = 600,
-          rate: Rate = 2e-3,
-          seed: Seed = 0) -> None:
+def joint(
+    out: Annotated[Path, typer.Option(help="directory to write")],
+    target: Annotated[str, typer.Option(help="a masked-diffusion model of ours")] = "zoo:diffusion",
+    tasks: Tasks = SHORT,
+    texts: Annotated[int, typer.Option(help="answers that the target writes")] = 1024,
+    count: Annotated[int, typer.Option(help="gaps that a pass will fill")] = 4,
+    rows: Annotated[int, typer.Option(help="answers a step")] = 64,
+    steps: Steps = 600,
+    rate: Rate = 2e-3,
+    seed: Seed = 0,
+) -> None:
     """Train the layer of adjust on a model's own answers; prints what was measured as one JSON object."""
     from polydec.train.joint import JointSpec, train_joint
-    print(json.dumps(train_joint(JointSpec(str(out), target, _names(tasks), texts, count, rows, steps, rate, seed))))
+
+    print(
+        json.dumps(
+            train_joint(
+                JointSpec(str(out), target, _names(tasks), texts, count, rows, steps, rate, seed)
+            )
+        )
+    )
 
 
 @app.command()
-def draft(out: Kept,
-          target: Annotated[str, typer.Option(help="the model to draft for: a name like --model's")] = "zoo:smollm2",
-          data: Prompts = None,
-          text: Samples = None,
-          each: Each = 300,
-          max_tokens: Longest = 256,
-          divergence: Annotated[str, typer.Option(help="fkl, rkl, jsd or tvd")] = "fkl",
-          beta: Annotated[float, typer.Option(help="of jsd")] = 0.5,
-          policy: Annotated[str, typer.Option(help="whose text: target, on-policy or mixed")] = "target",
-          own: Annotated[float | None, typer.Option(help="share of steps on the draft's own text (else: policy)")] = None,
-          tasks: Annotated[str, typer.Option(help="divergences of some kinds of prompts, such as code=rkl,summary=jsd")] = "",
-          temperature: Annotated[float, typer.Option(help="of both laws")] = 1.0,
-          tokens: Annotated[int, typer.Option(help="how many tokens it can propose (0: all)")] = 8192,
-          layers: Annotated[int, typer.Option(help="of the draft")] = 1,
-          width: Annotated[int, typer.Option(help="hidden width (0: the target's)")] = 0,
-          steps: Steps = 600,
-          seed: Seed = 0) -> None:
+def draft(
+    out: Kept,
+    target: Annotated[
+        str, typer.Option(help="the model to draft for: a name like --model's")
+    ] = "zoo:smollm2",
+    data: Prompts = None,
+    text: Samples = None,
+    each: Each = 300,
+    max_tokens: Longest = 256,
+    divergence: Annotated[str, typer.Option(help="fkl, rkl, jsd or tvd")] = "fkl",
+    beta: Annotated[float, typer.Option(help="of jsd")] = 0.5,
+    policy: Annotated[str, typer.Option(help="whose text: target, on-policy or mixed")] = "target",
+    own: Annotated[
+        float | None, typer.Option(help="share of steps on the draft's own text (else: policy)")
+    ] = None,
+    tasks: Annotated[
+        str, typer.Option(help="divergences of some kinds of prompts, such as code=rkl,summary=jsd")
+    ] = "",
+    temperature: Annotated[float, typer.Option(help="of both laws")] = 1.0,
+    tokens: Annotated[int, typer.Option(help="how many tokens it can propose (0: all)")] = 8192,
+    layers: Annotated[int, typer.Option(help="of the draft")] = 1,
+    width: Annotated[int, typer.Option(help="hidden width (0: the target's)")] = 0,
+    steps: Steps = 600,
+    seed: Seed = 0,
+) -> None:
     """Distil a small draft from a target (DistillSpec); prints what was measured as one JSON object."""
     from polydec.train.draft import DraftSpec, train_draft
-    pairs = tuple((kind.strip(), name.strip()) for kind, _, name in (t.partition("=") for t in tasks.split(",") if t.strip()))
-    spec = DraftSpec(out=str(out), target=target, data=None if data is None else str(data), each=each, max_tokens=max_tokens,
-                     text=None if text is None else str(text), divergence=divergence, beta=beta, policy=policy,
-                     own=own, tasks=pairs,
-                     temperature=temperature, tokens=tokens, layers=layers, width=width, steps=steps, seed=seed)
+
+    pairs = tuple(
+        (kind.strip(), name.strip())
+        for kind, _, name in (t.partition("=") for t in tasks.split(",") if t.strip())
+    )
+    spec = DraftSpec(
+        out=str(out),
+        target=target,
+        data=None if data is None else str(data),
+        each=each,
+        max_tokens=max_tokens,
+        text=None if text is None else str(text),
+        divergence=divergence,
+        beta=beta,
+        policy=policy,
+        own=own,
+        tasks=pairs,
+        temperature=temperature,
+        tokens=tokens,
+        layers=layers,
+        width=width,
+        steps=steps,
+        seed=seed,
+    )
     result = train_draft(spec)
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
 
 
 @app.command()
-def ngrams(out: Kept,
-           target: Annotated[str, typer.Option(help="the model whose text to count: a name like --model's")] = "zoo:smollm2",
-           data: Prompts = None,
-           text: Samples = None,
-           each: Each = 300,
-           max_tokens: Longest = 160,
-           order: Annotated[int, typer.Option(help="tokens of the longest context, 1 to 8")] = 4,
-           top: Annotated[int, typer.Option(help="next tokens kept of each context, 1 to 16")] = 3,
-           least: Annotated[int, typer.Option(help="in how many answers a context must stand")] = 2,
-           seed: Seed = 0) -> None:
+def ngrams(
+    out: Kept,
+    target: Annotated[
+        str, typer.Option(help="the model whose text to count: a name like --model's")
+    ] = "zoo:smollm2",
+    data: Prompts = None,
+    text: Samples = None,
+    each: Each = 300,
+    max_tokens: Longest = 160,
+    order: Annotated[int, typer.Option(help="tokens of the longest context, 1 to 8")] = 4,
+    top: Annotated[int, typer.Option(help="next tokens kept of each context, 1 to 16")] = 3,
+    least: Annotated[int, typer.Option(help="in how many answers a context must stand")] = 2,
+    seed: Seed = 0,
+) -> None:
     """Count what a target writes, as a draft that costs no pass; prints what was measured as one JSON object."""
     from polydec.train.ngrams import NGramSpec, train_ngrams
-    print(json.dumps(train_ngrams(NGramSpec(str(out), target, None if data is None else str(data),
-                                            None if text is None else str(text), each, max_tokens, order, top, least,
-                                            seed=seed))))
+
+    print(
+        json.dumps(
+            train_ngrams(
+                NGramSpec(
+                    str(out),
+                    target,
+                    None if data is None else str(data),
+                    None if text is None else str(text),
+                    each,
+                    max_tokens,
+                    order,
+                    top,
+                    least,
+                    seed=seed,
+                )
+            )
+        )
+    )
 
 
 @app.command("stop-head")
-def stop_head(out: Kept,
-              target: Target = "zoo:smollm2",
-              draft_: SmallDraft = None,
-              data: Prompts = None,
-              text: Samples = None,
-              each: Each = 30,
-              max_tokens: Longest = 128,
-              temperature: Annotated[float, typer.Option(help="at which the head will be used (0: greedy)")] = 1.0,
-              mixing: Annotated[float, typer.Option(help="share of the target's own tokens in what the draft reads")] = 0.15,
-              weight: Annotated[float, typer.Option(help="of rejections in the loss")] = 6.0,
-              depth: Annotated[int, typer.Option(help="blocks of the head")] = 3,
-              tied: Annotated[bool, typer.Option(help="one block, applied depth times (as the authors' code has it)")] = False,
-              steps: Steps = 400,
-              seed: Seed = 0) -> None:
+def stop_head(
+    out: Kept,
+    target: Target = "zoo:smollm2",
+    draft_: SmallDraft = None,
+    data: Prompts = None,
+    text: Samples = None,
+    each: Each = 30,
+    max_tokens: Longest = 128,
+    temperature: Annotated[
+        float, typer.Option(help="at which the head will be used (0: greedy)")
+    ] = 1.0,
+    mixing: Annotated[
+        float, typer.Option(help="share of the target's own tokens in what the draft reads")
+    ] = 0.15,
+    weight: Annotated[float, typer.Option(help="of rejections in the loss")] = 6.0,
+    depth: Annotated[int, typer.Option(help="blocks of the head")] = 3,
+    tied: Annotated[
+        bool, typer.Option(help="one block, applied depth times (as the authors' code has it)")
+    ] = False,
+    steps: Steps = 400,
+    seed: Seed = 0,
+) -> None:
     """Train the head that ends drafts for specdec-plus-plus; prints what was measured as one JSON object."""
     from polydec.train.stop_head import StopHeadSpec, train_stop_head
-    spec = StopHeadSpec(out=str(out), target=target, draft=draft_, data=None if data is None else str(data), each=each,
-                        text=None if text is None else str(text), max_tokens=max_tokens, temperature=temperature,
-                        mixing=mixing, weight=weight, depth=depth, tied=tied, steps=steps, seed=seed)
+
+    spec = StopHeadSpec(
+        out=str(out),
+        target=target,
+        draft=draft_,
+        data=None if data is None else str(data),
+        each=each,
+        text=None if text is None else str(text),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        mixing=mixing,
+        weight=weight,
+        depth=depth,
+        tied=tied,
+        steps=steps,
+        seed=seed,
+    )
     print(json.dumps(train_stop_head(spec)))
 
 
 @app.command()
-def heads(out: Kept,
-          kind: Annotated[str, typer.Option(help="medusa, hydra, hydra++, clover; for vLLM medusa-published")] = "medusa",
-          target: Target = "zoo:tiny",
-          data: Prompts = None,
-          text: Samples = None,
-          each: Each = 60,
-          max_tokens: Longest = 128,
-          levels: Annotated[int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")] = 0,
-          steps: Steps = 500,
-          length: Piece = 48,
-          rate: Rate = 2e-3,
-          seed: Seed = 0) -> None:
+def heads(
+    out: Kept,
+    kind: Annotated[
+        str, typer.Option(help="medusa, hydra, hydra++, clover; for vLLM medusa-published")
+    ] = "medusa",
+    target: Target = "zoo:tiny",
+    data: Prompts = None,
+    text: Samples = None,
+    each: Each = 60,
+    max_tokens: Longest = 128,
+    levels: Annotated[
+        int, typer.Option("--heads", help="how many tokens ahead are guessed, 1 to 16 (0: 3)")
+    ] = 0,
+    steps: Steps = 500,
+    length: Piece = 48,
+    rate: Rate = 2e-3,
+    seed: Seed = 0,
+) -> None:
     """Train draft heads on the target's last state; prints what was measured as one JSON object."""
-    _on_states(kind=kind, out=out, target=target, data=data, text=text, each=each, max_tokens=max_tokens, levels=levels,
-               steps=steps, length=length, rate=rate, seed=seed)
+    _on_states(
+        kind=kind,
+        out=out,
+        target=target,
+        data=data,
+        text=text,
+        each=each,
+        max_tokens=max_tokens,
+        levels=levels,
+        steps=steps,
+        length=length,
+        rate=rate,
+        seed=seed,
+    )
 
 
 @app.command()
-def eagle(out: Kept,
-          kind: Annotated[str, typer.Option(help=EAGLES)] = "eagle",
-          target: Target = "zoo:tiny",
-          data: Prompts = None,
-          text: Samples = None,
-          each: Each = 60,
-          max_tokens: Longest = 128,
-          levels: Annotated[int, typer.Option(help="levels that training unrolls (0: as the kind has it)")] = 0,
-          tokens: Annotated[int, typer.Option(help="tokens of a head of its own (eagle-3; 0: all)")] = 0,
-          mixed: Annotated[bool, typer.Option("--mixed", help="answers at several temperatures, not greedy alone")] = False,
-          texts: Annotated[int, typer.Option(help="tokens of others' texts that the target reads to learn from")] = 0,
-          start: Annotated[str | None, typer.Option(help="one-layer draft model to begin with (eagle-3-narrow)")] = None,
-          compute: Annotated[str | None, typer.Option(help="the target's arithmetic while it writes and reads")] = None,
-          steps: Steps = 500,
-          rows: Annotated[int, typer.Option(help="pieces of text a step")] = 8,
-          length: Piece = 48,
-          every: Annotated[int, typer.Option(help="levels below the first are trained behind every so many tokens")] = 1,
-          rate: Rate = 2e-3,
-          muon: Annotated[float, typer.Option(help="highest learning rate of Muon for all matrices (0: AdamW)")] = 0.0,
-          save_every: Annotated[int, typer.Option(help="steps between checkpoints")] = 100,
-          seed: Seed = 0) -> None:
+def eagle(
+    out: Kept,
+    kind: Annotated[str, typer.Option(help=EAGLES)] = "eagle",
+    target: Target = "zoo:tiny",
+    data: Prompts = None,
+    text: Samples = None,
+    each: Each = 60,
+    max_tokens: Longest = 128,
+    levels: Annotated[
+        int, typer.Option(help="levels that training unrolls (0: as the kind has it)")
+    ] = 0,
+    tokens: Annotated[int, typer.Option(help="tokens of a head of its own (eagle-3; 0: all)")] = 0,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="answers at several temperatures, not greedy alone")
+    ] = False,
+    texts: Annotated[
+        int, typer.Option(help="tokens of others' texts that the target reads to learn from")
+    ] = 0,
+    start: Annotated[
+        str | None, typer.Option(help="one-layer draft model to begin with (eagle-3-narrow)")
+    ] = None,
+    compute: Annotated[
+        str | None, typer.Option(help="the target's arithmetic while it writes and reads")
+    ] = None,
+    steps: Steps = 500,
+    rows: Annotated[int, typer.Option(help="pieces of text a step")] = 8,
+    length: Piece = 48,
+    every: Annotated[
+        int, typer.Option(help="levels below the first are trained behind every so many tokens")
+    ] = 1,
+    rate: Rate = 2e-3,
+    muon: Annotated[
+        float, typer.Option(help="highest learning rate of Muon for all matrices (0: AdamW)")
+    ] = 0.0,
+    save_every: Annotated[int, typer.Option(help="steps between checkpoints")] = 100,
+    seed: Seed = 0,
+) -> None:
     """Train a layer with a cache of its own on the target's states; prints what was measured as one JSON object."""
-    _on_states(kind=kind, out=out, target=target, data=data, text=text, each=each, max_tokens=max_tokens, levels=levels,
-               tokens=tokens, mixed=mixed, texts=texts, start=start, compute=compute, steps=steps, rows=rows, length=length,
-               every=every, rate=rate, muon=muon, save_every=save_every, seed=seed)
+    _on_states(
+        kind=kind,
+        out=out,
+        target=target,
+        data=data,
+        text=text,
+        each=each,
+        max_tokens=max_tokens,
+        levels=levels,
+        tokens=tokens,
+        mixed=mixed,
+        texts=texts,
+        start=start,
+        compute=compute,
+        steps=steps,
+        rows=rows,
+        length=length,
+        every=every,
+        rate=rate,
+        muon=muon,
+        save_every=save_every,
+        seed=seed,
+    )
 
 
 @app.command()
-def probes(out: Kept,
-           kind: Annotated[str, typer.Option(help="ppd, hidden-transfer, lud or mtp")] = "ppd",
-           target: Target = "zoo:tiny",
-           data: Prompts = None,
-           text: Samples = None,
-           each: Each = 60,
-           max_tokens: Longest = 128,
-           levels: Annotated[int, typer.Option("--probes", help="how many tokens ahead are guessed, 1 to 16 (0: 3 or 4)")] = 0,
-           steps: Steps = 500,
-           length: Piece = 48,
-           rate: Rate = 2e-3,
-           seed: Seed = 0) -> None:
+def probes(
+    out: Kept,
+    kind: Annotated[str, typer.Option(help="ppd, hidden-transfer, lud or mtp")] = "ppd",
+    target: Target = "zoo:tiny",
+    data: Prompts = None,
+    text: Samples = None,
+    each: Each = 60,
+    max_tokens: Longest = 128,
+    levels: Annotated[
+        int, typer.Option("--probes", help="how many tokens ahead are guessed, 1 to 16 (0: 3 or 4)")
+    ] = 0,
+    steps: Steps = 500,
+    length: Piece = 48,
+    rate: Rate = 2e-3,
+    seed: Seed = 0,
+) -> None:
     """Train probes that ride in the target's own pass; prints what was measured as one JSON object."""
-    _on_states(kind=kind, out=out, target=target, data=data, text=text, each=each, max_tokens=max_tokens, levels=levels,
-               steps=steps, length=length, rate=rate, seed=seed)
+    _on_states(
+        kind=kind,
+        out=out,
+        target=target,
+        data=data,
+        text=text,
+        each=each,
+        max_tokens=max_tokens,
+        levels=levels,
+        steps=steps,
+        length=length,
+        rate=rate,
+        seed=seed,
+    )
 
 
 @app.command()
-def judge(out: Kept,
-          target: Target = "zoo:tiny",
-          draft_: SmallDraft = None,
-          data: Prompts = None,
-          text: Samples = None,
-          each: Each = 30,
-          max_tokens: Longest = 96,
-          tries: Annotated[int, typer.Option(help="drafted tokens that are tried in each answer")] = 4,
-          steps: Steps = 300,
-          seed: Seed = 0) -> None:
+def judge(
+    out: Kept,
+    target: Target = "zoo:tiny",
+    draft_: SmallDraft = None,
+    data: Prompts = None,
+    text: Samples = None,
+    each: Each = 30,
+    max_tokens: Longest = 96,
+    tries: Annotated[int, typer.Option(help="drafted tokens that are tried in each answer")] = 4,
+    steps: Steps = 300,
+    seed: Seed = 0,
+) -> None:
     """Train the probe that keeps right tokens for judge-decoding; prints what was measured as one JSON object."""
     from polydec.train.judge import JudgeSpec, train_judge
-    print(json.dumps(train_judge(JudgeSpec(
-        out=str(out), target=target, draft=draft_, data=None if data is None else str(data),
-        text=None if text is None else str(text), each=each, max_tokens=max_tokens, tries=tries, steps=steps, seed=seed))))
+
+    print(
+        json.dumps(
+            train_judge(
+                JudgeSpec(
+                    out=str(out),
+                    target=target,
+                    draft=draft_,
+                    data=None if data is None else str(data),
+                    text=None if text is None else str(text),
+                    each=each,
+                    max_tokens=max_tokens,
+                    tries=tries,
+                    steps=steps,
+                    seed=seed,
+                )
+            )
+        )
+    )
 
 
 @app.command("sorted")
-def nested(out: Annotated[Path, typer.Option(help="directory to write")],
-           target: Annotated[str, typer.Option(help="directory or zoo:NAME that the draft begins with")] = "zoo:tiny",
-           data: Texts = None,
-           layers: Annotated[int, typer.Option(help="of the draft (0: half the target's)")] = 0,
-           width: Annotated[int, typer.Option(help="of the draft (0: the target's, begun with its first layers)")] = 0,
-           exits: Annotated[str, typer.Option(help="depths that serve (default: half, three quarters, all)")] = "",
-           distil: Annotated[bool, typer.Option(help="learn the target's laws, not the text's tokens")] = True,
-           steps: Steps = 400,
-           seed: Seed = 0) -> None:
+def nested(
+    out: Annotated[Path, typer.Option(help="directory to write")],
+    target: Annotated[
+        str, typer.Option(help="directory or zoo:NAME that the draft begins with")
+    ] = "zoo:tiny",
+    data: Texts = None,
+    layers: Annotated[int, typer.Option(help="of the draft (0: half the target's)")] = 0,
+    width: Annotated[
+        int, typer.Option(help="of the draft (0: the target's, begun with its first layers)")
+    ] = 0,
+    exits: Annotated[
+        str, typer.Option(help="depths that serve (default: half, three quarters, all)")
+    ] = "",
+    distil: Annotated[
+        bool, typer.Option(help="learn the target's laws, not the text's tokens")
+    ] = True,
+    steps: Steps = 400,
+    seed: Seed = 0,
+) -> None:
     """Train one draft that serves at half, three quarters and all of its layers (S2D)."""
     from polydec.train.sorted import SortedSpec, train_sorted
+
     try:
         depths = tuple(int(x) for x in exits.split(",") if x)
     except ValueError:
         raise ValueError(f"exits is {exits!r}: it must be depths, such as 2,4,6") from None
-    result = train_sorted(SortedSpec(str(out), target, None if data is None else str(data), layers, width, depths, distil,
-                                     steps, seed=seed))
+    result = train_sorted(
+        SortedSpec(
+            str(out),
+            target,
+            None if data is None else str(data),
+            layers,
+            width,
+            depths,
+            distil,
+            steps,
+            seed=seed,
+        )
+    )
     print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
 
 
 @app.command()
-def reasoner(out: Resumed,
-             kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-             steps: Steps = 1500,
-             rows: Annotated[int, typer.Option(help="rows of 96 tokens a step")] = 16,
-             width: Annotated[int, typer.Option(help="of the network")] = 256,
-             layers: Annotated[int, typer.Option(help="of the network")] = 6,
-             flawed: Annotated[float, typer.Option(help="share of problems that are shown with a wrong step")] = 0.5,
-             rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 3e-3,
-             muon: Annotated[float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")] = 0.02,
-             start: Annotated[str | None, typer.Option(help="directory of a smaller one, to begin with its law")] = None,
-             own: Annotated[int, typer.Option(help="problems of each kind that it solves first: what it reads and judges "
-                                                   "(0: solutions with a slip)")] = 0,
-             seed: Seed = 0,
-             json_: Json = False) -> None:
+def reasoner(
+    out: Resumed,
+    kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+    steps: Steps = 1500,
+    rows: Annotated[int, typer.Option(help="rows of 96 tokens a step")] = 16,
+    width: Annotated[int, typer.Option(help="of the network")] = 256,
+    layers: Annotated[int, typer.Option(help="of the network")] = 6,
+    flawed: Annotated[
+        float, typer.Option(help="share of problems that are shown with a wrong step")
+    ] = 0.5,
+    rate: Annotated[float, typer.Option(help="highest learning rate of AdamW")] = 3e-3,
+    muon: Annotated[
+        float, typer.Option(help="highest learning rate of Muon, for the layers (0: AdamW)")
+    ] = 0.02,
+    start: Annotated[
+        str | None, typer.Option(help="directory of a smaller one, to begin with its law")
+    ] = None,
+    own: Annotated[
+        int,
+        typer.Option(
+            help="problems of each kind that it solves first: what it reads and judges "
+            "(0: solutions with a slip)"
+        ),
+    ] = 0,
+    seed: Seed = 0,
+    json_: Json = False,
+) -> None:
     """Train a small model on problems in several steps that are generated and checked; says how long it will take."""
     from polydec.train.reasoner import ReasonerSpec, train_reasoner
-    result = train_reasoner(ReasonerSpec(str(out), _names(kinds), steps, rows, width=width, layers=layers, flawed=flawed,
-                                         rate=rate, muon=muon, start=start, own=own, seed=seed))
+
+    result = train_reasoner(
+        ReasonerSpec(
+            str(out),
+            _names(kinds),
+            steps,
+            rows,
+            width=width,
+            layers=layers,
+            flawed=flawed,
+            rate=rate,
+            muon=muon,
+            start=start,
+            own=own,
+            seed=seed,
+        )
+    )
     if json_:
         print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         return
-    print(f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
-          f"loss {result['loss']:.3f} nats; written to {out}")
+    print(
+        f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+        f"loss {result['loss']:.3f} nats; written to {out}"
+    )
 
 
 @app.command()
-def prm(out: Kept,
-        target: Annotated[str, typer.Option(help="the reasoner: a name like --model's")] = "zoo:reasoner",
-        kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-        each: Annotated[int, typer.Option(help="problems of each kind that the target solves")] = 1500,
-        temperature: Annotated[float, typer.Option(help="at which it solves them")] = 0.8,
-        steps: Steps = 1500,
-        seed: Seed = 0) -> None:
+def prm(
+    out: Kept,
+    target: Annotated[
+        str, typer.Option(help="the reasoner: a name like --model's")
+    ] = "zoo:reasoner",
+    kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+    each: Annotated[int, typer.Option(help="problems of each kind that the target solves")] = 1500,
+    temperature: Annotated[float, typer.Option(help="at which it solves them")] = 0.8,
+    steps: Steps = 1500,
+    seed: Seed = 0,
+) -> None:
     """Train a process reward model for a reasoner on its own solutions; prints what was measured as one JSON object."""
     from polydec.train.prm import PrmSpec, train_prm
-    print(json.dumps(train_prm(PrmSpec(str(out), target, _names(kinds), each, temperature, steps=steps, seed=seed))))
+
+    print(
+        json.dumps(
+            train_prm(
+                PrmSpec(str(out), target, _names(kinds), each, temperature, steps=steps, seed=seed)
+            )
+        )
+    )
 
 
 @app.command()
-def router(out: Kept,
-           draft_: Annotated[str, typer.Option("--draft", help="the small reasoner: a name like --draft's")],
-           target: Annotated[str, typer.Option(help="the reasoner: a name like --model's")] = "zoo:reasoner",
-           reward: Annotated[str, typer.Option(help="a process reward model of the target's")] = "zoo:reasoner-prm",
-           kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
-           each: Annotated[int, typer.Option(help="problems of each kind that both solve together")] = 400,
-           temperature: Annotated[float, typer.Option(help="at which they solve them")] = 0.6,
-           steps: Steps = 600,
-           seed: Seed = 0) -> None:
+def router(
+    out: Kept,
+    draft_: Annotated[
+        str, typer.Option("--draft", help="the small reasoner: a name like --draft's")
+    ],
+    target: Annotated[
+        str, typer.Option(help="the reasoner: a name like --model's")
+    ] = "zoo:reasoner",
+    reward: Annotated[
+        str, typer.Option(help="a process reward model of the target's")
+    ] = "zoo:reasoner-prm",
+    kinds: Annotated[str, typer.Option(help="of chain, make, order")] = "chain,make,order",
+    each: Annotated[int, typer.Option(help="problems of each kind that both solve together")] = 400,
+    temperature: Annotated[float, typer.Option(help="at which they solve them")] = 0.6,
+    steps: Steps = 600,
+    seed: Seed = 0,
+) -> None:
     """Train the router of arbitrage on a draft model's own states; prints what was measured as one JSON object."""
     from polydec.train.router import RouterSpec, train_router
-    print(json.dumps(train_router(RouterSpec(str(out), draft_, target, reward, _names(kinds), each, temperature, steps=steps,
-                                             seed=seed))))
+
+    print(
+        json.dumps(
+            train_router(
+                RouterSpec(
+                    str(out),
+                    draft_,
+                    target,
+                    reward,
+                    _names(kinds),
+                    each,
+                    temperature,
+                    steps=steps,
+                    seed=seed,
+                )
+            )
+        )
+    )
 
 
 @app.command()
-def strength(target: Annotated[str, typer.Option(help="the tuned model: a name like --model's")],
-             draft: Annotated[str, typer.Option(help="the model before tuning")],
-             data: Annotated[Path, typer.Option(help="JSON lines with prompt and answer that neither was tuned on")],
-             head: Annotated[float, typer.Option(help="as of the steering, 0 to 1")] = 0.1,
-             raw: Annotated[bool, typer.Option("--raw", help="no chat template")] = False) -> None:
+def strength(
+    target: Annotated[str, typer.Option(help="the tuned model: a name like --model's")],
+    draft: Annotated[str, typer.Option(help="the model before tuning")],
+    data: Annotated[
+        Path, typer.Option(help="JSON lines with prompt and answer that neither was tuned on")
+    ],
+    head: Annotated[float, typer.Option(help="as of the steering, 0 to 1")] = 0.1,
+    raw: Annotated[bool, typer.Option("--raw", help="no chat template")] = False,
+) -> None:
     """Find the strength for `--steer svdecode` under which right answers are likeliest; prints one JSON object."""
     from polydec import api
     from polydec.train.strength import read_pairs
     from polydec.train.strength import strength as best
+
     pairs = read_pairs(data)
-    print(json.dumps(vars(best(api.load(target, draft=draft, ngrams=None), pairs, head=head, raw=raw))))
+    print(
+        json.dumps(
+            vars(best(api.load(target, draft=draft, ngrams=None), pairs, head=head, raw=raw))
+        )
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -424,6 +828,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _on_states(*, out: Path, data: Path | None, text: Path | None, **fields: Any) -> None:
     from polydec.train.states import StatesSpec, train_states
-    spec = StatesSpec(out=str(out), data=None if data is None else str(data), text=None if text is None else str(text),
-                      **fields)
+
+    spec = StatesSpec(
+        out=str(out),
+        data=None if data is None else str(data),
+        text=None if text is None else str(text),
+        **fields,
+    )
     print(json.dumps(train_states(spec)))

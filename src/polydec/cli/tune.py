@@ -1,4 +1,5 @@
 """polydec tune: what passes cost here, kept for `--method auto`."""
+
 from __future__ import annotations
 
 import json
@@ -14,42 +15,68 @@ from polydec.bench import machine, profile
 from polydec.edge import check_threads
 
 
-def tune(model: Annotated[str, typer.Option(help="Hub id, directory, GGUF file or zoo:NAME")] = "zoo:smollm2",
-         draft: Annotated[str, typer.Option(help="draft model, `default` or `none`")] = "default",
-         dtype: Annotated[str, typer.Option(help="as for generate")] = "auto",
-         compute: Annotated[str | None, typer.Option(help="float32, int16 or int8: as for generate")] = None,
-         cache_dtype: Annotated[str | None, typer.Option(help="float32, float16 or int8: as for generate")] = None,
-         threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
-         seconds: Annotated[float, typer.Option(help="how long to measure, 1 to 100")] = 30.0,
-         json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False) -> None:
+def tune(
+    model: Annotated[
+        str, typer.Option(help="Hub id, directory, GGUF file or zoo:NAME")
+    ] = "zoo:smollm2",
+    draft: Annotated[str, typer.Option(help="draft model, `default` or `none`")] = "default",
+    dtype: Annotated[str, typer.Option(help="as for generate")] = "auto",
+    compute: Annotated[
+        str | None, typer.Option(help="float32, int16 or int8: as for generate")
+    ] = None,
+    cache_dtype: Annotated[
+        str | None, typer.Option(help="float32, float16 or int8: as for generate")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
+    seconds: Annotated[float, typer.Option(help="how long to measure, 1 to 100")] = 30.0,
+    json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False,
+) -> None:
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
     if not 1 <= seconds <= 100:
         raise ValueError(f"seconds is {seconds:g}: it must lie in 1 to 100")
     check_threads(threads)
     writable()
-    lm = api.load(model, draft=None if draft == "none" else draft, dtype=dtype, threads=threads, compute=compute,
-                  cache_dtype=cache_dtype)
+    lm = api.load(
+        model,
+        draft=None if draft == "none" else draft,
+        dtype=dtype,
+        threads=threads,
+        compute=compute,
+        cache_dtype=cache_dtype,
+    )
     err = Console(stderr=True, highlight=False)
     if machine.busy() > 0.2:
-        err.print(f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are doubtful",
-                  style="yellow")
+        err.print(
+            f"warning: the machine is busy (load {machine.busy():.1f} of its cores): figures are doubtful",
+            style="yellow",
+        )
     with err.status(f"measuring passes for {seconds:g} seconds"):
         found = profile.measure(lm, seconds=seconds)
     profile.keep(lm, found)
     if json_:
-        print(json.dumps({"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(found)}))
+        print(
+            json.dumps(
+                {"machine": machine.describe(lm.network), "key": profile.key(lm), **asdict(found)}
+            )
+        )
         return
     out = Console(highlight=False, soft_wrap=True)
     out.print(profile.key(lm), style="dim")
-    out.print(f"rows   ms behind {found.context:4} tokens   times t(1)   ms behind {found.far_context:4} tokens   times t(1)")
+    out.print(
+        f"rows   ms behind {found.context:4} tokens   times t(1)   ms behind {found.far_context:4} tokens   times t(1)"
+    )
     for m, t in sorted(found.rows.items()):
         far = f"{found.far[m]:23.2f} {found.far[m] / found.far[1]:12.2f}" if m in found.far else ""
         out.print(f"{m:4} {t:22.2f} {t / found.rows[1]:12.2f} {far}".rstrip())
     for k, t in found.beside.items():
-        out.print(f"{k} sequences of a row each: {t:.2f} ms behind {found.context} tokens, {found.far_beside[k]:.2f} behind "
-                  f"{found.far_context}")
+        out.print(
+            f"{k} sequences of a row each: {t:.2f} ms behind {found.context} tokens, {found.far_beside[k]:.2f} behind "
+            f"{found.far_context}"
+        )
     if found.draft:
-        out.print(f"draft model: {found.draft[1]:.2f} ms a token ({found.draft[1] / found.rows[1]:.0%} of a pass)")
+        out.print(
+            f"draft model: {found.draft[1]:.2f} ms a token ({found.draft[1] / found.rows[1]:.0%} of a pass)"
+        )
     out.print(f"kept in {profile.path()}")
 
 
@@ -61,5 +88,7 @@ def writable() -> None:
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(f"a profile cannot be kept in {str(folder)!r}: {error.strerror} (XDG_CACHE_HOME names another "
-                         "place)") from None
+        raise ValueError(
+            f"a profile cannot be kept in {str(folder)!r}: {error.strerror} (XDG_CACHE_HOME names another "
+            "place)"
+        ) from None

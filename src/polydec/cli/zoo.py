@@ -1,4 +1,5 @@
 """polydec zoo: the embedded models."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -9,7 +10,9 @@ from rich.table import Table
 
 from polydec.models import zoo
 
-app = typer.Typer(help="Embedded models: what is here, what each is, how to get it.", invoke_without_command=True)
+app = typer.Typer(
+    help="Embedded models: what is here, what each is, how to get it.", invoke_without_command=True
+)
 
 
 @app.callback()
@@ -21,13 +24,23 @@ def zoo_list(context: typer.Context) -> None:
     for column in ("name", "here", "size", "licence", "what it is"):
         table.add_column(column, no_wrap=column != "what it is")
     for entry in zoo.entries():
-        table.add_row(f"zoo:{entry.name}", "yes" if entry.here else "no", entry.size, entry.licence, entry.what)
+        table.add_row(
+            f"zoo:{entry.name}",
+            "yes" if entry.here else "no",
+            entry.size,
+            entry.licence,
+            entry.what,
+        )
     Console(highlight=False).print(table)
 
 
 @app.command()
-def install(name: Annotated[str, typer.Argument(help="smollm2")],
-            quiet: Annotated[bool, typer.Option("--quiet", help="say nothing where it is here already")] = False) -> None:
+def install(
+    name: Annotated[str, typer.Argument(help="smollm2")],
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="say nothing where it is here already")
+    ] = False,
+) -> None:
     """Fetch the weights of a model that does not travel in the package."""
     path = zoo.install(name)
     if not quiet:

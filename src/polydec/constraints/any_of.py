@@ -1,4 +1,5 @@
 """One of some texts."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,23 +25,30 @@ class AnyOf:
     what is another text and nothing else. The tokenizer's own spelling also depends on what stands before the answer, which
     a constraint does not see.
     """
+
     texts: tuple[str, ...]
 
     def __post_init__(self) -> None:
         if isinstance(self.texts, str) or not 1 <= len(self.texts) <= MOST:
             raise ValueError(f"choice is {shown(self.texts)}: it must be 1 to {MOST} texts")
         for i, text in enumerate(self.texts):
-            if not isinstance(text, str) or not text:        # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError(f"choice[{i}] is {shown(text)}: it must be a text of at least one character")
+            if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(
+                    f"choice[{i}] is {shown(text)}: it must be a text of at least one character"
+                )
         if sum(map(len, self.texts)) > LONGEST:
-            raise ValueError(f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}")
+            raise ValueError(
+                f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}"
+            )
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> Choices:
         strings = [text.encode("utf-8", "replace") for text in self.texts]
         found = Choices(Trie.of(strings), pieces.of(vocab, ends), ends)
         for i, string in enumerate(strings):
             if not found.spells(string):
-                raise ValueError(f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it")
+                raise ValueError(
+                    f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it"
+                )
         return found
 
 
@@ -48,6 +56,7 @@ class AnyOf:
 class Trie:
     """Byte strings by their beginnings. below: of each node the next ones by byte; whole: whether a string ends there. Node 0
     is the empty string; nodes come after the one above them."""
+
     below: tuple[dict[int, int], ...]
     whole: tuple[bool, ...]
 
@@ -72,18 +81,23 @@ DEAD, ENDED = -1, -2
 @dataclass(frozen=True, eq=False)
 class Choices:
     """The language of an AnyOf. A state is a node of the trie, or DEAD, or ENDED."""
+
     trie: Trie
     pieces: tuple[bytes | None, ...]
     ends: frozenset[int]
     finite = True
-    _known: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]], init=False, repr=False)
+    _known: dict[int, dict[int, int]] = field(
+        default_factory=dict[int, dict[int, int]], init=False, repr=False
+    )
 
     @cached_property
     def _open(self) -> list[bool]:
         """Of each node whether tokens spell the rest of a string from there."""
         out = [False] * len(self.trie.below)
         for node in reversed(range(len(out))):
-            out[node] = self.trie.whole[node] or any(out[there] for there in self._walk(node).values())
+            out[node] = self.trie.whole[node] or any(
+                out[there] for there in self._walk(node).values()
+            )
         return out
 
     def _walk(self, node: int) -> dict[int, int]:
@@ -94,7 +108,9 @@ class Choices:
             path, at = paths.pop()
             out.update(dict.fromkeys(ids.get(path, ()), at))
             if len(path) < longest:
-                paths += [(path + bytes((byte,)), there) for byte, there in self.trie.below[at].items()]
+                paths += [
+                    (path + bytes((byte,)), there) for byte, there in self.trie.below[at].items()
+                ]
         return out
 
     def followers(self, state: int) -> dict[int, int]:
@@ -102,7 +118,9 @@ class Choices:
         if state < 0:
             return {}
         if state not in self._known:
-            self._known[state] = {x: there for x, there in self._walk(state).items() if self._open[there]}
+            self._known[state] = {
+                x: there for x, there in self._walk(state).items() if self._open[there]
+            }
         return self._known[state]
 
     def spells(self, string: bytes) -> bool:
@@ -110,7 +128,12 @@ class Choices:
         ids, longest = pieces.by_bytes(self.pieces)
         reached = [True]
         for end in range(1, len(string) + 1):
-            reached.append(any(reached[begin] and string[begin:end] in ids for begin in range(max(0, end - longest), end)))
+            reached.append(
+                any(
+                    reached[begin] and string[begin:end] in ids
+                    for begin in range(max(0, end - longest), end)
+                )
+            )
         return reached[-1]
 
     def start(self) -> int:
@@ -134,6 +157,6 @@ class Choices:
     def forced(self, state: int) -> bytes:
         out = bytearray()
         while state >= 0 and not self.trie.whole[state] and len(self.trie.below[state]) == 1:
-            (byte, state), = self.trie.below[state].items()
+            ((byte, state),) = self.trie.below[state].items()
             out.append(byte)
         return bytes(out)

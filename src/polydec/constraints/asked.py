@@ -1,4 +1,5 @@
 """Constraints by their names, as commands and requests give them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,9 @@ def _schema(value: Any) -> Constraint:
     if isinstance(value, str):
         return JsonSchema(value)
     if not isinstance(value, Mapping):
-        raise ValueError(f"json_schema is {shown(value)}: it must be a JSON schema, which is an object")
+        raise ValueError(
+            f"json_schema is {shown(value)}: it must be a JSON schema, which is an object"
+        )
     return JsonSchema.of(value)
 
 
@@ -35,8 +38,16 @@ def _choice(value: Any) -> Constraint:
     return AnyOf(tuple(value))
 
 
-KINDS: Mapping[str, Callable[[Any], Constraint | None]] = MappingProxyType({
-    "regex": Regex, "json_schema": _schema, "json_object": _object, "grammar": Lark, "choice": _choice, "span_of": SpanOf})
+KINDS: Mapping[str, Callable[[Any], Constraint | None]] = MappingProxyType(
+    {
+        "regex": Regex,
+        "json_schema": _schema,
+        "json_object": _object,
+        "grammar": Lark,
+        "choice": _choice,
+        "span_of": SpanOf,
+    }
+)
 """What each name takes."""
 
 

@@ -6,6 +6,7 @@ makes up properties without end. So they are left out, unless `additionalPropert
 it repeats without end as well, so an integer without bounds is one that every JSON reader tells from its neighbours, and a
 second has nine digits behind its point.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +20,28 @@ EACH = ("properties", "patternProperties", "$defs", "definitions")
 """Where fewer values of a part are fewer values of the whole. In `oneOf` and `not` they may be others, and what is added up in
 `allOf` must not be closed one by one."""
 
-SPEAKS_OF_OTHERS = frozenset({
-    "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties", "dependencies",
-    "dependentRequired", "dependentSchemas", "$ref", "allOf", "anyOf", "oneOf", "not", "if"})
+SPEAKS_OF_OTHERS = frozenset(
+    {
+        "additionalProperties",
+        "unevaluatedProperties",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+    }
+)
 """Keys beside `properties` by which there may be properties with other names."""
 
 
-LARGEST = 2 ** 53 - 1
+LARGEST = 2**53 - 1
 """The largest integer below which a double holds all (RFC 8259, section 6)."""
 
 
@@ -43,7 +59,7 @@ def closed(schema: Mapping[str, Any], follow: Callable[[str], Schema | None]) ->
     if any(there is None for there in targets.values()):
         return schema
     kept, waiting = set[int](), list(_others(schema))
-    while waiting:                                # what is referred to from where nothing may be closed stays open as well
+    while waiting:  # what is referred to from where nothing may be closed stays open as well
         for ref in _references(waiting.pop()):
             if id(targets[ref]) not in kept:
                 kept.add(id(targets[ref]))
@@ -54,6 +70,7 @@ def closed(schema: Mapping[str, Any], follow: Callable[[str], Schema | None]) ->
 @dataclass(frozen=True)
 class _Closed:
     """kept: the parts that are left as they are, by identity."""
+
     kept: frozenset[int]
 
     def one(self, schema: Schema) -> Schema:
@@ -64,24 +81,39 @@ class _Closed:
             if key in ONE:
                 out[key] = self.one(value)
             elif key in LIST and isinstance(value, list):
-                out[key] = [self.one(x) for x in value] if key == "prefixItems" or "properties" not in schema else value
+                out[key] = (
+                    [self.one(x) for x in value]
+                    if key == "prefixItems" or "properties" not in schema
+                    else value
+                )
             elif key in EACH and isinstance(value, Mapping):
                 out[key] = {name: self.one(x) for name, x in value.items()}
         kinds = schema.get("type")
-        if "integer" in (some := kinds if isinstance(kinds, list) else [kinds]) and "number" not in some:
+        if (
+            "integer" in (some := kinds if isinstance(kinds, list) else [kinds])
+            and "number" not in some
+        ):
             out |= _bounds(schema)
         if schema.get("format") in TIMES and "pattern" not in schema:
             out["pattern"] = NANOSECONDS
         known, needed = schema.get("properties"), schema.get("required", [])
-        if isinstance(known, Mapping) and known and not SPEAKS_OF_OTHERS & set(schema) and isinstance(needed, list) and all(
-                name in known for name in needed):
+        if (
+            isinstance(known, Mapping)
+            and known
+            and not SPEAKS_OF_OTHERS & set(schema)
+            and isinstance(needed, list)
+            and all(name in known for name in needed)
+        ):
             out["additionalProperties"] = False
         return out
 
 
 def _bounds(schema: Mapping[str, Any]) -> dict[str, int]:
     """Of integers, on the sides where a schema says none."""
-    low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum", schema.get("exclusiveMaximum"))
+    low, high = (
+        schema.get("minimum", schema.get("exclusiveMinimum")),
+        schema.get("maximum", schema.get("exclusiveMaximum")),
+    )
     out = dict[str, int]()
     if low is None and (high is None or (isinstance(high, (int, float)) and high > -LARGEST)):
         out["minimum"] = -LARGEST
@@ -100,7 +132,11 @@ def _others(schema: Schema) -> Iterator[Schema]:
             if key in EACH and isinstance(value, Mapping):
                 for x in value.values():
                     yield from _others(x)
-            elif key in ONE or key == "prefixItems" or (key == "anyOf" and "properties" not in schema):
+            elif (
+                key in ONE
+                or key == "prefixItems"
+                or (key == "anyOf" and "properties" not in schema)
+            ):
                 yield from _others(value)
             elif key != "$ref":
                 yield value

@@ -1,4 +1,5 @@
 """All texts: what is asked where nothing is."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from torch import Tensor
 @dataclass(frozen=True)
 class Everything:
     """The language of all texts over `size` tokens."""
+
     size: int
     finite = False
 

@@ -3,6 +3,7 @@
 It is an extra (`pip install 'polydec[grammar]'`). What a grammar allows is what its author wrote: every spelling of it in
 tokens, none of them preferred.
 """
+
 from __future__ import annotations
 
 import re
@@ -24,6 +25,7 @@ PLAIN = '%llguidance {"no_forcing": true}\n'
 
 class State:
     """Behind a text. matcher: None where nothing is allowed; its mask is computed when it is first asked for."""
+
     __slots__ = ("_mask_V", "matcher")
 
     def __init__(self, matcher: Any) -> None:
@@ -31,7 +33,7 @@ class State:
         self._mask_V: Tensor | None = None
 
     def mask(self, ends: tuple[int, ...], size: int) -> Tensor:
-        if self.matcher is None:                  # one state for all grammars: it keeps no mask
+        if self.matcher is None:  # one state for all grammars: it keeps no mask
             return torch.zeros(size, dtype=torch.bool)
         if self._mask_V is None:
             self._mask_V = self._masked(ends, size)
@@ -42,7 +44,11 @@ class State:
         bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         error = self.matcher.get_error()
         if error and not error.startswith("NoExtension"):
-            raise ValueError(sentence(f"constraint became too complex to follow, so make it simpler: {first_line(error)}"))
+            raise ValueError(
+                sentence(
+                    f"constraint became too complex to follow, so make it simpler: {first_line(error)}"
+                )
+            )
         # the library ends a text that cannot go on, complete or not
         mask_V = torch.from_numpy(np.unpackbits(bits, count=size, bitorder="little")).bool()
         mask_V[list(ends)] = complete
@@ -55,6 +61,7 @@ DEAD = State(None)
 @dataclass(frozen=True, eq=False)
 class Grammar:
     """The language of a compiled grammar. root: the state before the first token; pieces: the bytes of every id."""
+
     root: State
     pieces: tuple[bytes | None, ...]
     ends: tuple[int, ...]
@@ -64,8 +71,12 @@ class Grammar:
         return self.root
 
     def step(self, state: State, token: int) -> State:
-        if self.pieces[token] is None or state.matcher is None or not state.matcher.validate_tokens([token]):
-            return DEAD                           # an end, or nothing that may follow: nothing is behind either
+        if (
+            self.pieces[token] is None
+            or state.matcher is None
+            or not state.matcher.validate_tokens([token])
+        ):
+            return DEAD  # an end, or nothing that may follow: nothing is behind either
         matcher = state.matcher.deep_copy()
         matcher.consume_token(token)
         return State(matcher)
@@ -81,7 +92,11 @@ class Grammar:
         return state.mask(self.ends, len(self.pieces))
 
     def forced(self, state: State) -> bytes:
-        return b"" if state.matcher is None or state.matcher.is_accepting() else state.matcher.compute_ff_bytes()
+        return (
+            b""
+            if state.matcher is None or state.matcher.is_accepting()
+            else state.matcher.compute_ff_bytes()
+        )
 
 
 def grammar(lark: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
@@ -101,10 +116,14 @@ class Malformed(ValueError):
 
 
 @lru_cache(maxsize=64)
-def _compiled(lark: str, words: Words, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> State:
+def _compiled(
+    lark: str, words: Words, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]
+) -> State:
     llguidance = library()
     limits = llguidance.LLParserLimits(verbose_errors=False)
-    matcher = llguidance.LLMatcher(_tokenizer(words, spelled, ends), PLAIN + lark, log_level=0, limits=limits)
+    matcher = llguidance.LLMatcher(
+        _tokenizer(words, spelled, ends), PLAIN + lark, log_level=0, limits=limits
+    )
     if matcher.is_error():
         raise Malformed(matcher.get_error())
     return State(matcher)
@@ -115,17 +134,24 @@ def library() -> Any:
     try:
         import llguidance
     except ImportError:
-        raise ValueError("regex, JSON schema and grammar constraints need llguidance: pip install 'polydec[grammar]'") from None
+        raise ValueError(
+            "regex, JSON schema and grammar constraints need llguidance: pip install 'polydec[grammar]'"
+        ) from None
     return llguidance
 
 
 @lru_cache(maxsize=8)
 def _tokenizer(words: Words, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> Any:
-    return library().LLTokenizer(library().TokenizerWrapper(_Table(spelled, ends)), n_vocab=len(spelled), eos_token=list(ends))
+    return library().LLTokenizer(
+        library().TokenizerWrapper(_Table(spelled, ends)),
+        n_vocab=len(spelled),
+        eos_token=list(ends),
+    )
 
 
 class _Table:
     """The tokens, as the library asks for them."""
+
     def __init__(self, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> None:
         self.tokens = [p or b"" for p in spelled]
         self.special_token_ids = [i for i, p in enumerate(spelled) if p is None]
@@ -136,7 +162,9 @@ class _Table:
         """The longest token first, as far as there is one. Nobody reads this: spellings are the drafter's."""
         rest, out = text.encode() if isinstance(text, str) else text, list[int]()
         while rest:
-            fit = next((n for n in range(min(self._longest, len(rest)), 0, -1) if rest[:n] in self._ids), 0)
+            fit = next(
+                (n for n in range(min(self._longest, len(rest)), 0, -1) if rest[:n] in self._ids), 0
+            )
             if not fit:
                 break
             out.append(self._ids[rest[:fit]][0])

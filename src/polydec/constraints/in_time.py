@@ -1,4 +1,5 @@
 """Answers that come to a legal end before their tokens run out."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,9 +26,12 @@ LONGEST = 600
 class Place:
     """Behind some tokens. inner: the state of the language itself; used: how many tokens there are; look: at how many a way out
     is looked for; out: the way out that is being taken, None: none is. It is looked for when somebody first asks."""
+
     __slots__ = ("inner", "look", "out", "used")
 
-    def __init__(self, inner: Any, used: int, look: int, out: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, inner: Any, used: int, look: int, out: tuple[int, ...] | None = None
+    ) -> None:
         self.inner, self.used, self.look, self.out = inner, used, look, out
 
 
@@ -47,6 +51,7 @@ class InTime:
     Reduces to: `inner` where there is time enough.
     Source: own; the mask that it bends, as in Willard and Louf, "Efficient guided generation for large language models", 2023.
     """
+
     inner: Language[Any]
     most: int
     ways: Ways
@@ -71,7 +76,11 @@ class InTime:
 
     def allows(self, state: Place, token: int) -> bool:
         self._look(state)
-        return self.inner.allows(state.inner, token) if state.out is None else state.out[:1] == (token,)
+        return (
+            self.inner.allows(state.inner, token)
+            if state.out is None
+            else state.out[:1] == (token,)
+        )
 
     def mask(self, state: Place) -> Tensor:
         self._look(state)
@@ -100,7 +109,7 @@ class InTime:
         """A way out of at most so many tokens."""
         try:
             return self.ways.out(self.inner, inner, self.ends, min(left, LONGEST), self.known)
-        except ValueError:                        # a grammar may become too complex there, where the answer need not go
+        except ValueError:  # a grammar may become too complex there, where the answer need not go
             return None
 
     @cached_property
@@ -118,14 +127,18 @@ class InTime:
             state.look = state.used + AGAIN
         elif left - len(way) <= room:
             state.out = way
-        else:                                     # half of what may still be written freely, so that it may grow as fast
+        else:  # half of what may still be written freely, so that it may grow as fast
             state.look = state.used + max(1, (left - len(way) - room) // 2)
 
 
-def in_time(inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]) -> InTime:
+def in_time(
+    inner: Language[Any], most: int, pieces: tuple[bytes | None, ...], ends: Sequence[int]
+) -> InTime:
     """The language, ended within so many tokens. Raises ValueError where no way out of its very beginning is so short."""
     found = InTime(inner, most, Ways.of(pieces), tuple(ends))
     if not found.whole:
-        raise ValueError(f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "
-                         "more, or leave finish out")
+        raise ValueError(
+            f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "
+            "more, or leave finish out"
+        )
     return found

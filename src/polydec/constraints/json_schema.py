@@ -1,4 +1,5 @@
 """A JSON schema."""
+
 from __future__ import annotations
 
 import json
@@ -28,6 +29,7 @@ class JsonSchema:
     Where a keyword cannot be followed exactly, values are left out that it might allow (see `narrow`); where that leaves none,
     it is refused, and named. The keys of `x-guidance` in a schema (llguidance's own: separators, white space) are followed.
     """
+
     text: str
 
     def __post_init__(self) -> None:
@@ -52,10 +54,12 @@ class JsonSchema:
         except guidance.Malformed as error:
             try:
                 return _grammar(narrow(schema), vocab, ends)
-            except ValueError:                    # what is wrong is said of the schema as it was given
+            except ValueError:  # what is wrong is said of the schema as it was given
                 pass
             where, problem = _place(schema, str(error), vocab, ends)
-            raise ValueError(sentence(f"json_schema at {where}: {guidance.first_line(problem)}")) from None
+            raise ValueError(
+                sentence(f"json_schema at {where}: {guidance.first_line(problem)}")
+            ) from None
 
 
 def _grammar(schema: Mapping[str, Any], vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
@@ -79,7 +83,17 @@ def lark(schema: Mapping[str, Any]) -> str:
 
 _EACH = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LIST = ("anyOf", "oneOf", "allOf", "prefixItems")
-_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedProperties")
+_ONE = (
+    "items",
+    "additionalProperties",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "propertyNames",
+    "unevaluatedProperties",
+)
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -93,7 +107,9 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
             yield key, value
 
 
-def _place(schema: Mapping[str, Any], problem: str, vocab: Vocab, ends: frozenset[int]) -> tuple[str, str]:
+def _place(
+    schema: Mapping[str, Any], problem: str, vocab: Vocab, ends: frozenset[int]
+) -> tuple[str, str]:
     """The innermost part of a schema that is refused by itself for the same reason, as a JSON pointer; and the reason."""
     root = {k: schema[k] for k in ("$defs", "definitions", "$schema", "$id") if k in schema}
     said, where, looking = _reason(problem), "#", True
@@ -112,7 +128,9 @@ def _place(schema: Mapping[str, Any], problem: str, vocab: Vocab, ends: frozense
 
 
 def _reason(problem: str) -> str:
-    return problem.partition("failed to compile JSON schema: ")[2].partition("\n   1 | ")[0] or problem
+    return (
+        problem.partition("failed to compile JSON schema: ")[2].partition("\n   1 | ")[0] or problem
+    )
 
 
 def finite(schema: Mapping[str, Any]) -> bool:
@@ -135,8 +153,19 @@ def _ends(schema: Any, fruitful: set[str]) -> bool:
             return False
     needed, known = _entries(schema.get("allOf")), schema.get("properties")
     if schema.get("type") == "object" and isinstance(known, Mapping):
-        needed = [*needed, *(known[x] for x in _entries(schema.get("required")) if isinstance(x, str) and x in known)]
-    if schema.get("type") == "array" and isinstance(schema.get("minItems"), int) and schema["minItems"] > 0:
+        needed = [
+            *needed,
+            *(
+                known[x]
+                for x in _entries(schema.get("required"))
+                if isinstance(x, str) and x in known
+            ),
+        ]
+    if (
+        schema.get("type") == "array"
+        and isinstance(schema.get("minItems"), int)
+        and schema["minItems"] > 0
+    ):
         needed = [*needed, schema.get("items")]
     ref = schema.get("$ref")
     return (not isinstance(ref, str) or ref in fruitful) and all(_ends(x, fruitful) for x in needed)

@@ -1,4 +1,5 @@
 """The bytes that tokens stand for."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,15 +12,19 @@ def of(vocab: Vocab, ends: frozenset[int]) -> tuple[bytes | None, ...]:
     """Of every id its bytes; None for those that write nothing, and for those that end a text. Raises ValueError where nothing
     is known of them."""
     if vocab.words is None or not any(vocab.words.pieces):
-        raise ValueError("constraint cannot be kept: what bytes the tokens of this model's tokenizer stand for is not known "
-                         "token by token, so leave it out")
+        raise ValueError(
+            "constraint cannot be kept: what bytes the tokens of this model's tokenizer stand for is not known "
+            "token by token, so leave it out"
+        )
     return _of(vocab.words, vocab.size, ends | vocab.eos)
 
 
 @lru_cache(maxsize=16)
 def _of(words: Words, size: int, silent: frozenset[int]) -> tuple[bytes | None, ...]:
     known: Sequence[bytes | None] = words.pieces[:size]
-    return tuple((p or None) if i not in silent else None for i, p in enumerate(known)) + (None,) * (size - len(known))
+    return tuple((p or None) if i not in silent else None for i, p in enumerate(known)) + (
+        None,
+    ) * (size - len(known))
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,5 @@
 """The seams: what is asked, and the language that it means to one vocabulary."""
+
 from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
@@ -17,6 +18,7 @@ class Language(Protocol[S]):
     is not allowed lies a state from which nothing is. A token that ends the answer is allowed where the text is complete,
     and nothing is behind it.
     """
+
     @property
     def finite(self) -> bool:
         """Whether there are finitely many texts, each of few tokens."""
@@ -39,6 +41,7 @@ class Language(Protocol[S]):
 
 class Constraint(Protocol):
     """What a user asks for, as a value."""
+
     def language(self, vocab: Vocab, ends: frozenset[int]) -> Language[Any]:
         """What it means to this vocabulary. ends: the ids that may end an answer, at least one. Raises ValueError, saying
         where, for what is malformed, not supported, or holds no text."""

@@ -1,4 +1,5 @@
 """A span of a text."""
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -26,18 +27,23 @@ class SpanOf:
 
     Source: Castel et al., "How optimal is greedy decoding for extractive question answering?" (2021).
     """
+
     text: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str) or not 1 <= len(self.text) <= LONGEST:     # pyright: ignore
-            raise ValueError(f"span is of {shown(self.text)}: it must be a text of 1 to {LONGEST} characters")
+        if not isinstance(self.text, str) or not 1 <= len(self.text) <= LONGEST:  # pyright: ignore
+            raise ValueError(
+                f"span is of {shown(self.text)}: it must be a text of 1 to {LONGEST} characters"
+            )
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> Spans:
         spelled = pieces.of(vocab, ends)
         assert vocab.words is not None, "pieces.of has looked"
         found = Spans.of(vocab.words.encode(self.text, special=False), spelled, ends)
         if not found.mask(found.start()).any():
-            raise ValueError(f"span is of {shown(self.text)}: no token of this model writes any of it")
+            raise ValueError(
+                f"span is of {shown(self.text)}: no token of this model writes any of it"
+            )
         return found
 
 
@@ -51,6 +57,7 @@ class Spans:
 
     tokens: None parts spans that lie before and after it; bare: of a token the one without its leading space.
     """
+
     tokens: tuple[int | None, ...]
     bare: dict[int, int]
     size: int
@@ -58,7 +65,12 @@ class Spans:
     finite = True
 
     @staticmethod
-    def of(tokens: Sequence[int], spelled: Sequence[bytes | None] | None, ends: frozenset[int], size: int = 0) -> Spans:
+    def of(
+        tokens: Sequence[int],
+        spelled: Sequence[bytes | None] | None,
+        ends: frozenset[int],
+        size: int = 0,
+    ) -> Spans:
         """The spans of these tokens. spelled: the bytes of every id, None: not known (then `size` ids are meant, and no span
         begins without its space). Ends and tokens that write nothing stand in no span."""
         if spelled is None:
@@ -69,7 +81,12 @@ class Spans:
             piece = spelled[x] or b""
             if piece[:1] == b" " and piece[1:] in ids:
                 bare[x] = ids[piece[1:]][0]
-        return Spans(tuple(None if x in ends or spelled[x] is None else x for x in tokens), bare, len(spelled), ends)
+        return Spans(
+            tuple(None if x in ends or spelled[x] is None else x for x in tokens),
+            bare,
+            len(spelled),
+            ends,
+        )
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, ...]]:

@@ -1,4 +1,5 @@
 """Ways out: tokens that lead from where a text stands to a legal end of it."""
+
 from __future__ import annotations
 
 import string
@@ -42,6 +43,7 @@ plain text; beyond ASCII, or with what is UNUSUAL; white space anywhere."""
 @dataclass(frozen=True, eq=False)
 class Ways:
     """Chooses the tokens of ways out, for one vocabulary; pieces: what each token writes, None: nothing."""
+
     pieces: tuple[bytes | None, ...]
 
     @staticmethod
@@ -100,13 +102,25 @@ class Ways:
         """How tokens are ranked, smaller is sooner: by whether any text may follow (as inside a string), and by whether a
         quotation mark ends one there."""
         kind_V = self.kind_V.astype(np.float64)
-        free_V = np.where((kind_V == CLOSE) | (kind_V == COMMA), PLAIN, kind_V)       # these end nothing there
-        opening_V = PLAIN + 0.5 + (self.size_V > 0.01)       # a quotation mark begins a string, if anything
-        return {free: {True: rank_V, False: np.where(kind_V == STRING, opening_V, rank_V)}
-                for free, rank_V in ((True, free_V), (False, kind_V))}
+        free_V = np.where(
+            (kind_V == CLOSE) | (kind_V == COMMA), PLAIN, kind_V
+        )  # these end nothing there
+        opening_V = (
+            PLAIN + 0.5 + (self.size_V > 0.01)
+        )  # a quotation mark begins a string, if anything
+        return {
+            free: {True: rank_V, False: np.where(kind_V == STRING, opening_V, rank_V)}
+            for free, rank_V in ((True, free_V), (False, kind_V))
+        }
 
-    def out(self, language: Language[Any], state: Any, ends: Sequence[int], most: int,
-            known: dict[bytes, bytes] | None = None) -> tuple[int, ...] | None:
+    def out(
+        self,
+        language: Language[Any],
+        state: Any,
+        ends: Sequence[int],
+        most: int,
+        known: dict[bytes, bytes] | None = None,
+    ) -> tuple[int, ...] | None:
         """Tokens that lead from a state to a legal end, the last of them ends it; None where at most so many are not found.
         known: by what is allowed inside a text, what leads to where it may end; it is added to."""
         way, uses, known = list[int](), Counter[int](), {} if known is None else known
@@ -117,29 +131,52 @@ class Ways:
                 mask_V = language.mask(state)
                 if ended := [x for x in ends if mask_V[x]]:
                     return (*way, ended[0])
-                tokens, state = self._chosen(language, state, mask_V, ends, uses, known, len(way) < FAST)
+                tokens, state = self._chosen(
+                    language, state, mask_V, ends, uses, known, len(way) < FAST
+                )
             if not tokens:
                 return None
             way += tokens
         return None
 
-    def _chosen(self, language: Language[Any], state: Any, mask_V: Tensor, ends: Sequence[int], uses: Counter[int],
-                known: dict[bytes, bytes], fast: bool) -> tuple[list[int], Any]:
+    def _chosen(
+        self,
+        language: Language[Any],
+        state: Any,
+        mask_V: Tensor,
+        ends: Sequence[int],
+        uses: Counter[int],
+        known: dict[bytes, bytes],
+        fast: bool,
+    ) -> tuple[list[int], Any]:
         """Where more than one text may follow: the next tokens, none where none leads on, and the state behind them."""
         letter = mask_V[list(self.probes)]
         ending = self._ends_string(language, state, mask_V)
-        if not ending and letter.any() and (text := self._through(language, state, mask_V, ends, known)):
+        if (
+            not ending
+            and letter.any()
+            and (text := self._through(language, state, mask_V, ends, known))
+        ):
             return self._written(language, state, text)
         rank_V = self.ranks[len(letter) == len(PROBES) and bool(letter.all())][ending]
         allowed_V = mask_V.numpy()
-        some = self._best(self.quotes[allowed_V[self.quotes]] if ending else np.flatnonzero(allowed_V), rank_V, uses,
-                          -1.0 if fast else 1.0)
+        some = self._best(
+            self.quotes[allowed_V[self.quotes]] if ending else np.flatnonzero(allowed_V),
+            rank_V,
+            uses,
+            -1.0 if fast else 1.0,
+        )
         if not some:
             return [], state
-        lasts = (x for x in (*some, *(x for x in self.lasts if mask_V[x]))
-                 if any(language.allows(language.step(state, x), end) for end in ends))
+        lasts = (
+            x
+            for x in (*some, *(x for x in self.lasts if mask_V[x]))
+            if any(language.allows(language.step(state, x), end) for end in ends)
+        )
         token = next(lasts, some[0])
-        uses[int(self.first_V[token])] += self.kind_V[token] != STRING        # which lengthens nothing by itself
+        uses[int(self.first_V[token])] += (
+            self.kind_V[token] != STRING
+        )  # which lengthens nothing by itself
         return [token], language.step(state, token)
 
     def _written(self, language: Language[Any], state: Any, text: bytes) -> tuple[list[int], Any]:
@@ -147,11 +184,14 @@ class Ways:
         tokens, (ids, longest) = list[int](), self.spelled
         while text:
             beginnings = (text[:n] for n in range(min(longest, len(text)), 0, -1))
-            token = next((ids[t][0] for t in beginnings if t in ids and language.allows(state, ids[t][0])), None)
+            token = next(
+                (ids[t][0] for t in beginnings if t in ids and language.allows(state, ids[t][0])),
+                None,
+            )
             if token is None:
                 break
             tokens.append(token)
-            state, text = language.step(state, token), text[len(self.pieces[token] or b""):]
+            state, text = language.step(state, token), text[len(self.pieces[token] or b"") :]
         return tokens, state
 
     def _ends_string(self, language: Language[Any], state: Any, mask_V: Tensor) -> bool:
@@ -160,10 +200,18 @@ class Ways:
         if quote is None:
             return False
         after = language.step(state, quote)
-        return any(language.allows(after, x) for x in self.behind) and not any(language.allows(after, x) for x in self.probes)
+        return any(language.allows(after, x) for x in self.behind) and not any(
+            language.allows(after, x) for x in self.probes
+        )
 
-    def _through(self, language: Language[Any], state: Any, mask_V: Tensor, ends: Sequence[int],
-                 known: dict[bytes, bytes]) -> bytes:
+    def _through(
+        self,
+        language: Language[Any],
+        state: Any,
+        mask_V: Tensor,
+        ends: Sequence[int],
+        known: dict[bytes, bytes],
+    ) -> bytes:
         """A shortest text behind which the string may end that may not yet (it needs so many characters, or a pattern in it);
         none where it is not found soon. Two states that allow the same are taken for one."""
         first = _digest(mask_V)
@@ -171,7 +219,9 @@ class Ways:
             known[first] = self._shortest(language, state, first, ends)
         return known[first]
 
-    def _shortest(self, language: Language[Any], state: Any, first: bytes, ends: Sequence[int]) -> bytes:
+    def _shortest(
+        self, language: Language[Any], state: Any, first: bytes, ends: Sequence[int]
+    ) -> bytes:
         seen, queue = {first}, deque([(state, b"")])
         while queue and len(seen) <= STATES:
             here, text = queue.popleft()
@@ -188,19 +238,31 @@ class Ways:
                     queue.append((after, longer))
         return b""
 
-    def _best(self, some: NDArray[np.int64], rank_V: NDArray[np.float64], uses: Counter[int], longer: float) -> list[int]:
+    def _best(
+        self,
+        some: NDArray[np.int64],
+        rank_V: NDArray[np.float64],
+        uses: Counter[int],
+        longer: float,
+    ) -> list[int]:
         """Of the allowed tokens those that most likely lead out, best first: one of each kind, or all where they are few.
         uses: of first bytes, so far; longer: what a token's length counts for."""
-        some = some[self.first_V[some] < 256]     # what writes nothing leads nowhere
+        some = some[self.first_V[some] < 256]  # what writes nothing leads nowhere
         often = np.zeros(256)
         for byte, n in uses.items():
             often[byte] = n // OFTEN * 100 + n / 10
         ended = rank_V[some] <= COMMA
-        rank = rank_V[some] + longer * self.size_V[some] + np.where(ended, 0.0, often[self.first_V[some]])
+        rank = (
+            rank_V[some]
+            + longer * self.size_V[some]
+            + np.where(ended, 0.0, often[self.first_V[some]])
+        )
         if len(some) <= FEW:
             return [int(x) for x in some[np.argsort(rank, kind="stable")]]
         alike = [np.flatnonzero(self.kind_V[some] == kind) for kind in range(SPACE + 1)]
-        first = sorted((float(rank[of].min()), int(of[rank[of].argmin()])) for of in alike if len(of))
+        first = sorted(
+            (float(rank[of].min()), int(of[rank[of].argmin()])) for of in alike if len(of)
+        )
         return [int(some[i]) for _, i in first]
 
 

@@ -1,4 +1,5 @@
 """What rules of contrast share: rows without infinities, and the tokens that are plausible at all."""
+
 from __future__ import annotations
 
 import math

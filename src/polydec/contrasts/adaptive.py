@@ -1,4 +1,5 @@
 """AdaCAD: a contrast as strong as the two laws differ."""
+
 from __future__ import annotations
 
 import math
@@ -25,6 +26,7 @@ class Adaptive:
     Reduces to: the first law where both laws are the same (without a head). Raises ValueError outside the ranges.
     Source: Wang et al., "AdaCAD: adaptively decoding to balance conflicts between contextual and parametric knowledge", 2024.
     """
+
     floor: float = 0.0
     head: float = 0.0
     base: float = math.e
@@ -34,7 +36,9 @@ class Adaptive:
     def __post_init__(self) -> None:
         for name, low, high in (("floor", 0.0, 10.0), ("head", 0.0, 1.0), ("base", 1.01, 10.0)):
             if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {low:g} to {high:g}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}: it must lie in {low:g} to {high:g}"
+                )
 
     def opens(self, logp_V: Tensor) -> bool:
         return True

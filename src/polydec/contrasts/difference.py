@@ -1,4 +1,5 @@
 """The one linear rule behind guidance, contrastive decoding and context-aware decoding."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ class Difference:
     Source: Li et al., "Contrastive decoding", 2022; Shi et al., "Trusting your evidence" (CAD), 2023; Sanchez et al., "Stay on
     topic with classifier-free guidance", 2023.
     """
+
     plus: float = 1.5
     minus: float = 0.5
     head: float = 0.0
@@ -35,9 +37,13 @@ class Difference:
     def __post_init__(self) -> None:
         for name, low, high in (("plus", 0.0, 100.0), ("minus", -100.0, 100.0), ("head", 0.0, 1.0)):
             if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {low:g} to {high:g}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}: it must lie in {low:g} to {high:g}"
+                )
         if not 0.00001 <= self.temperature <= 1000.0:
-            raise ValueError(f"temperature of the other law is {self.temperature}: it must lie in 0.00001 to 1000")
+            raise ValueError(
+                f"temperature of the other law is {self.temperature}: it must lie in 0.00001 to 1000"
+            )
 
     def opens(self, logp_V: Tensor) -> bool:
         return True

@@ -1,4 +1,5 @@
 """USCD: a contrast only where the first law is unsure."""
+
 from __future__ import annotations
 
 import math
@@ -24,6 +25,7 @@ class Gated:
     Source: Wang et al., "Improving code generation of LLMs by uncertainty-aware selective contrastive decoding" (USCD), 2024,
     which speaks of the uncertainty of the prediction; this measure of it and the threshold are our choice.
     """
+
     rule: Any
     threshold: float = 0.8
     laws: ClassVar[int] = 1
@@ -31,7 +33,9 @@ class Gated:
 
     def __post_init__(self) -> None:
         if self.rule.laws != self.laws:
-            raise ValueError(f"rule is {type(self.rule).__name__}: a gate stands before a contrast of two laws")
+            raise ValueError(
+                f"rule is {type(self.rule).__name__}: a gate stands before a contrast of two laws"
+            )
         if not 0.0 <= self.threshold <= 2.0:
             raise ValueError(f"threshold is {self.threshold}: it must lie in 0 to 2")
 
@@ -45,4 +49,8 @@ class Gated:
 def sureness(logp_V: Tensor) -> float:
     """0 (all tokens are alike) to 1 (only one is possible)."""
     size = len(logp_V)
-    return 1.0 if size == 1 else math.sqrt(max(0.0, size * float(probs(logp_V).square().sum()) - 1.0) / (size - 1))
+    return (
+        1.0
+        if size == 1
+        else math.sqrt(max(0.0, size * float(probs(logp_V).square().sum()) - 1.0) / (size - 1))
+    )

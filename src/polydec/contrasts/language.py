@@ -1,4 +1,5 @@
 """Guidance from a language model: another model says what is well written, the contrast what is meant."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ class Language:
     ValueError outside the ranges.
     Source: Kornblith et al., "Guiding image captioning models toward more specific captions", 2023.
     """
+
     scale: float = 1.5
     share: float = 1.0
     head: float = 0.0
@@ -37,4 +39,8 @@ class Language:
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         without_V, language_V = map(floored, others)
-        return within(self.share * language_V + self.scale * (floored(first_V) - without_V), first_V, self.head)
+        return within(
+            self.share * language_V + self.scale * (floored(first_V) - without_V),
+            first_V,
+            self.head,
+        )

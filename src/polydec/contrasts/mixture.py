@@ -1,4 +1,5 @@
 """A mixture: a coin decides which law a token is drawn from."""
+
 from __future__ import annotations
 
 import math
@@ -23,6 +24,7 @@ class Mixture:
     range.
     Source: the linear interpolation of language models, Jelinek and Mercer, 1980.
     """
+
     share: float = 0.5
     laws: ClassVar[int] = 1
     gated: ClassVar[bool] = False
@@ -35,7 +37,9 @@ class Mixture:
         return True
 
     def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
-        log_first, log_other = (math.log(x) if x else NEG_INF for x in (1.0 - self.share, self.share))
+        log_first, log_other = (
+            math.log(x) if x else NEG_INF for x in (1.0 - self.share, self.share)
+        )
         mixed_V = torch.logaddexp(first_V + log_first, others[0] + log_other)
         mixed_V = torch.where(first_V > NEG_INF, mixed_V, NEG_INF)
         return mixed_V if float(mixed_V.max()) > NEG_INF else first_V

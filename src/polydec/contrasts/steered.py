@@ -1,4 +1,5 @@
 """SVDecode: further along the way that a short fine-tuning took."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ class Steered:
     Reduces to: the first law at strength 0, and where both laws are the same. Raises ValueError outside the ranges.
     Source: "Distribution-aligned decoding for efficient LLM task adaptation" (SVDecode), 2025; the head is our choice.
     """
+
     strength: float = 1.0
     head: float = 0.1
     laws: ClassVar[int] = 1

@@ -1,4 +1,5 @@
 """What answers a request."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ Streams = Callable[[int], Rng]
 
 class Decoder(Protocol):
     """A method with everything that it needs, ready to run. Frozen: what changes while it runs is in its coroutine."""
+
     @property
     def exactness(self) -> Exactness: ...
     @property
@@ -40,8 +42,11 @@ async def answers(decoder: Decoder, request: Request, on: Observer = ignore) -> 
     return await decoder.run(request, streams(request), Transcript(request, decoder.vocab.eos, on))
 
 
-async def answer_one(decoder: Decoder, request: Request, rng: Any = None, on: Observer = ignore) -> Result:
+async def answer_one(
+    decoder: Decoder, request: Request, rng: Any = None, on: Observer = ignore
+) -> Result:
     """The first choice alone. rng: replaces its stream (the enumerator of polydec.testing does that)."""
+
     def given(choice: int) -> Rng:
         return rng
 

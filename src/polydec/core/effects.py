@@ -1,4 +1,5 @@
 """What a coroutine may await: a forward pass, all of several coroutines, or the first of them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
@@ -17,6 +18,7 @@ class Forward:
     split: of a prompt, which can be fed in parts: its beginning, of at most so many positions (1 to size - 1), with the rest.
     rest: what must be fed after this; what it gives is the answer.
     """
+
     model: Model
     query: Any
     size: int
@@ -31,6 +33,7 @@ class Forward:
 @dataclass(frozen=True, eq=False)
 class Join:
     """Several coroutines that are waited for: all of them, or the first."""
+
     coros: tuple[Coro, ...]
     first: bool
 

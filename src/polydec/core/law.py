@@ -1,4 +1,5 @@
 """Arithmetic on laws: rows of log-weights (logw_V), of log-probabilities (logp_V) and of probabilities (p_V, float64)."""
+
 from __future__ import annotations
 
 import torch
@@ -43,4 +44,7 @@ def divergence(p_logp_V: Tensor, q_logp_V: Tensor) -> float:
     """Jensen-Shannon divergence of two laws in nats: 0 (the same) to log 2 (no token in common)."""
     p_V, q_V = probs(p_logp_V), probs(q_logp_V)
     m_V = (p_V + q_V) / 2
-    return max(0.0, float(((torch.xlogy(p_V, p_V) + torch.xlogy(q_V, q_V)) / 2 - torch.xlogy(m_V, m_V)).sum()))
+    return max(
+        0.0,
+        float(((torch.xlogy(p_V, p_V) + torch.xlogy(q_V, q_V)) / 2 - torch.xlogy(m_V, m_V)).sum()),
+    )

@@ -1,4 +1,5 @@
 """How likely a prompt is, token by token, beside the answer to it."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ class Noted:
     Exact: a token's law is the one that the target has at this place when the text is fed a token at a time.
     Reduces to: `decoder`, where nobody reads `Transcript.prompt`.
     """
+
     decoder: Decoder
     target: Target
     top: int
@@ -41,12 +43,19 @@ class Noted:
         session = self.target.open(prompt[:1])
         try:
             for start in range(0, len(prompt) - 1, self.part):
-                fed, next_ = prompt[start:start + self.part][:len(prompt) - 1 - start], prompt[start + 1:start + self.part + 1]
-                scores = await session.score(Draft.chain(fed[0], fed[1:]), Want(Reads.NOTHING, base=Reads.ROW))
+                fed, next_ = (
+                    prompt[start : start + self.part][: len(prompt) - 1 - start],
+                    prompt[start + 1 : start + self.part + 1],
+                )
+                scores = await session.score(
+                    Draft.chain(fed[0], fed[1:]), Want(Reads.NOTHING, base=Reads.ROW)
+                )
                 notes += _notes(scores.base, next_, self.top)
                 session.commit(fed)
             into.prompt = tuple(notes)
-            return await self.decoder.run(request, rng, into)      # the session lives on: what it holds is not fed again
+            return await self.decoder.run(
+                request, rng, into
+            )  # the session lives on: what it holds is not fed again
         finally:
             session.close()
 
@@ -57,5 +66,9 @@ def _notes(scores: Scores, tokens: Sequence[int], k: int) -> list[PromptLogprob]
     for node, token in enumerate(tokens):
         row_V = scores.row(node)
         top = zip(*scores.topk(node, k), strict=True) if k else ()
-        out.append(PromptLogprob(token, float(row_V[token]), int((row_V > row_V[token]).sum()) + 1, tuple(top)))
+        out.append(
+            PromptLogprob(
+                token, float(row_V[token]), int((row_V > row_V[token]).sum()) + 1, tuple(top)
+            )
+        )
     return out

@@ -1,4 +1,5 @@
 """The seams that all families share: models, laws and what bends them. Nothing in the package asks which class it got."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ S = TypeVar("S")
 class Model(Protocol):
     """What the scheduler merges, by identity: one call answers many queries, in order, and no answer depends on the
     other queries. `cost` orders models by the price of a pass (any unit): cheap ones run first."""
+
     @property
     def cost(self) -> float: ...
     def forward(self, queries: Sequence[Any]) -> Sequence[Any]: ...
@@ -22,6 +24,7 @@ class Model(Protocol):
 
 class Scores(Protocol):
     """A law at every node of a draft, lazily: a greedy step never writes V numbers a row."""
+
     def row(self, i: int) -> Tensor:
         """Normalised log-probabilities logp_V after the path to node i."""
         ...
@@ -69,6 +72,7 @@ class Scores(Protocol):
 
 class Session(Protocol):
     """One sequence under one law. Invariant: n committed tokens = cached + not yet fed + one pending root."""
+
     @property
     def peers(self) -> int:
         """How many sequences share the model's passes just now, this one counted: what a further row costs depends on it."""
@@ -138,7 +142,9 @@ class Session(Protocol):
         (XTC's coin) then draw in that choice's stream."""
         ...
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
         """The same cache under these layers only: the first ones (early exit: what they computed is not computed again),
         or any (layer skip), without some halves (2 i: the attention of layer i; 2 i + 1: its MLP), or with the
         attentions of `together` consecutive layers, the first and the last apart, reading the same input. Else raises
@@ -150,6 +156,7 @@ class Session(Protocol):
 
 class Target(Protocol):
     """A causal law. The last token of the prompt is the pending root; a cached prefix is reused."""
+
     @property
     def vocab(self) -> Vocab: ...
     @property
@@ -168,8 +175,10 @@ class Shaper(Protocol[S]):
     repetition penalty) may look at more than differences. `reads`: ARGMAX says that the likeliest token is all it
     leaves; `keeps_argmax`: the likeliest token stays the likeliest.
     """
+
     reads: ClassVar[Reads]
     keeps_argmax: ClassVar[bool]
+
     def start(self, prompt: Sequence[int]) -> S: ...
     def step(self, state: S, token: int) -> S: ...
     def shape(self, state: S, logw_V: Tensor) -> Tensor: ...

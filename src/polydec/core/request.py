@@ -1,4 +1,5 @@
 """What is asked and what comes back."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from torch import Tensor
 
 class Writer(Protocol):
     """Turns the tokens of one answer into text. Made anew for each choice; the only role that may keep state inside."""
+
     def push(self, token: int) -> str:
         """The text that this token makes certain (it may be empty: half a character, half a stop string)."""
         ...
@@ -30,6 +32,7 @@ class Writer(Protocol):
 
 class Mute:
     """The writer of a request that asks for token ids only."""
+
     stopped = False
 
     def push(self, token: int) -> str:
@@ -44,6 +47,7 @@ class Mute:
 
 class Guard(Protocol):
     """What a text may not hold. States are values."""
+
     def start(self, prompt: Sequence[int]) -> Any: ...
     def step(self, states: Any, token: int) -> Any:
         """The state after one more token of the answer. Raises ValueError where it must not be written."""
@@ -65,6 +69,7 @@ class Request:
     a text that cannot go on, with an error; given: what is known of the answer, None for a gap, max_tokens of them (empty:
     nothing is; only canvases can have some).
     """
+
     prompt: tuple[int, ...]
     max_tokens: int = 128
     stop_ids: frozenset[int] = field(default_factory=frozenset[int])
@@ -89,7 +94,9 @@ class Request:
             if count is not None and not 0 <= count <= 64:
                 raise ValueError(f"{name} is {count}: it must lie in 0 to 64")
         if self.given and len(self.given) != self.max_tokens:
-            raise ValueError(f"given has {len(self.given)} positions: max_tokens is {self.max_tokens}")
+            raise ValueError(
+                f"given has {len(self.given)} positions: max_tokens is {self.max_tokens}"
+            )
 
     @property
     def choices(self) -> range:
@@ -100,6 +107,7 @@ class Request:
 @dataclass(frozen=True)
 class TokenLogprob:
     """A token's log-probability under the shaped law and under the model, and the model's likeliest (token, logp)."""
+
     token: int
     logp: float
     model_logp: float
@@ -110,6 +118,7 @@ class TokenLogprob:
 class PromptLogprob:
     """A token of the prompt: its log-probability under the model behind the tokens before it, its rank there (1: the
     likeliest), and the model's likeliest (token, logp). The first token follows no other: nothing is known of it (None)."""
+
     token: int
     model_logp: float | None = None
     rank: int | None = None
@@ -119,6 +128,7 @@ class PromptLogprob:
 class Stats(Protocol):
     """What a method counts while it writes one answer. Every family has its own kind; they add up, and they name the
     figures that they have beside those of all methods, so that nobody who reports them needs to know the family."""
+
     @property
     def passes(self) -> int:
         """Passes of the target that this answer took part in."""
@@ -142,6 +152,7 @@ class Stats(Protocol):
 class Result:
     """One answer. token_ids: EOS or stop id included; text: without it, and cut before a stop string; finish_reason: "stop" or
     "length"; score: what a search ranked it by, None where nothing was ranked; choice: its number."""
+
     token_ids: tuple[int, ...]
     text: str
     finish_reason: str

@@ -1,4 +1,5 @@
 """Named, single-use randomness: a draw is a pure function of (seed, choice index, names)."""
+
 from __future__ import annotations
 
 from hashlib import blake2b
@@ -12,6 +13,7 @@ Name = str | int
 
 class Noise:
     """Gumbel noise over a vocabulary: `argmax(logp)` is a draw from that law, and laws that share the noise agree often."""
+
     __slots__ = ("gumbel_V",)
 
     def __init__(self, gumbel_V: Tensor) -> None:
@@ -31,6 +33,7 @@ class Rng:
 
     Draws are inverses of float64 uniforms made on the host: given the same row they are the same on every device.
     """
+
     __slots__ = ("_key", "_used")
 
     def __init__(self, key: bytes) -> None:

@@ -1,4 +1,5 @@
 """A deterministic scheduler: run every live coroutine until it waits, merge the waiting passes per model, resume."""
+
 from __future__ import annotations
 
 import time
@@ -18,6 +19,7 @@ from polydec.core.protocols import Model
 class Usage:
     """What one request took of one model: passes that held a query of it (the last of them, by the scheduler's count),
     positions fed, and its share of the seconds (by positions)."""
+
     passes: int = 0
     positions: int = 0
     seconds: float = 0.0
@@ -28,6 +30,7 @@ class Usage:
 class Pass:
     """One pass that a request took part in. start: by `time.perf_counter`; positions: fed for this request; of: fed in all;
     queries: how many were answered together."""
+
     model: Model
     start: float
     seconds: float
@@ -39,8 +42,23 @@ class Pass:
 class Task:
     """A coroutine under way. `usage` (of submitted tasks) counts per model what it and its children fed; `passes` is given a
     record of every pass where it is a list."""
-    __slots__ = ("__weakref__", "coro", "done", "error", "held", "join", "kids", "left", "parent", "passes", "result",
-                 "running", "slot", "usage")
+
+    __slots__ = (
+        "__weakref__",
+        "coro",
+        "done",
+        "error",
+        "held",
+        "join",
+        "kids",
+        "left",
+        "parent",
+        "passes",
+        "result",
+        "running",
+        "slot",
+        "usage",
+    )
 
     def __init__(self, coro: Coro, parent: Task | None = None, slot: int = 0) -> None:
         self.coro, self.parent, self.slot = coro, parent, slot
@@ -48,7 +66,9 @@ class Task:
         self.kids: list[Task] = []
         self.left = 0
         self.done = self.running = False
-        self.held: list[Task] | None = None       # of a task that is asked to stop: who below it has done so
+        self.held: list[Task] | None = (
+            None  # of a task that is asked to stop: who below it has done so
+        )
         self.result: Any = None
         self.error: BaseException | None = None
         self.usage: dict[Model, Usage] = {} if parent is None else parent.usage
@@ -60,7 +80,9 @@ class Task:
             self.done = True
             for kid in self.kids:
                 kid.close()
-            if not self.busy:                     # one that ends itself (from an observer) is closed when it next waits
+            if (
+                not self.busy
+            ):  # one that ends itself (from an observer) is closed when it next waits
                 self.coro.close()
 
     @property
@@ -102,6 +124,7 @@ def _forward(model: Model, group: Group) -> Answers:
 class Room:
     """What a pass may hold. most: positions, were nothing before them; doubling: behind so many tokens a position counts twice
     (it reads all of them, which takes time), behind twice as many three times."""
+
     most: float
     doubling: float = inf
 
@@ -123,7 +146,7 @@ def _fill(prompts: Group, room: Room) -> tuple[Group, Group]:
     for at, (task, f) in enumerate(prompts):
         load = room.load(f)
         if load > room.most:
-            part = max(room.part(f), int(not taken))          # whoever is first gets on
+            part = max(room.part(f), int(not taken))  # whoever is first gets on
             if part and f.split is not None:
                 taken.append((task, f.split(part)))
                 at += 1
@@ -147,13 +170,24 @@ class Scheduler:
     With `pool`, an executor of two threads or more, every model that is waited for runs at once, each on a thread, and a
     step ends when one of them has (give each model its share of the cores). Texts are the same either way.
     """
-    def __init__(self, patience: int = 64, pool: Executor | None = None, positions: Callable[[int], int] | None = None,
-                 doubling: float = inf) -> None:
+
+    def __init__(
+        self,
+        patience: int = 64,
+        pool: Executor | None = None,
+        positions: Callable[[int], int] | None = None,
+        doubling: float = inf,
+    ) -> None:
         self._pool, self._running = pool, dict[Future[Answers], tuple[Model, Group]]()
         self._ready: deque[tuple[Task, Any, BaseException | None]] = deque()
         self._waiting: dict[Model, list[tuple[Task, Forward]]] = {}
         self._skipped: dict[Model, int] = {}
-        self._patience, self._passes, self._positions, self._doubling = patience, 0, positions, doubling
+        self._patience, self._passes, self._positions, self._doubling = (
+            patience,
+            0,
+            positions,
+            doubling,
+        )
 
     def submit(self, coro: Coro) -> Task:
         task = Task(coro)
@@ -173,7 +207,9 @@ class Scheduler:
         """Whether a task that was asked to has stopped, with everything below it."""
         if task.held is None or task.done:
             return False
-        waits = any(t.root is task for group in self._waiting.values() for t, _ in group if not t.done)
+        waits = any(
+            t.root is task for group in self._waiting.values() for t, _ in group if not t.done
+        )
         runs = any(t.root is task for _, group in self._running.values() for t, _ in group)
         return not waits and not runs and not any(item[0].root is task for item in self._ready)
 
@@ -187,19 +223,25 @@ class Scheduler:
         """Advance every coroutine to its next pass and run the passes that are due; False when nothing is left."""
         while self._ready:
             self._resume(*self._ready.popleft())
-        self._waiting = {m: live for m, group in self._waiting.items() if (live := [i for i in group if not i[0].done])}
+        self._waiting = {
+            m: live
+            for m, group in self._waiting.items()
+            if (live := [i for i in group if not i[0].done])
+        }
         if self._pool is not None:
             return self._overlap(self._pool)
         if not self._waiting:
             return False
-        cheapest = min(self._waiting, key=lambda m: m.cost)               # the first in order of waiting on a tie
+        cheapest = min(
+            self._waiting, key=lambda m: m.cost
+        )  # the first in order of waiting on a tie
         for model in list(self._waiting):
             skipped = self._skipped.pop(model, 0)
             if model is cheapest or skipped >= self._patience:
                 group = self._due(model)
                 try:
                     result = _forward(model, group)
-                except BaseException:             # an interrupt: nothing was lost if the pass is still due
+                except BaseException:  # an interrupt: nothing was lost if the pass is still due
                     self._waiting[model] = [*group, *self._waiting.get(model, ())]
                     raise
                 self._take(model, group, result)
@@ -233,13 +275,15 @@ class Scheduler:
         for model in [m for m in self._waiting if m not in busy]:
             group = self._due(model)
             self._running[pool.submit(_forward, model, group)] = model, group
-        for future in wait(self._running, return_when=FIRST_COMPLETED).done if self._running else ():
+        for future in (
+            wait(self._running, return_when=FIRST_COMPLETED).done if self._running else ()
+        ):
             self._take(*self._running.pop(future), future.result())
         return bool(self._ready or self._running or self._waiting)
 
     def _take(self, model: Model, group: Group, result: Answers) -> None:
         given, start, seconds = result
-        if isinstance(given, Exception):          # every request of this pass fails; the others go on
+        if isinstance(given, Exception):  # every request of this pass fails; the others go on
             self._ready.extend((t, None, given) for t, _ in group)
             return
         self._passes += 1
@@ -249,15 +293,18 @@ class Scheduler:
             use = task.usage.get(model)
             if use is None:
                 use = task.usage[model] = Usage()
-            if use.last != self._passes:          # siblings of one request share one pass
+            if use.last != self._passes:  # siblings of one request share one pass
                 use.passes, use.last = use.passes + 1, self._passes
             use.positions += f.size
             use.seconds += each * f.size
             if task.passes is not None:
-                watched[id(task.passes)] = task.passes, f.size + watched.get(id(task.passes), (None, 0))[1]
+                watched[id(task.passes)] = (
+                    task.passes,
+                    f.size + watched.get(id(task.passes), (None, 0))[1],
+                )
             if f.rest is None:
                 self._ready.append((task, answer, None))
-            else:                                 # the rest of a prompt goes on where it was: in front
+            else:  # the rest of a prompt goes on where it was: in front
                 later.append((task, f.rest))
         for passes, mine in watched.values():
             passes.append(Pass(model, start, seconds, mine, size, len(group)))
@@ -275,13 +322,13 @@ class Scheduler:
             self._finish(task, stop.value, None)
         except Exception as failure:
             self._finish(task, None, failure)
-        except BaseException as failure:          # an interrupt between passes: this request cannot go on
+        except BaseException as failure:  # an interrupt between passes: this request cannot go on
             self._finish(task, None, failure)
             raise
         else:
             task.running = False
             if task.done:
-                pass                              # it was cancelled while it ran
+                pass  # it was cancelled while it ran
             elif isinstance(effect, Pause):
                 held = task.root.held
                 if held is None:
@@ -298,7 +345,7 @@ class Scheduler:
         finally:
             _current.reset(token)
         above: Task | None = task
-        while above is not None and above.done:   # whoever was cancelled while this task ran
+        while above is not None and above.done:  # whoever was cancelled while this task ran
             above.coro.close()
             above = above.parent
 

@@ -1,4 +1,5 @@
 """What happened, as data: events, their JSON, and the replay of edits into a text."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ _KINDS: dict[str, type[Event]] = {}
 @dataclass(frozen=True)
 class Event:
     """Something that happened to one choice of a request."""
+
     choice: int
 
     def __init_subclass__(cls) -> None:
@@ -23,6 +25,7 @@ class Event:
 @dataclass(frozen=True)
 class Opened(Event):
     """A choice of a request begins."""
+
     prompt: tuple[int, ...]
 
 
@@ -30,6 +33,7 @@ class Opened(Event):
 class Edited(Event):
     """The text was edited. `tokens` became final by that, the ones that follow what was final before; `pieces[i]` is the text
     that tokens[i] made certain; the first `accepted` of them were drafted."""
+
     edit: Edit
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
@@ -39,6 +43,7 @@ class Edited(Event):
 @dataclass(frozen=True)
 class Finished(Event):
     """A choice is complete."""
+
     finish_reason: str
 
 
@@ -56,14 +61,16 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def _tuples(x: Any) -> Any:
-    return tuple(_tuples(y) for y in x) if isinstance(x, list) else x      # pyright: ignore[reportUnknownVariableType]
+    return tuple(_tuples(y) for y in x) if isinstance(x, list) else x  # pyright: ignore[reportUnknownVariableType]
 
 
 def from_json(line: Mapping[str, Any]) -> Event:
     """The event that `to_json` wrote. Raises ValueError for an unknown kind."""
     kind = _KINDS.get(line.get("event", ""))
     if kind is None:
-        raise ValueError(f"trace event {line.get('event')!r} is unknown: it must be one of {', '.join(_KINDS)}")
+        raise ValueError(
+            f"trace event {line.get('event')!r} is unknown: it must be one of {', '.join(_KINDS)}"
+        )
     fields = {k: _tuples(line[k]) for k in get_type_hints(kind) if k != "edit"}
     if "edit" in line:
         fields["edit"] = Edit(**{k: _tuples(v) for k, v in line["edit"].items()})
@@ -76,7 +83,7 @@ def replay(prompt: Sequence[int], edits: Iterable[Edit]) -> list[int]:
     for edit in edits:
         apply(edit, text)
     out: list[int] = []
-    for token in text[len(prompt):]:
+    for token in text[len(prompt) :]:
         if token is None:
             break
         out.append(token)

@@ -3,6 +3,7 @@
 A `Transcript` belongs to one request. It opens a `Text` for each answer, and silent ones for hypotheses of a search. Where an
 answer ends is decided in `Text` and nowhere else.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,10 +22,13 @@ class Transcript:
     ids that end an answer: EOS unless the request ignores it, and the request's own stop ids. `prompt` holds a note of each of
     the prompt's tokens where they are asked for, once they are known; else nothing.
     """
-    def __init__(self, request: Request, eos: frozenset[int] = frozenset(), on: Observer = ignore) -> None:
+
+    def __init__(
+        self, request: Request, eos: frozenset[int] = frozenset(), on: Observer = ignore
+    ) -> None:
         self.request, self.on = request, on
         self.ends = (frozenset[int]() if request.ignore_eos else eos) | request.stop_ids
-        self.texts: dict[int, Text] = {}          # of the answers that have begun
+        self.texts: dict[int, Text] = {}  # of the answers that have begun
         self.prompt: tuple[PromptLogprob, ...] = ()
 
     def open(self, choice: int) -> Text:
@@ -52,22 +56,40 @@ class Text:
     Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what follows a gap, or is not
     final yet, waits inside and may still be changed.
     """
+
     __slots__ = (
-        "_ahead", "_asked", "_begin", "_guard", "_guarded", "_pieces", "_record", "_writer", "choice", "ends", "finish_reason",
-        "limit", "notes", "score", "tokens")
+        "_ahead",
+        "_asked",
+        "_begin",
+        "_guard",
+        "_guarded",
+        "_pieces",
+        "_record",
+        "_writer",
+        "choice",
+        "ends",
+        "finish_reason",
+        "limit",
+        "notes",
+        "score",
+        "tokens",
+    )
 
     def __init__(self, record: Transcript, choice: int | None, writer: Writer) -> None:
         request = record.request
         self._record, self._writer, self.choice = record, writer, choice
         self._begin, self._asked = len(request.prompt), request.logprobs is not None
         self.ends, self.limit = record.ends, request.max_tokens
-        self._guard, self._guarded = request.guard, None if request.guard is None else request.guard.start(request.prompt)
+        self._guard, self._guarded = (
+            request.guard,
+            None if request.guard is None else request.guard.start(request.prompt),
+        )
         self.tokens: list[int] = []
         self.notes: list[TokenLogprob] = []
         self.score: float | None = None
         self.finish_reason: str | None = None
         self._pieces: list[str] = []
-        self._ahead: list[int | None] = []        # what stands behind the final tokens; None is a gap
+        self._ahead: list[int | None] = []  # what stands behind the final tokens; None is a gap
 
     @property
     def guarded(self) -> Any:
@@ -88,7 +110,9 @@ class Text:
     def text(self) -> str:
         return "".join(self._pieces)
 
-    def write(self, tokens: Sequence[int], notes: Sequence[TokenLogprob] = (), accepted: int = 0) -> int:
+    def write(
+        self, tokens: Sequence[int], notes: Sequence[TokenLogprob] = (), accepted: int = 0
+    ) -> int:
         """Append final tokens up to and including the one that ends the answer; how many those are. accepted: how many of
         them, from the first, were drafted. Raises ValueError where the answer has ended or a canvas is open."""
         if self.finish_reason is not None:
@@ -103,8 +127,14 @@ class Text:
             self._tell(Edit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
         return count
 
-    def edit(self, edit: Edit, *, final: int | None = None, notes: Mapping[int, TokenLogprob] | None = None,
-             accepted: int = 0) -> int:
+    def edit(
+        self,
+        edit: Edit,
+        *,
+        final: int | None = None,
+        notes: Mapping[int, TokenLogprob] | None = None,
+        accepted: int = 0,
+    ) -> int:
         """Change what is not final. Positions count from the prompt's start; what is written beyond the end leaves gaps.
 
         final: tokens before this position never change again; None: every token before the first gap. notes: of positions
@@ -117,14 +147,18 @@ class Text:
             last = self.position + len(self._ahead) - 1
             raise ValueError(f"position {last} lies beyond the {self.limit} tokens of the answer")
         ready = 0
-        stop = len(self._ahead) if final is None else min(len(self._ahead), max(0, final - self.position))
+        stop = (
+            len(self._ahead)
+            if final is None
+            else min(len(self._ahead), max(0, final - self.position))
+        )
         while ready < stop and self._ahead[ready] is not None:
             ready += 1
         at, new = self.position, [x for x in self._ahead[:ready] if x is not None]
         noted = [notes[p] for p in range(at, at + ready)] if notes and self._asked else ()
         pieces = self._take(new, noted)
-        del self._ahead[:len(pieces)]
-        self._tell(edit, tuple(new[:len(pieces)]), pieces, min(accepted, len(pieces)))
+        del self._ahead[: len(pieces)]
+        self._tell(edit, tuple(new[: len(pieces)]), pieces, min(accepted, len(pieces)))
         return len(pieces)
 
     def fork(self) -> Text:
@@ -132,7 +166,11 @@ class Text:
         twin = Text(self._record, None, self._writer.fork())
         twin.tokens, twin.notes, twin.score = list(self.tokens), list(self.notes), self.score
         twin._guarded = self._guarded
-        twin.finish_reason, twin._pieces, twin._ahead = self.finish_reason, list(self._pieces), list(self._ahead)
+        twin.finish_reason, twin._pieces, twin._ahead = (
+            self.finish_reason,
+            list(self._pieces),
+            list(self._ahead),
+        )
         return twin
 
     def follow(self, other: Text, length: int | None = None) -> None:
@@ -151,13 +189,21 @@ class Text:
         if self.finish_reason is None:
             raise ValueError("the answer has not ended")
         notes = tuple(self.notes) if self._asked else None
-        return Result(tuple(self.tokens), self.text, self.finish_reason, notes, stats, self.score, self.choice or 0)
+        return Result(
+            tuple(self.tokens),
+            self.text,
+            self.finish_reason,
+            notes,
+            stats,
+            self.score,
+            self.choice or 0,
+        )
 
     def _take(self, tokens: Iterable[int], notes: Sequence[TokenLogprob]) -> tuple[str, ...]:
         """Make these final, up to the end; the text that each made certain."""
         pieces: list[str] = []
         for x in tokens:
-            if self._guard is not None:           # raises where the request's rules forbid the token
+            if self._guard is not None:  # raises where the request's rules forbid the token
                 self._guarded = self._guard.step(self._guarded, x)
             self.tokens.append(x)
             ended = x in self.ends
@@ -169,7 +215,7 @@ class Text:
             if self.finish_reason is not None:
                 pieces[-1] += self._writer.end()
                 break
-        self.notes += notes[:len(pieces)]
+        self.notes += notes[: len(pieces)]
         self._pieces += pieces
         return tuple(pieces)
 
@@ -181,14 +227,16 @@ class Text:
             if at < first:
                 raise ValueError(f"position {at} is final: edits begin at {first}")
 
-    def _tell(self, edit: Edit, new: tuple[int, ...], pieces: tuple[str, ...], accepted: int) -> None:
+    def _tell(
+        self, edit: Edit, new: tuple[int, ...], pieces: tuple[str, ...], accepted: int
+    ) -> None:
         choice, on = self.choice, self._record.on
         if choice is not None:
             on(Edited(choice, edit, new, pieces, accepted))
         if self.finish_reason is None:
             return
         behind = tuple(range(self.position, self.position + len(self._ahead)))
-        self._ahead = []                          # the canvas behind the end is no part of the answer
+        self._ahead = []  # the canvas behind the end is no part of the answer
         if choice is not None:
             if behind:
                 on(Edited(choice, Edit(erase=behind), (), (), 0))
@@ -205,10 +253,14 @@ def common(texts: Iterable[Text]) -> list[int]:
     return low[:same]
 
 
-def logprobs(scores: Scores, nodes: Sequence[int], tokens: Sequence[int], k: int) -> list[TokenLogprob]:
+def logprobs(
+    scores: Scores, nodes: Sequence[int], tokens: Sequence[int], k: int
+) -> list[TokenLogprob]:
     """Of tokens that follow these nodes, with the k likeliest of the model beside each."""
     out: list[TokenLogprob] = []
     for node, x in zip(nodes, tokens, strict=False):
         top = zip(*scores.base.topk(node, k), strict=True) if k else ()
-        out.append(TokenLogprob(x, scores.logp(node, (x,))[0], scores.base.logp(node, (x,))[0], tuple(top)))
+        out.append(
+            TokenLogprob(x, scores.logp(node, (x,))[0], scores.base.logp(node, (x,))[0], tuple(top))
+        )
     return out

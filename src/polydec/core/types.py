@@ -2,6 +2,7 @@
 
 Shape suffixes: N nodes of a draft, V vocabulary, H hidden width, R rows, K the k of a top-k.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from torch import Tensor
 
 class Exactness(Enum):
     """What a method promises of its output: the target's law, its greedy text only, or neither."""
+
     LAW = "law"
     ARGMAX = "greedy"
     APPROXIMATE = "approximate"
@@ -22,6 +24,7 @@ class Exactness(Enum):
 
 class Reads(IntEnum):
     """What somebody needs to see of a row; each includes the ones before it."""
+
     NOTHING = 0
     ARGMAX = 1
     TOPK = 2
@@ -30,16 +33,18 @@ class Reads(IntEnum):
 
 class Draw(Enum):
     """How a node was proposed: with certainty, drawn independently of its siblings, or without replacement among them."""
+
     CERTAIN = "certain"
     INDEPENDENT = "independent"
     WITHOUT = "without replacement"
 
 
-_ROOT = (-1,), (Draw.CERTAIN,), (None,)         # parent, draw and law of a root
+_ROOT = (-1,), (Draw.CERTAIN,), (None,)  # parent, draw and law of a root
 
 
 class Words(Protocol):
     """What ids mean as text."""
+
     @property
     def pieces(self) -> Sequence[bytes | None]:
         """Of each id the bytes that it stands for; None: nothing is written for it, or its bytes are not known."""
@@ -58,6 +63,7 @@ class Words(Protocol):
 class Vocab:
     """What must agree when laws are combined: size, and the tokenizer's identity (a fingerprint; "" is unknown). words:
     None where there is no tokenizer."""
+
     size: int
     eos: frozenset[int]
     tokenizer: str = ""
@@ -65,7 +71,9 @@ class Vocab:
 
     def same(self, other: Vocab) -> bool:
         """Whether tokens of `other` mean what they mean here, as far as is known."""
-        return self.size == other.size and (self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer))
+        return self.size == other.size and (
+            self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer)
+        )
 
     def spelled(self, text: str, said: str) -> tuple[int, ...]:
         """The tokens of a text, without marks; none of an empty one. said: how a message begins that tells of it. Raises
@@ -73,7 +81,9 @@ class Vocab:
         if not text:
             return ()
         if self.words is None:
-            raise ValueError(f"{said}: this model has no tokenizer to spell it with, so leave it empty")
+            raise ValueError(
+                f"{said}: this model has no tokenizer to spell it with, so leave it empty"
+            )
         try:
             return self.words.encode(text, special=False)
         except ValueError as why:
@@ -82,10 +92,14 @@ class Vocab:
     def require_same(self, other: Vocab, who: str) -> None:
         """Raise ValueError where tokens of `other` do not mean what they mean here."""
         if self.size != other.size:
-            raise ValueError(f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: "
-                             "they must be the same")
+            raise ValueError(
+                f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: "
+                "they must be the same"
+            )
         if not self.same(other):
-            raise ValueError(f"{who} was made for another tokenizer than the target: ids of one mean other text in the other")
+            raise ValueError(
+                f"{who} was made for another tokenizer than the target: ids of one mean other text in the other"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +118,7 @@ class Draft:
     layers below do not run there. Nodes with a state stand behind all others. adapter: what changes the target's matrices
     at the rows of nodes with a state, and at no others (see models/gated.py); None: nothing does.
     """
+
     token: tuple[int, ...]
     parent: tuple[int, ...]
     draw: tuple[Draw, ...]
@@ -115,11 +130,18 @@ class Draft:
     adapter: Any = None
 
     @staticmethod
-    def certain(token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None) -> Draft:
+    def certain(
+        token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None
+    ) -> Draft:
         """A tree proposed with certainty; `token[0]` is the root."""
         n = len(token)
-        return Draft(tuple(token), tuple(parent), (Draw.CERTAIN,) * n, (None,) * n,
-                     chance=None if chance is None else tuple(chance))
+        return Draft(
+            tuple(token),
+            tuple(parent),
+            (Draw.CERTAIN,) * n,
+            (None,) * n,
+            chance=None if chance is None else tuple(chance),
+        )
 
     @staticmethod
     def chain(root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None) -> Draft:
@@ -159,49 +181,75 @@ class Draft:
                 value[i] = value[self.parent[i]] * (1.0 if self.chance is None else self.chance[i])
         return sum(value[i] for below in self.children for i in below)
 
-    def grown(self, token: int, parent: int, draw: Draw, law: Tensor | None, chance: float = 1.0) -> Draft:
+    def grown(
+        self, token: int, parent: int, draw: Draw, law: Tensor | None, chance: float = 1.0
+    ) -> Draft:
         """This draft with one more node, which is the last."""
-        return Draft((*self.token, token), (*self.parent, parent), (*self.draw, draw), (*self.law, law),
-                     None if self.probe is None else (*self.probe, False),
-                     (*(self.chance or (1.0,) * len(self.token)), chance),
-                     None if self.state is None else (*self.state, None), self.enter, self.adapter)
+        return Draft(
+            (*self.token, token),
+            (*self.parent, parent),
+            (*self.draw, draw),
+            (*self.law, law),
+            None if self.probe is None else (*self.probe, False),
+            (*(self.chance or (1.0,) * len(self.token)), chance),
+            None if self.state is None else (*self.state, None),
+            self.enter,
+            self.adapter,
+        )
 
     def only(self, keep: Sequence[int]) -> Draft:
         """These nodes (ascending, the root and every node's ancestors among them), renumbered."""
         new = {-1: -1} | {i: k for k, i in enumerate(keep)}
-        return Draft(tuple(self.token[i] for i in keep), tuple(new[self.parent[i]] for i in keep),
-                     tuple(self.draw[i] for i in keep), tuple(self.law[i] for i in keep),
-                     None if self.probe is None else tuple(self.probe[i] for i in keep),
-                     None if self.chance is None else tuple(self.chance[i] for i in keep),
-                     None if self.state is None else tuple(self.state[i] for i in keep), self.enter,
-                     self.adapter)
+        return Draft(
+            tuple(self.token[i] for i in keep),
+            tuple(new[self.parent[i]] for i in keep),
+            tuple(self.draw[i] for i in keep),
+            tuple(self.law[i] for i in keep),
+            None if self.probe is None else tuple(self.probe[i] for i in keep),
+            None if self.chance is None else tuple(self.chance[i] for i in keep),
+            None if self.state is None else tuple(self.state[i] for i in keep),
+            self.enter,
+            self.adapter,
+        )
 
-    def below(self, root: int, nodes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], Draft]:
+    def below(
+        self, root: int, nodes: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], Draft]:
         """What is left of these nodes (ascending, every node's ancestors among them) where `root` becomes the root: the path
         from the old root to the node above the new one, the nodes that stay, and their draft. Raises ValueError where the
         nodes are not closed or `root` is a probe or not among them."""
         some = set(nodes)
         closed = all(0 <= i < len(self.token) and (i == 0 or self.parent[i] in some) for i in some)
         if list(nodes) != sorted(some) or not closed or root not in some:
-            raise ValueError(f"nodes is {list(nodes)[:8]}, root is {root}: nodes must ascend, with root and all parents")
+            raise ValueError(
+                f"nodes is {list(nodes)[:8]}, root is {root}: nodes must ascend, with root and all parents"
+            )
         if self.probe is not None and self.probe[root]:
             raise ValueError(f"root is {root}: a probe is never committed")
         below = {root}
-        for i in nodes:                           # ascending: parents come first
+        for i in nodes:  # ascending: parents come first
             if self.parent[i] in below:
                 below.add(i)
         stay, path = tuple(sorted(below)), (0, *self.path_to(root))[:-1]
-        left = replace(self, parent=tuple(-1 if i == root else p for i, p in enumerate(self.parent)),
-                       draw=tuple(Draw.CERTAIN if i == root else d for i, d in enumerate(self.draw)),
-                       law=tuple(None if i == root else x for i, x in enumerate(self.law)),
-                       chance=None if self.chance is None else tuple(
-                           1.0 if i == root else c for i, c in enumerate(self.chance)))
+        left = replace(
+            self,
+            parent=tuple(-1 if i == root else p for i, p in enumerate(self.parent)),
+            draw=tuple(Draw.CERTAIN if i == root else d for i, d in enumerate(self.draw)),
+            law=tuple(None if i == root else x for i, x in enumerate(self.law)),
+            chance=None
+            if self.chance is None
+            else tuple(1.0 if i == root else c for i, c in enumerate(self.chance)),
+        )
         return path, stay, left.only(stay)
 
     def child(self, node: int, token: int) -> int | None:
         """The first child of `node` that has this token."""
         for i in range(node + 1, len(self.token)):
-            if self.token[i] == token and self.parent[i] == node and not (self.probe and self.probe[i]):
+            if (
+                self.token[i] == token
+                and self.parent[i] == node
+                and not (self.probe and self.probe[i])
+            ):
                 return i
         return None
 
@@ -247,7 +295,11 @@ class Draft:
             return self
         keep, kept, probe = list[int](), {-1}, self.probe or (False,) * len(self.token)
         for i, p in enumerate(self.parent):
-            if p in kept and self.depth[i] <= depth and not (p > 0 and self.token[p] in eos and not probe[i]):
+            if (
+                p in kept
+                and self.depth[i] <= depth
+                and not (p > 0 and self.token[p] in eos and not probe[i])
+            ):
                 kept.add(i)
                 keep.append(i)
         return self if len(keep) == len(self.token) else self.only(keep)
@@ -264,6 +316,7 @@ class Want:
     For `Session.prefill` alone, which gives no rows of the prompt unless asked: prompt: those of all its tokens; last: that of
     the token before the pending root only.
     """
+
     law: Reads = Reads.ROW
     base: Reads = Reads.NOTHING
     hidden: bool = False
@@ -282,6 +335,7 @@ class Edit:
     insert: (position, token) in ascending order; the token will have this position, and what stood there moves back.
     write: (position, token); it takes the place of what stands there, or lengthens the text.
     """
+
     write: tuple[tuple[int, int], ...] = ()
     erase: tuple[int, ...] = ()
     insert: tuple[tuple[int, int], ...] = ()

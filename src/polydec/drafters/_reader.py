@@ -1,4 +1,5 @@
 """A draft model that reads along in a text of another tokenizer."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ def check(draft: Target, vocab: Vocab, context: int) -> None:
 class Reader:
     """text: the target's ids, the pending root included. The draft's session holds `fed` of them as the draft spells
     them, from its token `start` on; what is spelled anew is rewound."""
+
     draft: Target
     words: Words
     context: int
@@ -54,12 +56,14 @@ class Reader:
         if len(ids) - self.start > self.context:  # begin again with the last half
             self.start = len(ids) - self.context // 2
             self.close()
-        ids = ids[min(self.start, len(ids) - 1):]
+        ids = ids[min(self.start, len(ids) - 1) :]
         if self.session is None:
             self.session = self.draft.open(ids)
         else:
-            same = next((i for i, (a, b) in enumerate(zip(self.fed, ids[:-1], strict=False)) if a != b),
-                        min(len(self.fed), len(ids) - 1))
+            same = next(
+                (i for i, (a, b) in enumerate(zip(self.fed, ids[:-1], strict=False)) if a != b),
+                min(len(self.fed), len(ids) - 1),
+            )
             if same < len(self.fed):
                 self.session.rewind(len(self.fed) - same)
             self.session.commit(ids[same:-1])
@@ -69,7 +73,15 @@ class Reader:
 
     def fork(self, choice: int | None = None) -> Reader:
         session = None if self.session is None else self.session.fork(choice)
-        return Reader(self.draft, self.words, self.context, list(self.text), self.start, session, list(self.fed))
+        return Reader(
+            self.draft,
+            self.words,
+            self.context,
+            list(self.text),
+            self.start,
+            session,
+            list(self.fed),
+        )
 
     def close(self) -> None:
         if self.session is not None:
@@ -81,11 +93,11 @@ def twins(draft: Vocab, target: Vocab) -> dict[int, int]:
     """Of each token of the draft the one of the target that stands for the same bytes, where there is one; and of an end
     an end. No token of the target appears twice."""
     first: dict[bytes, int] = {}
-    for i, piece in enumerate(words_of(target, "the target").pieces[:target.size]):
+    for i, piece in enumerate(words_of(target, "the target").pieces[: target.size]):
         if piece and i not in target.eos:
             first.setdefault(piece, i)
     out: dict[int, int] = {}
-    for i, piece in enumerate(words_of(draft, "the draft").pieces[:draft.size]):
+    for i, piece in enumerate(words_of(draft, "the draft").pieces[: draft.size]):
         if piece and i not in draft.eos and piece in first:
             out[i] = first.pop(piece)
     if draft.eos and target.eos:
@@ -98,7 +110,14 @@ def translate(words: Words, before: Sequence[int], addition: str) -> tuple[int, 
     none."""
     tail = words.decode(before[-16:])
     try:
-        head, whole = words.encode(tail, special=False), words.encode(tail + addition, special=False)
-        return whole[len(head):] if whole[:len(head)] == head else words.encode(addition, special=False)
+        head, whole = (
+            words.encode(tail, special=False),
+            words.encode(tail + addition, special=False),
+        )
+        return (
+            whole[len(head) :]
+            if whole[: len(head)] == head
+            else words.encode(addition, special=False)
+        )
     except ValueError:
         return ()

@@ -1,4 +1,5 @@
 """What a drafter that holds several others asks for them and tells them."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,8 +13,14 @@ from polydec.families.ar.types import Verdict
 def wanted(guesses: Sequence[Guess]) -> Want:
     """What some of them want; at least one is needed."""
     wants = [g.want for g in guesses]
-    return Want(max(w.law for w in wants), max(w.base for w in wants), any(w.hidden for w in wants),
-                any(w.prompt for w in wants), tuple(sorted({e for w in wants for e in w.exits})), any(w.last for w in wants))
+    return Want(
+        max(w.law for w in wants),
+        max(w.base for w in wants),
+        any(w.hidden for w in wants),
+        any(w.prompt for w in wants),
+        tuple(sorted({e for w in wants for e in w.exits})),
+        any(w.last for w in wants),
+    )
 
 
 def price(guesses: Sequence[Guess]) -> float:

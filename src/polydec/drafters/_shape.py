@@ -1,4 +1,5 @@
 """Shapes of trees whose positions are index paths: the rank among its siblings of each node on the way down."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,10 @@ def of_counts(shape: Sequence[int]) -> Template:
     out: list[tuple[int, int]] = []
     for i, n in enumerate(shape):
         if not 0 <= n <= 64 or i > len(out):
-            raise ValueError(f"shape is {','.join(map(str, shape))}: it must be the child counts (0 to 64) of the nodes, "
-                             "breadth first, such as 3,2,1")
+            raise ValueError(
+                f"shape is {','.join(map(str, shape))}: it must be the child counts (0 to 64) of the nodes, "
+                "breadth first, such as 3,2,1"
+            )
         out += [(i, rank) for rank in range(n)]
     if not 1 <= len(out) <= 256:
         raise ValueError(f"shape has {len(out)} nodes: it must have 1 to 256")

@@ -1,4 +1,5 @@
 """Drafters on the target's states: which states are known, a layer's cache over them, and the laws of states made up."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ LAYER = Want(law=Reads.ROW, hidden=True)
 @dataclass
 class StateLaws:
     """session: the target's own, which is asked for laws and never moved; logits: of the nodes that have them by now."""
+
     session: Session
     logits: dict[int, Answer] = field(default_factory=dict[int, Answer])
 
@@ -31,13 +33,20 @@ class StateLaws:
         """The nodes that have no law yet."""
         return [i for i in range(len(draft)) if i not in self.logits]
 
-    def put(self, nodes: Sequence[int], logits_NV: Tensor, best_N: Sequence[int] | None = None) -> None:
+    def put(
+        self, nodes: Sequence[int], logits_NV: Tensor, best_N: Sequence[int] | None = None
+    ) -> None:
         """These nodes have these laws, or all of them the only one; best_N: the likeliest token of each, where it is known."""
         if best_N is None:
             rows = [Answer(row_V[None]) for row_V in logits_NV]
         else:
-            rows = [Answer(row_V[None], argmax=[best]) for row_V, best in zip(logits_NV, best_N, strict=True)]
-        self.logits |= dict(zip(nodes, rows if len(rows) == len(nodes) else rows * len(nodes), strict=True))
+            rows = [
+                Answer(row_V[None], argmax=[best])
+                for row_V, best in zip(logits_NV, best_N, strict=True)
+            ]
+        self.logits |= dict(
+            zip(nodes, rows if len(rows) == len(nodes) else rows * len(nodes), strict=True)
+        )
 
     def add(self, nodes: Sequence[int], state_NH: Tensor) -> None:
         """These nodes have these states, which lie before the target's final norm; or all of them the only one."""
@@ -49,9 +58,13 @@ class StateLaws:
         together, so each state is divided by the norm's weights, and what the norm then does to its length is undone."""
         weight_H = self.session.normed(torch.ones_like(state_NH[:1]))[0]
         before_NH = torch.where(weight_H == 0, 0.0, state_NH / weight_H)
-        length_N = state_NH.float().norm(dim=-1) / self.session.normed(before_NH).float().norm(dim=-1)
+        length_N = state_NH.float().norm(dim=-1) / self.session.normed(before_NH).float().norm(
+            dim=-1
+        )
         scores = self.session.states(before_NH)
-        self.put(nodes, torch.stack([scores.weights(i) * length for i, length in enumerate(length_N)]))
+        self.put(
+            nodes, torch.stack([scores.weights(i) * length for i, length in enumerate(length_N)])
+        )
 
     def scores(self, draft: Draft) -> Scores:
         """The laws at all nodes, shaped as the target's are."""
@@ -62,9 +75,13 @@ def states_after(scores: Scores, nodes: Sequence[int], depths: Sequence[int] = (
     """The target's states after nodes, or those at these depths, one behind another. Raises ValueError where the target shows
     none."""
     if depths:
-        return torch.cat([states_after(scores.exit(depth, nodes), range(len(nodes))) for depth in depths], -1)
+        return torch.cat(
+            [states_after(scores.exit(depth, nodes), range(len(nodes))) for depth in depths], -1
+        )
     if scores.hidden_NH is None:
-        raise ValueError("the target shows no hidden states: what was trained on them cannot draft for it")
+        raise ValueError(
+            "the target shows no hidden states: what was trained on them cannot draft for it"
+        )
     return scores.hidden_NH[list(nodes)]
 
 
@@ -72,7 +89,9 @@ class Weights(Protocol):
     """Weights that draft from true states. network: a layer with a cache of its own, which reads them first, or None; window:
     how many of the last tokens it reads with a state; normed: states enter as the target's final norm leaves them; depth: most
     levels of a draft."""
+
     window: ClassVar[int]
+
     @property
     def normed(self) -> bool: ...
     @property
@@ -86,6 +105,7 @@ class Weights(Protocol):
 
 class StateDrafter(Protocol):
     """Grows a tree from true states."""
+
     @property
     def weights(self) -> Weights: ...
     @property
@@ -102,14 +122,17 @@ class StateGuess:
     """session: the target's own; cache: the layer's, None without one. What it holds between rounds was computed from true
     states alone. text: the last tokens, up to the root; pending: windows of tokens that the layer has not read yet, and the
     true states before the last of each; true_H: the last true state; tip: what the layer makes of it."""
+
     drafter: StateDrafter
     session: Session
     cache: Any
     text: tuple[int, ...] = ()
-    pending: list[tuple[tuple[int, ...], Tensor]] = field(default_factory=list[tuple[tuple[int, ...], Tensor]])
+    pending: list[tuple[tuple[int, ...], Tensor]] = field(
+        default_factory=list[tuple[tuple[int, ...], Tensor]]
+    )
     true_H: Tensor | None = None
     tip: Answer | None = None
-    price = 0.0                                   # its passes are priced by whoever weighs them: see Priced
+    price = 0.0  # its passes are priced by whoever weighs them: see Priced
 
     @property
     def want(self) -> Want:
@@ -120,9 +143,11 @@ class StateGuess:
         if self.true_H is None or depth < 1:
             return Draft.chain(root)
         await self._catch_up()
-        draft = await self.drafter.tree.grow(self.drafter.laws(self), root, position, replace(budget, depth=depth), rng)
+        draft = await self.drafter.tree.grow(
+            self.drafter.laws(self), root, position, replace(budget, depth=depth), rng
+        )
         if self.cache is not None:
-            self.cache.truncate(self.cache.length)            # what was drafted is forgotten
+            self.cache.truncate(self.cache.length)  # what was drafted is forgotten
         return draft
 
     async def _catch_up(self) -> None:
@@ -145,14 +170,18 @@ class StateGuess:
 
     async def feed(self, first: int, row_NS: Tensor, rows: Sequence[int]) -> Answer:
         """What the layer answers at these rows of what enters slots from `first` on."""
-        return await Forward(self.drafter.weights.network, Query(self.cache, first, (), rows, LAYER, row_NS), len(row_NS))
+        return await Forward(
+            self.drafter.weights.network,
+            Query(self.cache, first, (), rows, LAYER, row_NS),
+            len(row_NS),
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         path, window = (0, *verdict.path), self.drafter.weights.window
         self.text = self.text or (draft.token[0],)
         state_NH = states_after(scores, path, self.want.exits)
         for state_H, token in zip(state_NH, verdict.tokens(draft), strict=True):
-            self.text = (*self.text, token)[-max(2, window):]
+            self.text = (*self.text, token)[-max(2, window) :]
             if self.cache is not None:
                 self.pending.append((last(self.text, window), state_H))
         self.true_H = state_NH[-1].clone()
@@ -163,7 +192,7 @@ class StateGuess:
 
     def close(self) -> None:
         if self.cache is not None:
-            self.cache = self.cache.fork(0)       # what nobody else reads is given back
+            self.cache = self.cache.fork(0)  # what nobody else reads is given back
 
 
 def at_work(drafter: StateDrafter, session: Session) -> StateGuess:

@@ -1,4 +1,5 @@
 """Growing a draft where chances are known without a model: the likeliest paths first."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -11,8 +12,13 @@ from polydec.families.ar.types import Budget
 S = TypeVar("S")
 
 
-def likeliest_first(root: int, state: S, after: Callable[[S, float], Iterable[tuple[float, int, S]]], floor: float,
-                    budget: Budget) -> Draft:
+def likeliest_first(
+    root: int,
+    state: S,
+    after: Callable[[S, float], Iterable[tuple[float, int, S]]],
+    floor: float,
+    budget: Budget,
+) -> Draft:
     """The tree of certain candidates whose paths have the largest products of chances; none falls below `floor`.
 
     state: of the root, whatever `after` understands; after(state, product): (chance, token, state behind it) of the children
@@ -21,7 +27,9 @@ def likeliest_first(root: int, state: S, after: Callable[[S, float], Iterable[tu
     """
     token, parent, depth, chance = [root], [-1], [0], [1.0]
     most, nodes, count = budget.depth, budget.nodes, 0
-    heap = list[tuple[float, int, int, float, int, S]]()       # -product, found when, node above, chance, token, state
+    heap = list[
+        tuple[float, int, int, float, int, S]
+    ]()  # -product, found when, node above, chance, token, state
     node, product = 0, 1.0
     while True:
         if depth[node] < most:

@@ -1,4 +1,5 @@
 """Where the last few tokens of a text stood before."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,7 @@ class Windows:
 
     lengths: of the windows; first: a window that comes again keeps its first place, else it takes the last one.
     """
+
     lengths: tuple[int, ...]
     first: bool
     text: list[int] = field(default_factory=list[int])
@@ -22,7 +24,7 @@ class Windows:
             end = len(self.text)
             for n in self.lengths:
                 if n <= end:
-                    window = tuple(self.text[end - n:])
+                    window = tuple(self.text[end - n :])
                     if not self.first or window not in self.after:
                         self.after[window] = end
             self.text.append(token)

@@ -1,4 +1,5 @@
 """Every run of tokens that stands in a sequence, how often, where last, and what followed it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ class Automaton:
     """The suffix automaton of a sequence, grown a token at a time: each state stands for strings that end at the same
     places. A state's lists: length of its longest string, link to the longest suffix with other places, transitions,
     how many places, and the last one."""
+
     __slots__ = ("count", "last", "length", "link", "next", "size", "tip")
 
     def __init__(self) -> None:
@@ -85,11 +87,19 @@ class Automaton:
 
     def after(self, state: int) -> list[tuple[int, int, int]]:
         """(count, last place, token) of what followed, most frequent first, the latest on a tie."""
-        return sorted(((self.count[v], self.last[v], x) for x, v in self.next[state].items() if x >= 0), reverse=True)
+        return sorted(
+            ((self.count[v], self.last[v], x) for x, v in self.next[state].items() if x >= 0),
+            reverse=True,
+        )
 
     def copy(self) -> Automaton:
         twin = Automaton()
-        twin.length, twin.link, twin.count, twin.last = self.length[:], self.link[:], self.count[:], self.last[:]
+        twin.length, twin.link, twin.count, twin.last = (
+            self.length[:],
+            self.link[:],
+            self.count[:],
+            self.last[:],
+        )
         twin.next, twin.tip, twin.size = [dict(d) for d in self.next], self.tip, self.size
         return twin
 
@@ -98,6 +108,7 @@ class Automaton:
 class Store:
     """Sequences of tokens that many requests may copy from. Given to a drafter it outlives a request; drafts made from it
     can show to one request what stands in another."""
+
     automaton: Automaton = field(default_factory=Automaton)
 
     @staticmethod
@@ -109,5 +120,5 @@ class Store:
 
     def add(self, tokens: Sequence[int]) -> None:
         """Append a sequence; no match runs over its ends."""
-        for x in (*tokens, -1 - self.automaton.size):          # a separator that never comes back
+        for x in (*tokens, -1 - self.automaton.size):  # a separator that never comes back
             self.automaton.extend(x)

@@ -1,4 +1,5 @@
 """What followed the last few tokens in other texts: n-grams of a table, the longest that is known."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ class Backoff:
     Source: Leviathan et al., "Fast inference from transformers via speculative decoding" (2023), bigram drafts; Ou et al.,
     "Lossless acceleration of large language model via adaptive n-gram parallel decoding" (2024).
     """
+
     table: NGrams
     floor: float = 0.05
     width: int = 2
@@ -38,12 +40,13 @@ class Backoff:
             raise ValueError(f"width is {self.width}: it must lie in 1 to 16")
 
     def open(self, prompt: Sequence[int], session: Session) -> BackoffGuess:
-        return BackoffGuess(self, list(prompt[-self.table.order:]))
+        return BackoffGuess(self, list(prompt[-self.table.order :]))
 
 
 @dataclass(frozen=True)
 class BackoffGuess(Guess):
     """tail: the last tokens, the pending root included; nothing else is remembered."""
+
     config: Backoff
     tail: list[int]
 
@@ -55,13 +58,15 @@ class BackoffGuess(Guess):
         config, order = self.config, self.config.table.order
 
         def after(tail: list[int], product: float) -> list[tuple[float, int, list[int]]]:
-            return [(p, x, [*tail, x][-order:]) for p, x in config.table.after(tail)[:config.width]]
+            return [
+                (p, x, [*tail, x][-order:]) for p, x in config.table.after(tail)[: config.width]
+            ]
 
         return likeliest_first(root, self.tail, after, max(config.floor, budget.floor), budget)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.tail.extend(verdict.tokens(draft))
-        del self.tail[:-self.config.table.order]
+        del self.tail[: -self.config.table.order]
 
     def fork(self, session: Session, choice: int | None = None) -> BackoffGuess:
         return BackoffGuess(self.config, list(self.tail))

@@ -1,4 +1,5 @@
 """A drafter with a budget of its own."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ class Capped:
     Reduces to: the drafter, where the budget is the smaller one.
     Source: composition.
     """
+
     drafter: Drafter
     depth: int = 4
 
@@ -35,6 +37,7 @@ class Capped:
 @dataclass(frozen=True)
 class CappedGuess:
     """The drafter's own guess."""
+
     config: Capped
     guess: Guess
 
@@ -47,7 +50,9 @@ class CappedGuess:
         return self.guess.want
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        return await self.guess.propose(root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng)
+        return await self.guess.propose(
+            root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.guess.learn(draft, scores, verdict)

@@ -1,4 +1,5 @@
 """Copy from the text or take what a table says: one distribution of the next token at every node of a draft."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ class CopyNGramMixture:
     Reduces to: `suffix` with a table that knows nothing; `backoff` in a text where nothing comes back; `nothing` with floor 1.
     Source: composition. The mixture is that of a cache language model (Kuhn and De Mori, 1990).
     """
+
     copy: Suffix
     table: NGrams
     floor: float = 0.05
@@ -47,8 +49,14 @@ class CopyNGramMixture:
         compiled, copy = self.table.compiled, self.copy
         if compiled is None or copy.store is not None:
             return CopyNGramMixtureGuess(self, copy.open(prompt, session))
-        copies = Copies.of(compiled, trust=copy.trust, prior=PRIOR, min_match=copy.min_match, copies=copy.width,
-                           width=self.width)
+        copies = Copies.of(
+            compiled,
+            trust=copy.trust,
+            prior=PRIOR,
+            min_match=copy.min_match,
+            copies=copy.width,
+            width=self.width,
+        )
         copies.read(prompt)
         return CompiledGuess(self, copies)
 
@@ -56,6 +64,7 @@ class CopyNGramMixture:
 @dataclass(frozen=True)
 class CopyNGramMixtureGuess:
     """copier: the copying side, which holds the text."""
+
     config: CopyNGramMixture
     copier: SuffixGuess
 
@@ -79,14 +88,16 @@ class CopyNGramMixtureGuess:
             for p, x, to in copier.after(automaton, state, length):
                 chance_of[x], match_of[x] = p, to
                 left -= p
-            if product * left >= floor:           # else nothing that only the table says can be likely enough
+            if (
+                product * left >= floor
+            ):  # else nothing that only the table says can be likely enough
                 for p, x in config.table.after(tail):
                     chance_of[x] = chance_of.get(x, 0.0) + left * p
             some = [(p, x) for x, p in chance_of.items() if product * p >= floor]
             if len(some) > 1:
-                some = sorted(some, key=_likelier)[:config.width]
+                some = sorted(some, key=_likelier)[: config.width]
             out = list[tuple[float, int, Place]]()
-            for p, x in some:                     # what only the table says may stand in the text as well, after less
+            for p, x in some:  # what only the table says may stand in the text as well, after less
                 match = match_of.get(x) or automaton.step(state, length, x)
                 out.append((p, x, (*match, [*tail, x][-order:])))
             return out
@@ -106,6 +117,7 @@ class CopyNGramMixtureGuess:
 @dataclass(frozen=True)
 class CompiledGuess(Guess):
     """The same by the compiled library, to the bit, where nothing outlives the request. copies: the text, and what is known."""
+
     config: CopyNGramMixture
     copies: Copies
 
@@ -114,7 +126,9 @@ class CompiledGuess(Guess):
         return Want(law=Reads.NOTHING)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        return self.copies.propose(root, budget.depth, budget.nodes, max(self.config.floor, budget.floor))
+        return self.copies.propose(
+            root, budget.depth, budget.nodes, max(self.config.floor, budget.floor)
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.copies.learn(verdict.tokens(draft))

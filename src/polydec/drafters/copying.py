@@ -1,4 +1,5 @@
 """Copy a block from where the last few tokens stood before in the conversation."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ class Copying:
     Source: Dumitru et al., "CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality"
     (2025); the choice of the length on the way is ours.
     """
+
     gamma: int | None = None
     block: int = 10
     first: bool = True
@@ -46,9 +48,13 @@ class Copying:
 
     def __post_init__(self) -> None:
         if self.gamma is not None and self.adapt:
-            raise ValueError(f"adapt is true: it chooses how many tokens must match, so gamma ({self.gamma}) must be left out")
+            raise ValueError(
+                f"adapt is true: it chooses how many tokens must match, so gamma ({self.gamma}) must be left out"
+            )
         if self.cost is not None and not self.adapt:
-            raise ValueError(f"adapt is false: cost ({self.cost}) belongs to it and must be left out")
+            raise ValueError(
+                f"adapt is false: cost ({self.cost}) belongs to it and must be left out"
+            )
         if self.gamma is not None and not 1 <= self.gamma <= 16:
             raise ValueError(f"gamma is {self.gamma}: it must lie in 1 to 16")
         if not 0 <= self.block <= 64:
@@ -70,6 +76,7 @@ class Copying:
 @dataclass(frozen=True)
 class CopyingGuess(Guess):
     """windows: everything so far, the pending root included; rate: by match length, how often the token there came."""
+
     config: Copying
     windows: Windows
     rate: dict[int, float]
@@ -92,14 +99,21 @@ class CopyingGuess(Guess):
         return choice
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        matches, most = dict(self.windows.matches()), min(self.config.block, budget.depth, budget.nodes)
+        matches, most = (
+            dict(self.windows.matches()),
+            min(self.config.block, budget.depth, budget.nodes),
+        )
         if not matches:
             return Draft.chain(root)
-        n, tokens = self._choose(matches, most) if self.config.adapt else (self.config.lengths[0], most)
+        n, tokens = (
+            self._choose(matches, most) if self.config.adapt else (self.config.lengths[0], most)
+        )
         if not tokens:
             return Draft.chain(root)
-        copied = self.windows.text[matches[n]:matches[n] + tokens]
-        return Draft.certain((root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied)))
+        copied = self.windows.text[matches[n] : matches[n] + tokens]
+        return Draft.certain(
+            (root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied))
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):

@@ -1,4 +1,5 @@
 """Feed only what pays: of cheap candidates the best choice by measured costs, a draft model where asking pays, or nothing."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ class CostAware:
     Source: goodput as in Liu et al., "TurboSpec: closed-loop speculation control" (2024); choice by path as in Sequoia
     (Chen et al., 2024).
     """
+
     free: Drafter
     paid: Drafter | None
     costs: Costs
@@ -71,11 +73,14 @@ class CostAware:
     def open(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
         paid = None if self.paid is None else self.paid.open(prompt, session)
         free = self.free.open(prompt, session)
-        return CostAwareGuess(self, session, free, paid, Ledger(), Round(), free.want == Want(law=Reads.NOTHING))
+        return CostAwareGuess(
+            self, session, free, paid, Ledger(), Round(), free.want == Want(law=Reads.NOTHING)
+        )
 
 
 class Belief:
     """What a stated chance is worth, by what became of those like it."""
+
     __slots__ = ("rates",)
 
     def __init__(self) -> None:
@@ -96,6 +101,7 @@ class Speed:
     The time is counted in passes of one row as these cost then, since what a pass costs changes with how many sequences
     share it. The beginning is a guess that is soon forgotten: a bit more than a token a pass.
     """
+
     tokens: float = 12.0
     passes: float = 11.0
 
@@ -112,6 +118,7 @@ class Speed:
 class Asking:
     """Whether it pays to ask a drafter that takes time, told apart by classes of steps. gain_ms: what asking has brought
     beyond its cost, a running mean; waited: steps since the last time."""
+
     gain_ms: list[float]
     waited: list[int]
 
@@ -132,6 +139,7 @@ class Asking:
 class Ledger:
     """What a text has taught so far: how fast it is written; what chances are worth that were stated of whole paths, and of
     the paid drafter's tokens; whether it pays to ask the free drafter (where it has a price) and the paid one."""
+
     speed: Speed = field(default_factory=Speed)
     paths: Belief = field(default_factory=Belief)
     tokens: Belief = field(default_factory=Belief)
@@ -143,6 +151,7 @@ class Ledger:
 class Plain:
     """What a step would have been without a drafter that was asked: the draft that would have been fed, what that would have
     cost in milliseconds, and the class of the step."""
+
     draft: Draft
     ms: float
     step: int = 0
@@ -157,6 +166,7 @@ class Round:
     probability). without_free, without_paid: for the gain of asking, where it is to be judged. silent: the free drafter was
     not asked; missed: what it has to be told yet, for that reason.
     """
+
     one_row_ms: float = 1.0
     saved_ms: float = 0.0
     spent_ms: float = 0.0
@@ -172,6 +182,7 @@ class Round:
 @dataclass(frozen=True)
 class CostAwareGuess:
     """Both drafters at work, what was learned of them, the step under way, and whether the free one reads no scores."""
+
     config: CostAware
     session: Session
     free: Guess
@@ -199,26 +210,43 @@ class CostAwareGuess:
         one, two = (costs.share(k, peers, position) for k in (1, 2))
         now.one_row_ms, now.saved_ms = one, self.ledger.speed.ms_per_token(one)
         row = MARGIN * (two - one)
-        if now.saved_ms < row:                    # even what is certain would not pay (in a large batch, say)
+        if now.saved_ms < row:  # even what is certain would not pay (in a large batch, say)
             now.silent, now.spent_ms = True, one
             return Draft.chain(root)
-        least = min(DOUBT * row / now.saved_ms, 1.0)          # of a path that may be worth a row, whatever it is believed
-        likely = Budget(budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least)
+        least = min(
+            DOUBT * row / now.saved_ms, 1.0
+        )  # of a path that may be worth a row, whatever it is believed
+        likely = Budget(
+            budget.depth, budget.nodes, budget.width, budget.go_on, budget.graded, least
+        )
         draft, keep = await self._from_free(root, position, likely, rng)
         ms = 0.0 if now.silent else self.free.price
-        pays = self.paid is not None and self.paid.price + costs.draft_ms + two - one < now.saved_ms      # were it sure
-        if self.paid is not None and pays and budget.depth > 0 and self.ledger.paid.due(step := _class(draft)):
+        pays = (
+            self.paid is not None and self.paid.price + costs.draft_ms + two - one < now.saved_ms
+        )  # were it sure
+        if (
+            self.paid is not None
+            and pays
+            and budget.depth > 0
+            and self.ledger.paid.due(step := _class(draft))
+        ):
             plain = Plain(draft.only(keep), costs.share(len(keep), peers, position) + ms, step)
-            draft, keep = await self._with_paid(self.paid, plain, draft, root, position, budget, rng)
+            draft, keep = await self._with_paid(
+                self.paid, plain, draft, root, position, budget, rng
+            )
             ms += self.paid.price + len(now.chain) * costs.draft_ms
         draft = self._told(draft, keep)
         now.spent_ms = ms + (one if len(draft) == 1 else costs.share(len(draft), peers, position))
         return draft
 
-    async def _from_free(self, root: int, position: int, budget: Budget, rng: Rng) -> tuple[Draft, list[int]]:
+    async def _from_free(
+        self, root: int, position: int, budget: Budget, rng: Rng
+    ) -> tuple[Draft, list[int]]:
         """The free drafter's candidates, and which of them to feed."""
         now, ms = self.round, self.free.price
-        hopeless = ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms          # were all of it accepted
+        hopeless = (
+            ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
+        )  # were all of it accepted
         now.silent = hopeless or (ms > 0.0 and not self.ledger.free.due(0))
         if now.silent:
             return Draft.chain(root), [0]
@@ -227,13 +255,16 @@ class CostAwareGuess:
         keep = self._best(draft, position, budget.nodes)
         if ms > 0.0:
             self.ledger.free.waited[0] = 0
-            now.without_free = Plain(draft.only(keep), self.config.costs.share(len(keep), self.session.peers, position) + ms)
+            now.without_free = Plain(
+                draft.only(keep),
+                self.config.costs.share(len(keep), self.session.peers, position) + ms,
+            )
         return draft, keep
 
     def _catch_up(self) -> None:
         """The free drafter learns what it missed."""
         for draft, verdict in self.round.missed:
-            self.free.learn(draft, cast(Scores, None), verdict)       # it said that it reads none
+            self.free.learn(draft, cast(Scores, None), verdict)  # it said that it reads none
         self.round.missed.clear()
 
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
@@ -241,14 +272,22 @@ class CostAwareGuess:
         if len(keep) == 1 or self.round.candidates is not draft:
             return draft if len(keep) == len(draft) else draft.only(keep)
         worth = [1.0, *[self.ledger.paths(v) for v in self.round.said[1:]]]
-        chance = (1.0, *[min(1.0, worth[i] / max(worth[p], 1e-9)) for i, p in enumerate(draft.parent[1:], 1)])
+        chance = (
+            1.0,
+            *[min(1.0, worth[i] / max(worth[p], 1e-9)) for i, p in enumerate(draft.parent[1:], 1)],
+        )
         return replace(draft, chance=chance).only(keep)
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
         """The nodes to feed. What was drawn stays, with all above it; probes stay where what they stand on does."""
-        if len(draft) == 1:                       # nothing was proposed
+        if len(draft) == 1:  # nothing was proposed
             return [0]
-        now, believed, share, peers = self.round, self.ledger.paths, self.config.costs.share, self.session.peers
+        now, believed, share, peers = (
+            self.round,
+            self.ledger.paths,
+            self.config.costs.share,
+            self.session.peers,
+        )
         value, chance = [1.0], draft.chance or (1.0,) * len(draft)
         for p, c in zip(draft.parent[1:], chance[1:]):
             value.append(value[p] * c)
@@ -256,10 +295,10 @@ class CostAwareGuess:
         bearer, fixed = _bearers(draft), _fixed(draft)
         rows = [0] * len(value)
         for i in bearer:
-            rows[i] += 1                          # fed with node i: itself and its probes
+            rows[i] += 1  # fed with node i: itself and its probes
         size = sum(rows[i] for i in fixed)
         some = [i for i in range(1, len(value)) if rows[i] and i not in fixed]
-        some.sort(key=value.__getitem__, reverse=True)        # stable: parents stay before their children
+        some.sort(key=value.__getitem__, reverse=True)  # stable: parents stay before their children
         best, most, saved, more, base = 0, 0.0, 0.0, 0, share(size, peers, position)
         for k, i in enumerate(some, 1):
             more += rows[i]
@@ -274,20 +313,37 @@ class CostAwareGuess:
         kept = {*fixed, *some[:best]}
         return [i for i in range(len(value)) if bearer[i] in kept]
 
-    async def _with_paid(self, paid: Guess, plain: Plain, free: Draft, root: int, position: int, budget: Budget,
-                         rng: Rng) -> tuple[Draft, list[int]]:
+    async def _with_paid(
+        self,
+        paid: Guess,
+        plain: Plain,
+        free: Draft,
+        root: int,
+        position: int,
+        budget: Budget,
+        rng: Rng,
+    ) -> tuple[Draft, list[int]]:
         """The paid drafter's chain joined to what is there, and which of it to feed."""
-        now, costs, peers, believed = self.round, self.config.costs, self.session.peers, self.ledger.tokens
+        now, costs, peers, believed = (
+            self.round,
+            self.config.costs,
+            self.session.peers,
+            self.ledger.tokens,
+        )
         size = len(plain.draft)
 
         def token_ms(n: int) -> float:
-            row = costs.share(size + n + 1, peers, position) - costs.share(size + n, peers, position)
+            row = costs.share(size + n + 1, peers, position) - costs.share(
+                size + n, peers, position
+            )
             return row + costs.draft_ms
 
         go_on = while_it_pays(believed, 0.5, now.saved_ms, token_ms)
-        chain = await paid.propose(root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid"))
+        chain = await paid.propose(
+            root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid")
+        )
         now.chain += zip(chain.token[1:], (chain.chance or ())[1:])
-        if any(law is not None for law in chain.law):         # drawn: it goes in as it is, and alone
+        if any(law is not None for law in chain.law):  # drawn: it goes in as it is, and alone
             now.candidates = None
             return chain, list(range(len(chain)))
         now.without_paid, self.ledger.paid.waited[plain.step] = plain, 0
@@ -311,9 +367,13 @@ class CostAwareGuess:
                 break
         self._see_paths(truth)
         text = (draft.token[0], *truth)
-        if now.without_free is not None:          # beside a pass of one row, which asking nobody would have been
+        if (
+            now.without_free is not None
+        ):  # beside a pass of one row, which asking nobody would have been
             plain = now.without_free
-            ledger.free.observe(0, (len(plain.draft.nodes_of(text)) - 1) * now.saved_ms + now.one_row_ms - plain.ms)
+            ledger.free.observe(
+                0, (len(plain.draft.nodes_of(text)) - 1) * now.saved_ms + now.one_row_ms - plain.ms
+            )
         if now.without_paid is not None:
             plain = now.without_paid
             more = len(verdict.path) - (len(plain.draft.nodes_of(text)) - 1)
@@ -329,14 +389,22 @@ class CostAwareGuess:
         true, bearer = [True], _bearers(tree)
         for i in range(1, len(tree)):
             known = tree.depth[i] <= len(truth)
-            true.append(true[tree.parent[i]] and (not known or tree.token[i] == truth[tree.depth[i] - 1]))
+            true.append(
+                true[tree.parent[i]] and (not known or tree.token[i] == truth[tree.depth[i] - 1])
+            )
             if bearer[i] == i and (known or not true[i]):
                 self.ledger.paths.see(self.round.said[i], true[i])
 
     def fork(self, session: Session, choice: int | None = None) -> CostAwareGuess:
         paid = None if self.paid is None else self.paid.fork(session, choice)
-        return replace(self, session=session, free=self.free.fork(session, choice), paid=paid, ledger=deepcopy(self.ledger),
-                       round=deepcopy(self.round))
+        return replace(
+            self,
+            session=session,
+            free=self.free.fork(session, choice),
+            paid=paid,
+            ledger=deepcopy(self.ledger),
+            round=deepcopy(self.round),
+        )
 
     def close(self) -> None:
         if self.config.lasting:

@@ -1,4 +1,5 @@
 """A masked-diffusion model drafts: one pass fills all gaps behind the text, and a path through their laws is the draft."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -39,6 +40,7 @@ class Diffusion:
     Reduces to: the likeliest token of each gap for weight = 1 and top = 1; `nothing` for a budget of 0.
     Source: DiffuSpec (2025), causal-consistency path search. There q is a 3-gram model of a corpus, and scores are added up.
     """
+
     denoiser: Denoiser
     weight: float = 0.5
     mass: float = 0.8
@@ -65,11 +67,17 @@ class Diffusion:
             logp_V, token_V = row_V.sort(descending=True, stable=True)
             count = min(self.top, int((logp_V.exp().cumsum(0) < self.mass).sum()) + 1)
             kept = dict(zip(token_V[:count].tolist(), logp_V[:count].tolist(), strict=True))
-            last = [(x, logp) for x in sorted(ends - kept.keys()) if (logp := float(row_V[x])) > float("-inf")]
+            last = [
+                (x, logp)
+                for x in sorted(ends - kept.keys())
+                if (logp := float(row_V[x])) > float("-inf")
+            ]
             out.append([*kept.items(), *sorted(last, key=lambda one: -one[1])])
         return out
 
-    def path(self, levels: Sequence[Level], before: Sequence[int], seen: Counter[tuple[int, ...]]) -> tuple[int, ...]:
+    def path(
+        self, levels: Sequence[Level], before: Sequence[int], seen: Counter[tuple[int, ...]]
+    ) -> tuple[int, ...]:
         """The best path through the candidates; before: the text's last tokens; seen: how often each sequence of up to three
         tokens stood in it."""
         ends, paths = self.denoiser.vocab.eos, [(0.0, tuple[int, ...]())]
@@ -80,18 +88,22 @@ class Diffusion:
                     longer.append((total, path))
                     continue
                 context = (*before, *path)[-2:]
-                longer += [(total + self._score(x, logp, context, seen), (*path, x)) for x, logp in level]
-            paths = sorted(longer, key=lambda one: (-one[0] / len(one[1]), one[1]))[:self.beam]
+                longer += [
+                    (total + self._score(x, logp, context, seen), (*path, x)) for x, logp in level
+                ]
+            paths = sorted(longer, key=lambda one: (-one[0] / len(one[1]), one[1]))[: self.beam]
         return paths[0][1]
 
-    def _score(self, token: int, logp: float, context: tuple[int, ...], seen: Counter[tuple[int, ...]]) -> float:
+    def _score(
+        self, token: int, logp: float, context: tuple[int, ...], seen: Counter[tuple[int, ...]]
+    ) -> float:
         return self.weight * logp + (1 - self.weight) * log(self._share(token, context, seen))
 
     def _share(self, token: int, context: tuple[int, ...], seen: Counter[tuple[int, ...]]) -> float:
         """How often the token stood behind the context, of all that did; of a shorter context where it never did."""
         scale = 1.0
         while context:
-            if (count := seen[(*context, token)]):
+            if count := seen[(*context, token)]:
                 return scale * count / seen[context]
             context, scale = context[1:], scale * BACK_OFF
         return scale * (seen[(token,)] + 1) / (seen[()] + self.denoiser.vocab.size)
@@ -100,6 +112,7 @@ class Diffusion:
 @dataclass(frozen=True)
 class DiffusionGuess(Guess):
     """text: everything so far, the pending root included; seen: how often each sequence of up to three tokens stood in it."""
+
     config: Diffusion
     text: list[int] = field(default_factory=list[int])
     seen: Counter[tuple[int, ...]] = field(default_factory=Counter[tuple[int, ...]])
@@ -114,22 +127,29 @@ class DiffusionGuess(Guess):
             self.text.append(token)
             for n in range(4):
                 if n <= len(self.text):
-                    self.seen[tuple(self.text[len(self.text) - n:])] += 1
+                    self.seen[tuple(self.text[len(self.text) - n :])] += 1
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         denoiser = self.config.denoiser
         most = min(budget.depth, budget.nodes, denoiser.context - 1)
         if most < 1:
             return Draft.chain(root)
-        known = self.text[-(denoiser.context - most):]
-        room = most if not denoiser.block else min(most, -len(known) % denoiser.block or denoiser.block)
+        known = self.text[-(denoiser.context - most) :]
+        room = (
+            most
+            if not denoiser.block
+            else min(most, -len(known) % denoiser.block or denoiser.block)
+        )
         canvas = (*known, *(None,) * room)
         board = denoiser.open(len(canvas), len(known))
         try:
             logw_RV = await board.score(canvas, range(len(known), len(canvas)), range(len(canvas)))
         finally:
             board.close()
-        return Draft.chain(root, self.config.path(self.config.levels(normalise(logw_RV)), self.text[-2:], self.seen))
+        return Draft.chain(
+            root,
+            self.config.path(self.config.levels(normalise(logw_RV)), self.text[-2:], self.seen),
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.read(verdict.tokens(draft))

@@ -1,4 +1,5 @@
 """Early exit, its depth and its length chosen each round from what every depth would have got right."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ class DynamicExit:
     Source: Entezari Zarch et al., "DEL: context-aware dynamic exit layer for efficient self-speculative decoding" (2025);
     the head's cost is our addition, their rule has head = 0.
     """
+
     tree: Tree
     layers: int = 3
     every: int = 1
@@ -43,7 +45,9 @@ class DynamicExit:
 
     def __post_init__(self) -> None:
         if not 1 <= self.every <= max(1, self.layers - 1):
-            raise ValueError(f"every is {self.every}: it must lie in 1 to {max(1, self.layers - 1)}, the layers below the last")
+            raise ValueError(
+                f"every is {self.every}: it must lie in 1 to {max(1, self.layers - 1)}, the layers below the last"
+            )
         if not 0 <= self.depth <= 64:
             raise ValueError(f"depth is {self.depth}: it must lie in 0 to 64")
         if not 0.0 <= self.omega <= 1.0:
@@ -76,6 +80,7 @@ class DynamicExit:
 @dataclass(frozen=True)
 class Count:
     """Of one exit, discounted: right and wrong predictions, and the sums of their probabilities."""
+
     hits: float = 0.0
     misses: float = 0.0
     hit_p: float = 0.0
@@ -88,17 +93,26 @@ class Count:
     @property
     def bar(self) -> float:
         """Below this probability a token is rather a miss; 0 while that cannot be said."""
-        return (self.hit_p / self.hits + self.miss_p / self.misses) / 2 if self.hits and self.misses else 0.0
+        return (
+            (self.hit_p / self.hits + self.miss_p / self.misses) / 2
+            if self.hits and self.misses
+            else 0.0
+        )
 
     def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> Count:
         right, wrong = [p for ok, p in outcomes if ok], [p for ok, p in outcomes if not ok]
-        return Count(omega * self.hits + len(right), omega * self.misses + len(wrong), omega * self.hit_p + sum(right),
-                     omega * self.miss_p + sum(wrong))
+        return Count(
+            omega * self.hits + len(right),
+            omega * self.misses + len(wrong),
+            omega * self.hit_p + sum(right),
+            omega * self.miss_p + sum(wrong),
+        )
 
 
 @dataclass
 class DynamicGuess(Guess):
     """session: the decoder's own, which that one commits. begun: after the prompt."""
+
     config: DynamicExit
     session: Session
     counts: dict[int, Count]
@@ -114,7 +128,9 @@ class DynamicGuess(Guess):
         config, exits = self.config, self.config.exits
         known = any(c.hits + c.misses for c in self.counts.values())
         self.begun = True
-        exit, length = config.best(self.counts) if known and exits else (1, min(1, config.depth, len(exits)))
+        exit, length = (
+            config.best(self.counts) if known and exits else (1, min(1, config.depth, len(exits)))
+        )
         exit = exit if known or not exits else exits[0]
         length = length if config.by_length or not length or not known else config.depth
         length = min(length, budget.depth, budget.nodes)
@@ -122,15 +138,27 @@ class DynamicGuess(Guess):
             return Draft.chain(root)
         bar = self.counts[exit].bar if config.by_confidence else 0.0
         part = Tapped(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
-        return await config.tree.grow(part, root, position, replace(    # pyright: ignore[reportArgumentType]
-            budget, depth=length, nodes=length, graded=True,
-            go_on=lambda depth, q: q >= bar and budget.go_on(depth, q)), rng)
+        return await config.tree.grow(
+            part,
+            root,
+            position,
+            replace(  # pyright: ignore[reportArgumentType]
+                budget,
+                depth=length,
+                nodes=length,
+                graded=True,
+                go_on=lambda depth, q: q >= bar and budget.go_on(depth, q),
+            ),
+            rng,
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         nodes = (0, *verdict.path)
-        nodes = nodes if self.begun else nodes[-self.config.prompt:]
-        shadows = {exit: scores.exit(exit, nodes) for exit in self.counts}    # all asked for before one is looked at
-        if not self.begun:                        # the prompt, read as a chain that was accepted whole
+        nodes = nodes if self.begun else nodes[-self.config.prompt :]
+        shadows = {
+            exit: scores.exit(exit, nodes) for exit in self.counts
+        }  # all asked for before one is looked at
+        if not self.begun:  # the prompt, read as a chain that was accepted whole
             truth = scores.exit(self.config.layers, nodes)
             right = [truth.argmax(k) for k in range(len(nodes))]
         else:
@@ -138,7 +166,10 @@ class DynamicGuess(Guess):
         for exit, count in self.counts.items():
             shadow = shadows[exit]
             tokens = [shadow.argmax(k) for k in range(len(nodes))]
-            outcomes = [(x == y, exp(shadow.base.logp(k, (x,))[0])) for k, (x, y) in enumerate(zip(tokens, right, strict=True))]
+            outcomes = [
+                (x == y, exp(shadow.base.logp(k, (x,))[0]))
+                for k, (x, y) in enumerate(zip(tokens, right, strict=True))
+            ]
             self.counts[exit] = count.after(self.config.omega, outcomes)
 
     def fork(self, session: Session, choice: int | None = None) -> DynamicGuess:
@@ -151,6 +182,7 @@ class DynamicGuess(Guess):
 @dataclass(frozen=True)
 class Tapped:
     """A session whose scores also keep the states at these depths."""
+
     inner: Session
     exits: tuple[int, ...] = field(default=())
 

@@ -1,4 +1,5 @@
 """A small network with a cache of its own, fed by the target's states, drafts."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from polydec.models.query import Answer
 
 class Layered(Weights, Protocol):
     """A layer that reads true states and then drafted tokens: see models/learned/eagle.py."""
+
     @property
     def depths(self) -> tuple[int, ...]: ...
     def below(self, embed_NWH: Tensor, above_NH: Tensor, /) -> Tensor: ...
@@ -33,6 +35,7 @@ class FromEagle:
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
     Source: EAGLE (Li et al., 2024); EAGLE-3 (Li et al., 2025); Chimera (Zeng et al., 2024).
     """
+
     weights: Layered
     tree: Tree
     prompt: bool = True
@@ -40,7 +43,13 @@ class FromEagle:
     @property
     def want(self) -> Want:
         depths = self.weights.depths
-        return Want(law=Reads.NOTHING, hidden=not depths, exits=depths, prompt=self.prompt, last=not self.prompt)
+        return Want(
+            law=Reads.NOTHING,
+            hidden=not depths,
+            exits=depths,
+            prompt=self.prompt,
+            last=not self.prompt,
+        )
 
     def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
         return at_work(self, session)
@@ -51,15 +60,21 @@ class FromEagle:
 
 class LayerLaws:
     """The laws at the nodes of a draft, a level at a time: a node needs what was made at its parent."""
+
     def __init__(self, weights: Layered, known: StateGuess) -> None:
-        self._weights, self._known, self._laws, self._above = weights, known, StateLaws(known.session), dict[int, Tensor]()
+        self._weights, self._known, self._laws, self._above = (
+            weights,
+            known,
+            StateLaws(known.session),
+            dict[int, Tensor](),
+        )
         if known.tip is not None:
             self._put([0], 0, known.tip)
 
     def _put(self, nodes: Sequence[int], k: int, answer: Answer) -> None:
         above_NH, state_NH = self._weights.read(k, self._known.true_H, answer.hidden_RH)  # pyright: ignore[reportArgumentType]
         self._above |= dict(zip(nodes, above_NH, strict=True))
-        if state_NH is None:                      # the layer has a head of its own
+        if state_NH is None:  # the layer has a head of its own
             self._laws.put(nodes, answer.logits_RV, answer.argmax)  # pyright: ignore[reportArgumentType]
         elif self._weights.normed:
             self._laws.add_normed(nodes, state_NH)
@@ -70,9 +85,15 @@ class LayerLaws:
         known, weights = self._known, self._weights
         while new := self._laws.new(draft):
             level = [i for i in new if draft.parent[i] < new[0]]
-            slots = known.cache.stage([draft.parent[i] - 1 for i in level])       # node 0 is the last committed entry
+            slots = known.cache.stage(
+                [draft.parent[i] - 1 for i in level]
+            )  # node 0 is the last committed entry
             paths = [(*known.text, *[draft.token[j] for j in draft.path_to(i)]) for i in level]
             above_NH = torch.stack([self._above[draft.parent[i]] for i in level])
-            entering = weights.below(known.embed([last(path, weights.window) for path in paths]), above_NH)
-            self._put(level, draft.depth[level[0]], await known.feed(slots, entering, range(len(level))))
+            entering = weights.below(
+                known.embed([last(path, weights.window) for path in paths]), above_NH
+            )
+            self._put(
+                level, draft.depth[level[0]], await known.feed(slots, entering, range(len(level)))
+            )
         return self._laws.scores(draft)

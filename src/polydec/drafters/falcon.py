@@ -1,4 +1,5 @@
 """A network that guesses a block of states a pass drafts: levels of the tree are grown a block at a time."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ class FromFalcon:
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
     Source: Falcon (Gao et al., 2024).
     """
+
     weights: Falcon
     tree: Tree
     prompt: bool = True
@@ -42,8 +44,14 @@ class FromFalcon:
 class BlockLaws:
     """The laws at the nodes of a draft. A node that is a multiple of `block` levels below the root ends a block: its states are
     those of the next `block` levels below it. fed: the nodes below this one have entries in the cache."""
+
     def __init__(self, weights: Falcon, known: StateGuess) -> None:
-        self._weights, self._known, self._laws, self._fed = weights, known, StateLaws(known.session), 1
+        self._weights, self._known, self._laws, self._fed = (
+            weights,
+            known,
+            StateLaws(known.session),
+            1,
+        )
         assert known.tip is not None, "a draft is asked for before the target has read the prompt"
         self._states = {0: self._blocks(known.tip.hidden_RH)[0]}
 
@@ -59,7 +67,7 @@ class BlockLaws:
             level = [i for i in new if draft.depth[i] == depth]
             if depth and depth % block == 0:
                 await self._feed(draft, level)
-            of = dict[int, list[int]]()           # nodes below the end of one block share a law
+            of = dict[int, list[int]]()  # nodes below the end of one block share a law
             for i in level:
                 of.setdefault(self._end(draft, i), []).append(i)
             for end, nodes in of.items():
@@ -77,7 +85,9 @@ class BlockLaws:
         known, nodes = self._known, range(self._fed, max(ends) + 1)
         state_NH = torch.stack([self._guess_of(draft, i) for i in nodes])
         rows = self._weights.enter(known.embed([(draft.token[i],) for i in nodes]), state_NH)
-        first = known.cache.stage([draft.parent[i] - 1 for i in nodes])           # node 0 is the last committed entry
+        first = known.cache.stage(
+            [draft.parent[i] - 1 for i in nodes]
+        )  # node 0 is the last committed entry
         answer = await known.feed(first, rows, [i - self._fed for i in ends])
         self._states |= dict(zip(ends, self._blocks(answer.hidden_RH), strict=True))
         self._fed = max(ends) + 1

@@ -1,4 +1,5 @@
 """Several drafters in turn: the first that has something to propose."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ class FirstOf:
     Reduces to: its only drafter; the second one where the first is always silent.
     Source: composition; CopySpec (Dumitru et al., 2025) falls back from copying to a draft model in this way.
     """
+
     drafters: tuple[Drafter, ...]
 
     def __post_init__(self) -> None:
@@ -35,6 +37,7 @@ class FirstOf:
 @dataclass(frozen=True)
 class FirstOfGuess:
     """The guesses of all of them."""
+
     guesses: tuple[Guess, ...]
 
     @property

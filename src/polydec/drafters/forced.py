@@ -1,4 +1,5 @@
 """What the constraint leaves no choice about."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ class Forced:
     Reduces to: no draft without a constraint.
     Source: Zheng et al., "SGLang: efficient execution of structured language model programs" (2024), jump-forward decoding.
     """
+
     vocab: Vocab
     language: Language[Any] | None = None
 
@@ -43,10 +45,14 @@ class Forced:
         pieces, rest = words.pieces, language.forced(state)
         spelled = _spelled(words, rest)
         while len(out) < most:
-            allowed = language.mask(state).nonzero()[:FEW + 1, 0].tolist()
+            allowed = language.mask(state).nonzero()[: FEW + 1, 0].tolist()
             if len(allowed) == 1:
                 token: int = allowed[0]
-            elif spelled and len(allowed) <= FEW and all(rest.startswith(_piece(pieces, x) or b"\0\0") for x in allowed):
+            elif (
+                spelled
+                and len(allowed) <= FEW
+                and all(rest.startswith(_piece(pieces, x) or b"\0\0") for x in allowed)
+            ):
                 token = spelled[0]
             else:
                 break
@@ -54,7 +60,7 @@ class Forced:
             if token not in allowed or (rest and not rest.startswith(piece or b"\0\0")):
                 break
             out.append(token)
-            state, rest = language.step(state, token), rest[len(piece):]
+            state, rest = language.step(state, token), rest[len(piece) :]
             if not rest:
                 rest = language.forced(state)
                 spelled = _spelled(words, rest)
@@ -78,6 +84,7 @@ def _spelled(words: Any, text: bytes) -> tuple[int, ...]:
 @dataclass
 class ForcedGuess:
     """state: of the language, behind the root."""
+
     config: Forced
     state: Any
 

@@ -1,4 +1,5 @@
 """A draft model whose neighbouring attentions read the same input while it drafts, and which reads anew what was accepted."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ class FromGrouped:
     Reduces to: `FromModel` at together 1.
     Source: EasySpec (Wu et al., 2025).
     """
+
     draft: Target
     tree: Tree
     together: int = 4
@@ -47,6 +49,7 @@ class FromGrouped:
 @dataclass(frozen=True)
 class GroupedGuess(Guess):
     """session: the draft's own, exact, kept in step with what is committed."""
+
     config: FromGrouped
     session: Session
 
@@ -62,7 +65,9 @@ class GroupedGuess(Guess):
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        await self.session.prefill(Want(law=Reads.NOTHING))   # in chunks; nothing is left to feed from the second time on
+        await self.session.prefill(
+            Want(law=Reads.NOTHING)
+        )  # in chunks; nothing is left to feed from the second time on
         return await self.config.tree.grow(self.laws, root, position, budget, rng)  # pyright: ignore[reportArgumentType]
 
     @property
@@ -82,9 +87,12 @@ class GroupedGuess(Guess):
 @dataclass(frozen=True)
 class GroupedLaws:
     """The draft's laws while a tree grows: exact at the root, where calibrated, and of groups below it."""
+
     exact: Session
     fuzzy: Session
     calibrated: bool
 
     async def score(self, draft: Draft, want: Want) -> Scores:
-        return await (self.exact if self.calibrated and len(draft) == 1 else self.fuzzy).score(draft, want)
+        return await (self.exact if self.calibrated and len(draft) == 1 else self.fuzzy).score(
+            draft, want
+        )

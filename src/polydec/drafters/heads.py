@@ -1,4 +1,5 @@
 """Small trained heads on the target's last hidden state draft."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from polydec.families.ar.protocols import Tree
 
 class Stepped(Weights, Model, Protocol):
     """Heads of which each goes on where the one before it stopped: see models/learned/heads.py."""
+
     @property
     def reads(self) -> bool: ...
     def head(self, k: int) -> Tensor | None: ...
@@ -38,6 +40,7 @@ class FromHeads:
     Reduces to: `nothing` at depth 0, and behind a prompt of one token in the first round.
     Source: Medusa (Cai et al., 2024); Hydra (Ankner et al., 2024); Clover (Xiao et al., 2024).
     """
+
     weights: Stepped
     tree: Tree
     prompt: bool = True
@@ -56,11 +59,22 @@ class FromHeads:
 
 class HeadLaws:
     """The laws at the nodes of a draft. Where heads read no tokens, nodes of a level share one."""
+
     def __init__(self, weights: Stepped, known: StateGuess) -> None:
-        state = known.tip.hidden_RH if known.tip is not None else None if known.true_H is None else known.true_H[None]
+        state = (
+            known.tip.hidden_RH
+            if known.tip is not None
+            else None
+            if known.true_H is None
+            else known.true_H[None]
+        )
         assert state is not None, "a draft is asked for before the target has read the prompt"
         state = known.session.normed(state) if weights.normed else state
-        self._weights, self._laws, self._carry = weights, StateLaws(known.session), {-1: weights.start(state)[0]}
+        self._weights, self._laws, self._carry = (
+            weights,
+            StateLaws(known.session),
+            {-1: weights.start(state)[0]},
+        )
 
     async def score(self, draft: Draft, want: Want) -> Scores:
         laws = self._laws
@@ -70,7 +84,13 @@ class HeadLaws:
             carry = torch.stack([self._carry[draft.parent[i]] for i in some])
             embed = laws.session.embed([draft.token[i] for i in some])
             below, state = await Forward(self._weights, (k, carry, embed), len(some))
-            self._carry |= dict(zip(nodes, below if len(some) == len(nodes) else [below[0]] * len(nodes), strict=True))
+            self._carry |= dict(
+                zip(
+                    nodes,
+                    below if len(some) == len(nodes) else [below[0]] * len(nodes),
+                    strict=True,
+                )
+            )
             if (own_VH := self._weights.head(k)) is None:
                 laws.add(nodes, state)
             else:

@@ -1,4 +1,5 @@
 """A draft model that itself decodes with drafts: what it writes is one chain."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ class Hierarchical:
     Reduces to: `model` with a chain where depth is 0.
     Source: SpecMQuant (Zhang et al., 2025), greedy there; rows of the small model make it exact for sampling.
     """
+
     small: Target
     inner: Drafter
     verifier: Verifier
@@ -47,6 +49,7 @@ class Hierarchical:
 @dataclass(frozen=True)
 class Step:
     """One pass of the small model: what it was shown, what it found, and the tokens that it added."""
+
     draft: Draft
     scores: Scores
     verdict: Verdict
@@ -55,6 +58,7 @@ class Step:
 
 class HierarchicalGuess:
     """steps: of the round under way, None before the first. held: what of the round the small session has committed."""
+
     def __init__(self, config: Hierarchical, small: Session, inner: Guess) -> None:
         self._config, self._small, self._inner = config, small, inner
         self._steps: list[Step] | None = None
@@ -70,7 +74,11 @@ class HierarchicalGuess:
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         self._steps, self._held = [], []
-        chain, length, here = Draft.chain(root), min(budget.depth, budget.nodes), rng.at("draft", position)
+        chain, length, here = (
+            Draft.chain(root),
+            min(budget.depth, budget.nodes),
+            rng.at("draft", position),
+        )
         if not length:
             return chain
         want = replace(self._inner.want, law=Reads.ROW, prompt=False)
@@ -79,7 +87,9 @@ class HierarchicalGuess:
         inner, tip, on = self._inner.fork(self._small), root, True
         while on and (left := length + 1 - len(chain)):
             at, pass_ = position + len(chain) - 1, here.at(len(self._steps))
-            draft = await inner.propose(tip, at, Budget(min(self._config.depth, left - 1), self._config.inner_nodes), pass_)
+            draft = await inner.propose(
+                tip, at, Budget(min(self._config.depth, left - 1), self._config.inner_nodes), pass_
+            )
             scores = await self._small.score(draft, want)
             verdict = self._config.verifier.verify(draft, scores, pass_, at)
             step = Step(draft, scores, verdict, verdict.tokens(draft))
@@ -96,21 +106,25 @@ class HierarchicalGuess:
         return chain
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        if self._steps is None:                   # the prompt
+        if self._steps is None:  # the prompt
             self._inner.learn(draft, scores, verdict)
             return
         text = verdict.committed(draft)
         if len(self._held) > len(text):
             self._small.rewind(len(self._held) - len(text))
         else:
-            self._small.commit(text[len(self._held):])
+            self._small.commit(text[len(self._held) :])
         left = len(verdict.path)
-        if left == sum(len(step.tokens) for step in self._steps):         # accepted whole: nobody's row but the target's
+        if left == sum(
+            len(step.tokens) for step in self._steps
+        ):  # accepted whole: nobody's row but the target's
             self._inner.learn(draft, scores, verdict)
             return
         for step in self._steps:
             if left < len(step.tokens):
-                self._inner.learn(step.draft, step.scores, Verdict(step.verdict.path[:left], verdict.bonus))
+                self._inner.learn(
+                    step.draft, step.scores, Verdict(step.verdict.path[:left], verdict.bonus)
+                )
                 return
             self._inner.learn(step.draft, step.scores, step.verdict)
             left -= len(step.tokens)
@@ -118,7 +132,10 @@ class HierarchicalGuess:
     def fork(self, session: Session, choice: int | None = None) -> HierarchicalGuess:
         small = self._small.fork(choice)
         twin = HierarchicalGuess(self._config, small, self._inner.fork(small, choice))
-        twin._steps, twin._held = None if self._steps is None else list(self._steps), list(self._held)
+        twin._steps, twin._held = (
+            None if self._steps is None else list(self._steps),
+            list(self._held),
+        )
         return twin
 
     def close(self) -> None:
@@ -126,7 +143,9 @@ class HierarchicalGuess:
         self._small.close()
 
 
-def _grown(chain: Draft, scores: Scores, node: int, token: int, graded: bool) -> tuple[Draft, float]:
+def _grown(
+    chain: Draft, scores: Scores, node: int, token: int, graded: bool
+) -> tuple[Draft, float]:
     """The chain with a token that the small model wrote after this node, and its probability."""
     tip = len(chain) - 1
     if scores.certain(node) is not None:

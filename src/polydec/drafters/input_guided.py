@@ -1,4 +1,5 @@
 """Go on copying a source text, and find the place again after the output has left it."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ class InputGuided:
     Source: Ge, Xia, Sun, Chen, Wei, "Lossless acceleration for seq2seq generation with aggressive decoding" (2022), its
     input-guided half; for decoder-only models a span of the prompt stands in for the encoder's input. `near` is ours.
     """
+
     start: int = 0
     stop: int | None = None
     near: bool = False
@@ -53,18 +55,20 @@ class InputGuided:
             raise ValueError(f"stop is {stop}: it must lie behind start, which is {start}")
 
     def open(self, prompt: Sequence[int], session: Session) -> InputGuidedGuess:
-        source, ends = tuple(prompt[self.start:self.stop]), dict[tuple[int, ...], list[int]]()
+        source, ends = tuple(prompt[self.start : self.stop]), dict[tuple[int, ...], list[int]]()
         for end in range(1, len(source) + 1):
             for n in range(1, min(LONGEST, end) + 1):
-                ends.setdefault(source[end - n:end], []).append(end)
-        return InputGuidedGuess(self, source, ends, Place(0 if self.eager else None),
-                           Calibration(len(PRIOR), TRUST))
+                ends.setdefault(source[end - n : end], []).append(end)
+        return InputGuidedGuess(
+            self, source, ends, Place(0 if self.eager else None), Calibration(len(PRIOR), TRUST)
+        )
 
 
 @dataclass
 class Place:
     """at: the source token that should come next, None: unknown; agreed: how many came as expected before it; lost: how
     many tokens were written since the place was left; last: the latest tokens of the output."""
+
     at: int | None
     agreed: int = 0
     lost: int = 0
@@ -74,6 +78,7 @@ class Place:
 @dataclass(frozen=True)
 class InputGuidedGuess(Guess):
     """ends: of the source's n-grams where they end; rates: by tokens that agreed, how often the next one did."""
+
     config: InputGuided
     source: tuple[int, ...]
     ends: dict[tuple[int, ...], list[int]]
@@ -87,7 +92,13 @@ class InputGuidedGuess(Guess):
     def expected(self) -> tuple[int | None, int]:
         """(index of the source token that is proposed next, how many tokens agreed before it)."""
         p = self.place
-        at = p.at if p.at is None or not p.lost else p.at + p.lost if self.config.near and p.lost <= LOST else None
+        at = (
+            p.at
+            if p.at is None or not p.lost
+            else p.at + p.lost
+            if self.config.near and p.lost <= LOST
+            else None
+        )
         return (at, p.agreed) if at is not None and at < len(self.source) else (None, 0)
 
     def push(self, token: int) -> None:
@@ -134,9 +145,12 @@ class InputGuidedGuess(Guess):
         if at is None:
             return Draft.chain(root)
         most = min(self.config.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
-        copied = self.source[at:at + most]
-        return Draft.certain((root, *copied), range(-1, len(copied)),
-                             (1.0, *[self.chance(agreed + i) for i in range(len(copied))]))
+        copied = self.source[at : at + most]
+        return Draft.certain(
+            (root, *copied),
+            range(-1, len(copied)),
+            (1.0, *[self.chance(agreed + i) for i in range(len(copied))]),
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):
@@ -147,7 +161,13 @@ class InputGuidedGuess(Guess):
 
     def fork(self, session: Session, choice: int | None = None) -> InputGuidedGuess:
         p = self.place
-        return InputGuidedGuess(self.config, self.source, self.ends, Place(p.at, p.agreed, p.lost, p.last), self.rates.copy())
+        return InputGuidedGuess(
+            self.config,
+            self.source,
+            self.ends,
+            Place(p.at, p.agreed, p.lost, p.last),
+            self.rates.copy(),
+        )
 
     def close(self) -> None:
         pass

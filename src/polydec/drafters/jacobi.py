@@ -1,4 +1,5 @@
 """The target guesses a block of tokens and corrects it in every pass."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ class Jacobi:
     Reduces to: `nothing` at depth 0.
     Source: Santilli et al., "Accelerating transformer inference for translation via parallel decoding" (2023).
     """
+
     block: int = 4
 
     def __post_init__(self) -> None:
@@ -37,6 +39,7 @@ class Jacobi:
 @dataclass(frozen=True)
 class JacobiGuess(Guess):
     """guess: of the places behind the root."""
+
     prompt: tuple[int, ...]
     guess: list[int]
 
@@ -45,15 +48,20 @@ class JacobiGuess(Guess):
         return Want(law=Reads.NOTHING)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        return Draft.chain(root, self.guess[:min(budget.depth, budget.nodes)])
+        return Draft.chain(root, self.guess[: min(budget.depth, budget.nodes)])
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         done = len(verdict.path)
-        nodes = draft.nodes_of((draft.token[0], *self.guess))         # less than all where an end or other drafters cut it
-        if verdict.path == tuple(nodes[1:done + 1]):
-            new = [*[scores.argmax(i) for i in nodes[done + 1:]], *self.guess[max(len(nodes), done + 1):]]
-        else:                                     # the text took another way
-            new = self.guess[done + 1:]
+        nodes = draft.nodes_of(
+            (draft.token[0], *self.guess)
+        )  # less than all where an end or other drafters cut it
+        if verdict.path == tuple(nodes[1 : done + 1]):
+            new = [
+                *[scores.argmax(i) for i in nodes[done + 1 :]],
+                *self.guess[max(len(nodes), done + 1) :],
+            ]
+        else:  # the text took another way
+            new = self.guess[done + 1 :]
         missing = len(self.guess) - len(new)
         self.guess[:] = [*new, *spread(self.prompt, missing)]
 

@@ -1,4 +1,5 @@
 """The target guesses along many futures at once, and what it said there is tried when its first token comes."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -32,23 +33,33 @@ class Lookahead:
     Reduces to: `nothing` with guesses 0 (but for the cells, which are fed all the same).
     Source: Fu et al., "Break the sequential dependency of LLM inference using Lookahead decoding" (2024).
     """
+
     window: int = 4
     ngram: int = 3
     guesses: int = 4
     pool: int = 4096
 
     def __post_init__(self) -> None:
-        for name, low, high in (("window", 1, 32), ("ngram", 2, 16), ("guesses", 0, 64), ("pool", 1, 1 << 20)):
+        for name, low, high in (
+            ("window", 1, 32),
+            ("ngram", 2, 16),
+            ("guesses", 0, 64),
+            ("pool", 1, 1 << 20),
+        ):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"{name} is {value}: it must lie in {low} to {high}")
         if self.pool < self.guesses:
-            raise ValueError(f"pool is {self.pool}: it must be at least guesses, which is {self.guesses}")
+            raise ValueError(
+                f"pool is {self.pool}: it must be at least guesses, which is {self.guesses}"
+            )
 
     @property
     def nodes(self) -> int:
         """The most nodes of a draft, root left out."""
-        columns = range(self.window, self.window + self.ngram - 1)        # the more of them, the fewer levels above
+        columns = range(
+            self.window, self.window + self.ngram - 1
+        )  # the more of them, the fewer levels above
         cells = max(c - 1 + c * (self.window + self.ngram - 2 - c) for c in columns)
         return cells + self.guesses * (self.ngram - 1)
 
@@ -60,6 +71,7 @@ class Lookahead:
 class LookaheadGuess(Guess):
     """levels[0]: the window's chain, the root left out; levels[k]: one token a column, the root's first. pool: of each
     first token what followed it, newest last; its keys stand in the order of their last use."""
+
     config: Lookahead
     levels: list[list[int]]
     pool: dict[int, list[tuple[int, ...]]]
@@ -69,9 +81,12 @@ class LookaheadGuess(Guess):
         return Want(law=Reads.NOTHING)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        guessed = [path[:budget.depth] for path in reversed(self.pool.get(root, ()))]
+        guessed = [path[: budget.depth] for path in reversed(self.pool.get(root, ()))]
         candidates = {path[:n] for path in guessed for n in range(1, len(path) + 1)}
-        tree, place = TreeBuilder(root), dict[tuple[int, ...], int]({(): 0})      # of each path from the root its node
+        tree, place = (
+            TreeBuilder(root),
+            dict[tuple[int, ...], int]({(): 0}),
+        )  # of each path from the root its node
 
         def lay(path: tuple[int, ...]) -> None:
             for n in range(1, len(path) + 1):
@@ -79,7 +94,9 @@ class LookaheadGuess(Guess):
                 if here not in place:
                     if len(tree) > budget.nodes:
                         return
-                    place[here] = tree.add(place[path[:n - 1]], path[n - 1], probe=here not in candidates)
+                    place[here] = tree.add(
+                        place[path[: n - 1]], path[n - 1], probe=here not in candidates
+                    )
 
         columns = list(self.columns())
         cells = {path[:n] for path in columns for n in range(1, len(path) + 1)}
@@ -103,12 +120,12 @@ class LookaheadGuess(Guess):
             node = 0
             for x in path:
                 below = at.get((node, x))
-                if below is None:                 # this window was not fed
+                if below is None:  # this window was not fed
                     return
                 node = below
             new.append(scores.argmax(node))
         levels = self.levels
-        if len(levels) < self.config.ngram - 1:      # one more level, and every column one to the left
+        if len(levels) < self.config.ngram - 1:  # one more level, and every column one to the left
             self.levels[:] = [level[1:] for level in (*levels, new)]
             return
         if self.config.guesses:
@@ -121,13 +138,16 @@ class LookaheadGuess(Guess):
         row = self.pool.pop(head, [])
         if found in row:
             row.remove(found)
-        self.pool[head] = [*row, found][-self.config.guesses:]
+        self.pool[head] = [*row, found][-self.config.guesses :]
         if len(self.pool) > self.config.pool // self.config.guesses:
             del self.pool[next(iter(self.pool))]
 
     def fork(self, session: Session, choice: int | None = None) -> LookaheadGuess:
-        return LookaheadGuess(self.config, [list(level) for level in self.levels],
-                              {head: list(row) for head, row in self.pool.items()})
+        return LookaheadGuess(
+            self.config,
+            [list(level) for level in self.levels],
+            {head: list(row) for head, row in self.pool.items()},
+        )
 
     def close(self) -> None:
         pass

@@ -1,4 +1,5 @@
 """Copy what followed the last tokens when they stood in the text before."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ class Lookup:
     Reduces to: `nothing` where no n-gram comes back.
     Source: Saxena, "Prompt lookup decoding" (2023).
     """
+
     max_ngram: int = 3
     min_ngram: int = 1
     first: bool = False
@@ -43,9 +45,13 @@ class Lookup:
         if not 1 <= self.max_ngram <= 16:
             raise ValueError(f"max_ngram is {self.max_ngram}: it must lie in 1 to 16")
         if not 1 <= self.min_ngram <= self.max_ngram:
-            raise ValueError(f"min_ngram is {self.min_ngram}: it must lie in 1 to max_ngram, which is {self.max_ngram}")
+            raise ValueError(
+                f"min_ngram is {self.min_ngram}: it must lie in 1 to max_ngram, which is {self.max_ngram}"
+            )
         if not 0 <= self.growth <= 16:
-            raise ValueError(f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16")
+            raise ValueError(
+                f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16"
+            )
 
     def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
         windows = Windows(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
@@ -57,6 +63,7 @@ class Lookup:
 class LookupGuess(Guess):
     """windows: everything so far, the pending root included; rates: by length of a match, how often the token after it came
     back."""
+
     config: Lookup
     windows: Windows
     rates: Calibration
@@ -80,7 +87,7 @@ class LookupGuess(Guess):
         if not n:
             return Draft.chain(root)
         length = min(most, self.config.growth * n) if self.config.growth else most
-        copied = text[start:start + length]
+        copied = text[start : start + length]
         if self.config.loop:
             copied = [text[start + i % (len(text) - start)] for i in range(length)]
         chance = (1.0, *[self.chance(n + i) for i in range(len(copied))])

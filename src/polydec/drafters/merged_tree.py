@@ -1,4 +1,5 @@
 """The drafts of several drafters as one tree, of which the likeliest nodes are kept."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ FORGET = 256
 """Counts of a bucket are halved when they reach this, so that old text weighs less."""
 UNSAID = 0.5
 """What is taken for the chance of a node whose source says nothing of it."""
+
 
 @dataclass(frozen=True)
 class MergedTree:
@@ -44,6 +46,7 @@ class MergedTree:
     Source: composition; the choice of the likeliest paths is optimal for a given size (Sequoia, Chen et al., 2024;
     EAGLE-2, Li et al., 2024).
     """
+
     drafters: tuple[Drafter, ...]
     trust: float = 32.0
     floor: float = 0.0
@@ -58,12 +61,17 @@ class MergedTree:
 
     def open(self, prompt: Sequence[int], session: Session) -> MergedTreeGuess:
         cells = len(self.drafters) * (BUCKETS + 1)
-        return MergedTreeGuess(self, tuple(d.open(prompt, session) for d in self.drafters),
-                            Calibration(cells, self.trust, FORGET), [])
+        return MergedTreeGuess(
+            self,
+            tuple(d.open(prompt, session) for d in self.drafters),
+            Calibration(cells, self.trust, FORGET),
+            [],
+        )
 
 
 class Merged:
     """A tree under way, and of each of its nodes the cells (source and bucket) that are told whether it was right."""
+
     __slots__ = ("cells", "tree")
 
     def __init__(self, root: int) -> None:
@@ -72,9 +80,13 @@ class Merged:
 
     def take(self, draft: Draft, first: int, rates: Calibration, whole: bool) -> None:
         """Merge a draft into this tree; `first` is the source's first cell. Unless `whole`, only what is certain."""
-        tree, place = self.tree, [0]              # of each node of the draft its node here, -1: left out
+        tree, place = self.tree, [0]  # of each node of the draft its node here, -1: left out
         for i in range(1, len(draft.token)):
-            at, token, probe = place[draft.parent[i]], draft.token[i], draft.probe is not None and draft.probe[i]
+            at, token, probe = (
+                place[draft.parent[i]],
+                draft.token[i],
+                draft.probe is not None and draft.probe[i],
+            )
             if at < 0 or (not whole and (probe or draft.law[i] is not None)):
                 place.append(-1)
                 continue
@@ -92,7 +104,9 @@ class Merged:
 
     def weigh(self) -> None:
         """Each chance becomes less beside a sibling that has one."""
-        said = [min(c, 0.999) for c in self.tree.chance]      # nothing is so sure that it outweighs all else
+        said = [
+            min(c, 0.999) for c in self.tree.chance
+        ]  # nothing is so sure that it outweighs all else
         for kids in self.tree.children:
             if len(kids) > 1:
                 first, second = sorted([said[i] for i in kids.values()], reverse=True)[:2]
@@ -106,14 +120,19 @@ class Merged:
         for p, c in zip(self.tree.parent[1:], self.tree.chance[1:]):
             value.append(value[p] * c)
         some = [i for i in range(whole, len(value)) if value[i] >= floor]
-        if whole + len(some) > most + 1:          # parents come before their children on a tie: the sort is stable
-            some = sorted(sorted(some, key=value.__getitem__, reverse=True)[:max(most + 1 - whole, 0)])
+        if (
+            whole + len(some) > most + 1
+        ):  # parents come before their children on a tie: the sort is stable
+            some = sorted(
+                sorted(some, key=value.__getitem__, reverse=True)[: max(most + 1 - whole, 0)]
+            )
         return [*range(whole), *some]
 
 
 @dataclass(frozen=True)
 class MergedTreeGuess:
     """rates: of each source and bucket; last: the proposal as it was before the choice."""
+
     config: MergedTree
     guesses: tuple[Guess, ...]
     rates: Calibration
@@ -128,9 +147,18 @@ class MergedTreeGuess:
         return wanted(self.guesses)
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        drafts = [await g.propose(root, position, budget, rng.at("source", k) if k else rng)
-                  for k, g in enumerate(self.guesses)]
-        first = next((k for k, d in enumerate(drafts) if d.probe is not None or any(x is not None for x in d.law)), None)
+        drafts = [
+            await g.propose(root, position, budget, rng.at("source", k) if k else rng)
+            for k, g in enumerate(self.guesses)
+        ]
+        first = next(
+            (
+                k
+                for k, d in enumerate(drafts)
+                if d.probe is not None or any(x is not None for x in d.law)
+            ),
+            None,
+        )
         merged = Merged(root)
         if first is not None:
             merged.take(drafts[first], first * (BUCKETS + 1), self.rates, whole=True)
@@ -146,7 +174,7 @@ class MergedTreeGuess:
         return out if len(keep) == len(out) else out.only(keep)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        for merged in self.last:                  # none at the prompt
+        for merged in self.last:  # none at the prompt
             node = 0
             for x in verdict.tokens(draft):
                 children = merged.tree.children[node]

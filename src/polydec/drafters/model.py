@@ -1,4 +1,5 @@
 """A second, cheaper law drafts."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ class FromModel:
     Reduces to: `nothing` at depth 0.
     Source: Leviathan et al. (2023); Chen et al. (2023).
     """
+
     draft: Target
     tree: Tree
     last: int | None = None
@@ -36,12 +38,15 @@ class FromModel:
             raise ValueError(f"last is {self.last}: it must be at least 1")
 
     def open(self, prompt: Sequence[int], session: Session) -> ModelGuess:
-        return ModelGuess(self.tree, self.draft.open(prompt if self.last is None else prompt[-self.last:]))
+        return ModelGuess(
+            self.tree, self.draft.open(prompt if self.last is None else prompt[-self.last :])
+        )
 
 
 @dataclass(frozen=True)
 class ModelGuess(Guess):
     """The draft's own session, kept in step with what is committed."""
+
     tree: Tree
     session: Session
 
@@ -52,7 +57,9 @@ class ModelGuess(Guess):
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         if budget.depth < 1:
             return Draft.chain(root)
-        await self.session.prefill(Want(law=Reads.NOTHING))   # in chunks; nothing is left to feed from the second time on
+        await self.session.prefill(
+            Want(law=Reads.NOTHING)
+        )  # in chunks; nothing is left to feed from the second time on
         return await self.tree.grow(self.session, root, position, budget, rng)
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:

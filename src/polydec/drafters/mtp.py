@@ -1,4 +1,5 @@
 """Masks with a gated adapter ride in the target's own pass, and a small sampler makes a draft of what they came out as."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ class FromMtp:
     Reduces to: `nothing` in the first round, and where the budget has no room for one token and its masks.
     Source: Samragh et al. (2025).
     """
+
     mtp: Mtp
     tree: Tree
     quadratic: bool = True
@@ -49,6 +51,7 @@ class FromMtp:
 @dataclass
 class MtpGuess:
     """session: the target's own. state_KH: what the masks behind the last accepted token came out as, None: there were none."""
+
     config: FromMtp
     session: Session
     state_KH: Tensor | None = None
@@ -63,7 +66,11 @@ class MtpGuess:
         if budget.depth < 1:
             return draft
         if known is not None and (most := config.room(budget.nodes)):
-            laws = SampledLaws(known, self.session, config.mtp) if config.sampler else LevelLaws(known, self.session)
+            laws = (
+                SampledLaws(known, self.session, config.mtp)
+                if config.sampler
+                else LevelLaws(known, self.session)
+            )
             room = replace(budget, depth=min(budget.depth, len(known)), nodes=most)
             draft = await config.tree.grow(laws, root, position, room, rng)  # pyright: ignore[reportArgumentType]
         return self._with_masks(draft, budget)
@@ -81,9 +88,17 @@ class MtpGuess:
         more = len(states)
         if not more:
             return draft
-        return Draft((*draft.token, *[draft.token[0]] * more), tuple(parent), (*draft.draw, *[Draw.CERTAIN] * more),
-                     (*draft.law, *[None] * more), (*[False] * n, *[True] * more),
-                     (*(draft.chance or [1.0] * n), *[0.0] * more), (*[None] * n, *states), 0, mtp.adapter)
+        return Draft(
+            (*draft.token, *[draft.token[0]] * more),
+            tuple(parent),
+            (*draft.draw, *[Draw.CERTAIN] * more),
+            (*draft.law, *[None] * more),
+            (*[False] * n, *[True] * more),
+            (*(draft.chance or [1.0] * n), *[0.0] * more),
+            (*[None] * n, *states),
+            0,
+            mtp.adapter,
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.state_KH = states_behind(draft, scores, verdict)
@@ -97,6 +112,7 @@ class MtpGuess:
 
 class SampledLaws:
     """The laws at the nodes of a draft: each depends on its level's mask and on the node's token."""
+
     def __init__(self, state_KH: Tensor, session: Session, mtp: Mtp) -> None:
         self._state_KH, self._mtp, self._laws = state_KH, mtp, StateLaws(session)
 

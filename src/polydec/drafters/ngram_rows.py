@@ -1,4 +1,5 @@
 """Average the target's rows after each n-gram, and draw a tree from these averages."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 class Rows:
     """after[n-gram]: the average of the target's rows after it, the least recently written first. Given to a drafter it
     outlives a request: drafts made from it show what other requests wrote, and move the draws of later ones."""
+
     after: dict[tuple[int, ...], Row] = field(default_factory=dict[tuple[int, ...], Row])
 
     @property
@@ -48,6 +50,7 @@ class NgramRows:
     Reduces to: `nothing` while no n-gram comes back.
     Source: STAND, "Accelerated test-time scaling with model-free speculative sampling" (2025).
     """
+
     shape: tuple[int, ...] = (3, 2, 1, 1, 1, 1, 0, 1)
     longest: int = 4
     shortest: int = 2
@@ -61,7 +64,9 @@ class NgramRows:
         if not 1 <= self.longest <= 16:
             raise ValueError(f"longest is {self.longest}: it must lie in 1 to 16")
         if not 1 <= self.shortest <= self.longest:
-            raise ValueError(f"shortest is {self.shortest}: it must lie in 1 to longest, which is {self.longest}")
+            raise ValueError(
+                f"shortest is {self.shortest}: it must lie in 1 to longest, which is {self.longest}"
+            )
         if not 1 <= self.keep <= 64:
             raise ValueError(f"keep is {self.keep}: it must lie in 1 to 64")
         if self.most < 1:
@@ -78,6 +83,7 @@ class NgramRows:
 @dataclass(frozen=True)
 class NgramRowsGuess(Guess):
     """text: everything so far, the pending root included; like: a row of the target, empty where it is greedy."""
+
     config: NgramRows
     store: Rows
     text: list[int]
@@ -96,19 +102,39 @@ class NgramRowsGuess(Guess):
         return None
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        tree, place = TreeBuilder(root), list[int | None]([0])       # of each node of the template its node in the draft
-        context = [tuple(self.text[-self.config.longest:])]
-        counts = [sum(above == i for above, _ in self.config.template) for i in range(len(self.config.template) + 1)]
+        tree, place = (
+            TreeBuilder(root),
+            list[int | None]([0]),
+        )  # of each node of the template its node in the draft
+        context = [tuple(self.text[-self.config.longest :])]
+        counts = [
+            sum(above == i for above, _ in self.config.template)
+            for i in range(len(self.config.template) + 1)
+        ]
         for at, count in enumerate(counts):
             node = place[at]
-            row = None if node is None or tree.depth[node] >= budget.depth else self.find(context[node])
+            row = (
+                None
+                if node is None or tree.depth[node] >= budget.depth
+                else self.find(context[node])
+            )
             some = min(count, budget.nodes + 1 - len(tree))
-            tokens, law_V = self._children(row, some, rng.at("draft", position, at)) if row and some > 0 else ((), None)
+            tokens, law_V = (
+                self._children(row, some, rng.at("draft", position, at))
+                if row and some > 0
+                else ((), None)
+            )
             place += [len(tree) + i if i < len(tokens) else None for i in range(count)]
             for x in tokens:
                 assert node is not None and row is not None
-                context.append((*context[node], x)[-self.config.longest:])
-                tree.add(node, x, row[2][row[1].index(x)], Draw.CERTAIN if law_V is None else Draw.WITHOUT, law_V)
+                context.append((*context[node], x)[-self.config.longest :])
+                tree.add(
+                    node,
+                    x,
+                    row[2][row[1].index(x)],
+                    Draw.CERTAIN if law_V is None else Draw.WITHOUT,
+                    law_V,
+                )
         return tree.draft()
 
     def _children(self, row: Row, count: int, rng: Rng) -> tuple[tuple[int, ...], Tensor | None]:
@@ -118,7 +144,9 @@ class NgramRowsGuess(Guess):
         p_K = torch.tensor(p, dtype=torch.float64)
         law_V = torch.full_like(self.like[0], NEG_INF)
         law_V[list(tokens)] = (p_K / p_K.sum()).log().to(law_V.dtype)
-        return tuple(tokens[i] for i in rng.without_replacement(law_V[list(tokens)].double().exp(), count)), law_V
+        return tuple(
+            tokens[i] for i in rng.without_replacement(law_V[list(tokens)].double().exp(), count)
+        ), law_V
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.like.clear()
@@ -142,7 +170,7 @@ class NgramRowsGuess(Guess):
         mean = {x: y * count / (count + 1) for x, y in zip(tokens, p, strict=True)}
         for x, y in new.items():
             mean[x] = mean.get(x, 0.0) + y / (count + 1)
-        best = sorted(mean.items(), key=lambda item: (-item[1], item[0]))[:self.config.keep]
+        best = sorted(mean.items(), key=lambda item: (-item[1], item[0]))[: self.config.keep]
         self.store.after[key] = (count + 1, tuple(x for x, _ in best), tuple(y for _, y in best))
         while len(self.store.after) > self.config.most:
             del self.store.after[next(iter(self.store.after))]

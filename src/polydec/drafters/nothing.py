@@ -1,4 +1,5 @@
 """No draft: plain decoding."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ class Nothing:
     Exact: law, under any exact verifier.
     Reduces to: itself.
     """
+
     def open(self, prompt: Sequence[int], session: Session) -> NothingGuess:
         return NothingGuess()
 
@@ -25,6 +27,7 @@ class Nothing:
 @dataclass(frozen=True)
 class NothingGuess(Guess):
     """Has no state."""
+
     @property
     def want(self) -> Want:
         return Want(law=Reads.NOTHING)

@@ -1,4 +1,5 @@
 """A draft model with another tokenizer: its continuation is spelled again in the target's tokens."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class OtherTokenizer:
     Source: universal assisted decoding (Wolf et al., transformers, 2024; Timor et al., "Accelerating LLM inference with
     lossless speculative decoding algorithms for heterogeneous vocabularies", 2025, "string-level exact match").
     """
+
     draft: Target
     vocab: Vocab
     context: int = 512
@@ -42,6 +44,7 @@ class OtherTokenizer:
 @dataclass(frozen=True)
 class OtherTokenizerGuess(Guess):
     """The draft, reading along."""
+
     config: OtherTokenizer
     reader: Reader
 
@@ -68,7 +71,11 @@ class OtherTokenizerGuess(Guess):
         words, spell = self.reader.words, words_of(draft, "the draft")
         known = spell.decode((*self.reader.fed, first))
         whole = spell.decode((*self.reader.fed, *said.token))
-        ids = translate(words, self.reader.text, whole[len(known):].rstrip("\ufffd")) if whole.startswith(known) else ()
+        ids = (
+            translate(words, self.reader.text, whole[len(known) :].rstrip("\ufffd"))
+            if whole.startswith(known)
+            else ()
+        )
         ends = sorted(self.config.vocab.eos)[:1] if end else []
         return Draft.chain(root, [*ids, *ends][:most])
 

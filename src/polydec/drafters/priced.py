@@ -1,4 +1,5 @@
 """A drafter whose proposals cost time."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ class Priced:
     Reduces to: the drafter, where nobody weighs costs.
     Source: composition.
     """
+
     drafter: Drafter
     ms: float = 0.0
 
@@ -37,6 +39,7 @@ class Priced:
 @dataclass(frozen=True)
 class PricedGuess:
     """The drafter's own guess."""
+
     config: Priced
     guess: Guess
 

@@ -1,4 +1,5 @@
 """Probes that ride in the target's own pass draft what follows."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class FromProbes:
     Reduces to: `nothing` at rows 1, and in the first round.
     Source: parallel prompt decoding (Chen et al., 2024); Hidden Transfer (Wu et al., 2024).
     """
+
     probes: Probes
     tree: Tree
     rows: int = 24
@@ -43,6 +45,7 @@ class FromProbes:
 @dataclass
 class ProbesGuess:
     """session: the target's own. state_LH: what the probes behind the last accepted token came out as."""
+
     config: FromProbes
     session: Session
     state_LH: Tensor | None = None
@@ -57,7 +60,11 @@ class ProbesGuess:
             return Draft.chain(root)
         draft, known = Draft.chain(root), self.state_LH
         if known is not None:
-            room = replace(budget, depth=min(budget.depth, len(known)), nodes=min(budget.nodes, self.config.rows))
+            room = replace(
+                budget,
+                depth=min(budget.depth, len(known)),
+                nodes=min(budget.nodes, self.config.rows),
+            )
             laws = LevelLaws(known, self.session)
             draft = await self.config.tree.grow(laws, root, position, room, rng)  # pyright: ignore[reportArgumentType]
         return await self._with_probes(draft, budget)
@@ -82,9 +89,16 @@ class ProbesGuess:
         more = len(parent) - n
         if not more:
             return draft
-        return Draft((*draft.token, *[draft.token[0]] * more), tuple(parent), (*draft.draw, *[Draw.CERTAIN] * more),
-                     (*draft.law, *[None] * more), (*[False] * n, *[True] * more),
-                     (*(draft.chance or [1.0] * n), *[0.0] * more), tuple(states), probes.enter)
+        return Draft(
+            (*draft.token, *[draft.token[0]] * more),
+            tuple(parent),
+            (*draft.draw, *[Draw.CERTAIN] * more),
+            (*draft.law, *[None] * more),
+            (*[False] * n, *[True] * more),
+            (*(draft.chance or [1.0] * n), *[0.0] * more),
+            tuple(states),
+            probes.enter,
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         self.state_LH = states_behind(draft, scores, verdict)
@@ -98,23 +112,34 @@ class ProbesGuess:
 
 class LevelLaws:
     """The laws at the nodes of a draft: nodes of a level share one."""
+
     def __init__(self, state_LH: Tensor, session: Session) -> None:
         self._state_LH, self._laws = state_LH, StateLaws(session)
 
     async def score(self, draft: Draft, want: Want) -> Scores:
         for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
-            self._laws.add([i for i in self._laws.new(draft) if draft.depth[i] == k], self._state_LH[k:k + 1])
+            self._laws.add(
+                [i for i in self._laws.new(draft) if draft.depth[i] == k], self._state_LH[k : k + 1]
+            )
         return self._laws.scores(draft)
 
 
 def states_behind(draft: Draft, scores: Scores, verdict: Verdict) -> Tensor | None:
     """What the probes behind the last accepted token came out as, [probes, H]; None where none stood there."""
-    probe, node, found = draft.probe or (False,) * len(draft), verdict.path[-1] if verdict.path else 0, list[int]()
-    for i in range(node + 1, len(draft)):         # they stand behind all tokens, each behind the one before it
+    probe, node, found = (
+        draft.probe or (False,) * len(draft),
+        verdict.path[-1] if verdict.path else 0,
+        list[int](),
+    )
+    for i in range(
+        node + 1, len(draft)
+    ):  # they stand behind all tokens, each behind the one before it
         if probe[i] and draft.parent[i] == (found[-1] if found else node):
             found.append(i)
     if scores.hidden_NH is None:
-        raise ValueError("the target shows no hidden states: what was trained on them cannot draft for it")
+        raise ValueError(
+            "the target shows no hidden states: what was trained on them cannot draft for it"
+        )
     return scores.hidden_NH[found] if found else None
 
 
@@ -125,15 +150,21 @@ def allotted(draft: Draft, rates: Sequence[Sequence[float]], room: int, depth: i
     reach = [1.0] * len(draft)
     for i in range(1, len(draft)):
         reach[i] = reach[draft.parent[i]] * (draft.chance[i] if draft.chance else 1.0)
-    stop = [max(0.0, reach[i] - sum(reach[c] for c in draft.children[i])) for i in range(len(draft))]
+    stop = [
+        max(0.0, reach[i] - sum(reach[c] for c in draft.children[i])) for i in range(len(draft))
+    ]
     worth, product = list[float](), 1.0
     for level in rates:
         product *= min(1.0, sum(level))
         worth.append(product)
-    useful = [(-stop[i] * value, j, i) for i in range(len(draft)) for j, value in enumerate(worth)
-              if draft.depth[i] + j < depth]
+    useful = [
+        (-stop[i] * value, j, i)
+        for i in range(len(draft))
+        for j, value in enumerate(worth)
+        if draft.depth[i] + j < depth
+    ]
     counts = [0] * len(draft)
-    for _, j, i in sorted(useful):                # a node's probes come in their order: worth falls
+    for _, j, i in sorted(useful):  # a node's probes come in their order: worth falls
         if sum(counts) < room and counts[i] == j:
             counts[i] += 1
     return counts

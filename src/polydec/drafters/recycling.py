@@ -1,4 +1,5 @@
 """Keep what the target found likely after each token, and draft from these notes."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ NODES = 7
 class Memory:
     """after[token]: what the target found likeliest after it when it last saw it, best first. Given to a drafter it
     outlives a request (a hot start); drafts made from it can show to one request what another one wrote."""
+
     after: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     @property
@@ -52,6 +54,7 @@ class Recycling:
     Source: Luo et al., "Turning trash into treasure: accelerating inference of large language models with Token
     Recycling" (2024).
     """
+
     k: int = 8
     nodes: int | None = None
     recycle_prefill: bool = False
@@ -63,12 +66,20 @@ class Recycling:
         if not 1 <= self.k <= 64:
             raise ValueError(f"k is {self.k}: it must lie in 1 to 64")
         if self.shape and self.nodes is not None:
-            raise ValueError(f"shape is {','.join(map(str, self.shape))}: it says how many tokens a tree has, so nodes "
-                             f"({self.nodes}) must be left out")
+            raise ValueError(
+                f"shape is {','.join(map(str, self.shape))}: it says how many tokens a tree has, so nodes "
+                f"({self.nodes}) must be left out"
+            )
         if self.nodes is not None and not 1 <= self.nodes <= 256:
             raise ValueError(f"nodes is {self.nodes}: it must lie in 1 to 256")
-        if not self.rates or not all(0.0 < r < 1.0 for r in self.rates) or list(self.rates) != sorted(self.rates)[::-1]:
-            raise ValueError(f"rates is {self.rates}: it must hold numbers between 0 and 1 that never rise")
+        if (
+            not self.rates
+            or not all(0.0 < r < 1.0 for r in self.rates)
+            or list(self.rates) != sorted(self.rates)[::-1]
+        ):
+            raise ValueError(
+                f"rates is {self.rates}: it must hold numbers between 0 and 1 that never rise"
+            )
         if self.shape:
             of_counts(self.shape)
 
@@ -77,7 +88,7 @@ class Recycling:
         """Of each node below the root (its parent's index, its rank), breadth first."""
         if self.shape:
             return of_counts(self.shape)
-        ranks = self.rates[:self.k]
+        ranks = self.rates[: self.k]
         best: list[tuple[int, ...]] = []
         heap: list[tuple[float, tuple[int, ...]]] = [(-r, (i,)) for i, r in enumerate(ranks)]
         while len(best) < (NODES if self.nodes is None else self.nodes):
@@ -94,6 +105,7 @@ class Recycling:
 @dataclass(frozen=True)
 class RecyclingGuess(Guess):
     """Drafts from the table and writes to it; what is kept between rounds is all in there."""
+
     config: Recycling
     memory: Memory
 
@@ -103,11 +115,18 @@ class RecyclingGuess(Guess):
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         tree, rates = TreeBuilder(root), self.config.rates
-        place: list[int | None] = [0]             # of each node of the template its node in the draft, None: left out
+        place: list[int | None] = [
+            0
+        ]  # of each node of the template its node in the draft, None: left out
         for above, rank in self.config.template:
             p = place[above]
             row = () if p is None else self.memory.after.get(tree.token[p], ())
-            if p is None or rank >= len(row) or tree.depth[p] == budget.depth or len(tree) > budget.nodes:
+            if (
+                p is None
+                or rank >= len(row)
+                or tree.depth[p] == budget.depth
+                or len(tree) > budget.nodes
+            ):
                 place.append(None)
             else:
                 place.append(tree.add(p, row[rank], rates[min(rank, len(rates) - 1)]))

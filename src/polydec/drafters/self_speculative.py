@@ -1,4 +1,5 @@
 """The target's own layers draft."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,16 +25,23 @@ class SelfSpeculative:
     Reduces to: drafts that are always accepted with all layers, none halved; `nothing` at depth 0.
     Source: Elhoushi et al., LayerSkip (2024), for exits; Zhang et al., "Draft & verify" (2023), for skips.
     """
+
     tree: Tree
     layers: tuple[int, ...] = (0,)
     without: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
-            raise ValueError(f"layers is {self.layers}: it must hold ascending indices, at least one")
-        if not {h // 2 for h in self.without} <= set(self.layers) or any(h ^ 1 in self.without for h in self.without):
-            raise ValueError(f"without is {sorted(self.without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i "
-                             f"in {self.layers}, not both of one")
+            raise ValueError(
+                f"layers is {self.layers}: it must hold ascending indices, at least one"
+            )
+        if not {h // 2 for h in self.without} <= set(self.layers) or any(
+            h ^ 1 in self.without for h in self.without
+        ):
+            raise ValueError(
+                f"without is {sorted(self.without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i "
+                f"in {self.layers}, not both of one"
+            )
 
     def open(self, prompt: Sequence[int], session: Session) -> SelfSpeculativeGuess:
         return SelfSpeculativeGuess(self, session.part(self.layers, self.without))
@@ -42,6 +50,7 @@ class SelfSpeculative:
 @dataclass(frozen=True)
 class SelfSpeculativeGuess(Guess):
     """session: a part of the decoder's own, which that one commits."""
+
     config: SelfSpeculative
     session: Session
 

@@ -1,4 +1,5 @@
 """A draft model with another tokenizer, held to the tokens that both vocabularies have."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ class SharedTokens:
     Source: Timor et al., "Accelerating LLM inference with lossless speculative decoding algorithms for heterogeneous
     vocabularies" (2025), "token-level intersection".
     """
+
     draft: Target
     vocab: Vocab
     context: int = 512
@@ -47,6 +49,7 @@ class SharedTokens:
 class Shared:
     """The tokens that two vocabularies share. twin: of one of the draft the target's; back: the other way; ours_K, theirs_K:
     the draft's ids and the target's, in one order."""
+
     twin: dict[int, int]
     back: dict[int, int]
     ours_K: Tensor
@@ -57,12 +60,18 @@ class Shared:
     def of(draft: Vocab, target: Vocab) -> Shared:
         """Made once for the same two."""
         twin = twins(draft, target)
-        return Shared(twin, {b: a for a, b in twin.items()}, torch.tensor(list(twin)), torch.tensor(list(twin.values())))
+        return Shared(
+            twin,
+            {b: a for a, b in twin.items()},
+            torch.tensor(list(twin)),
+            torch.tensor(list(twin.values())),
+        )
 
 
 @dataclass(frozen=True)
 class SharedTokensGuess(Guess):
     """The draft, reading along; size: of the target's vocabulary."""
+
     reader: Reader
     shared: Shared
     size: int

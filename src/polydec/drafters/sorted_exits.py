@@ -1,4 +1,5 @@
 """A draft model of several depths: each token leaves it where it is sure enough."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class SortedExits:
     Reduces to: `model` with a chain at thresholds above 1 and stop 0; the first exit alone at threshold 0.
     Source: Kavehzadeh et al., "S2D: sorted speculative decoding" (2024).
     """
+
     draft: Target
     exits: tuple[int, ...] = (1, 2, 3)
     thresholds: tuple[float, ...] = (0.9, 0.8)
@@ -36,8 +38,12 @@ class SortedExits:
     def __post_init__(self) -> None:
         if not self.exits or list(self.exits) != sorted(set(self.exits)) or self.exits[0] < 1:
             raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 and more")
-        if len(self.thresholds) != len(self.exits) - 1 or not all(t >= 0.0 for t in self.thresholds):
-            raise ValueError(f"thresholds is {self.thresholds}: it must hold a number of at least 0 for each exit but the last")
+        if len(self.thresholds) != len(self.exits) - 1 or not all(
+            t >= 0.0 for t in self.thresholds
+        ):
+            raise ValueError(
+                f"thresholds is {self.thresholds}: it must hold a number of at least 0 for each exit but the last"
+            )
         if not 0.0 <= self.stop <= 1.0:
             raise ValueError(f"stop is {self.stop}: it must lie in 0 to 1")
 
@@ -59,6 +65,7 @@ class SortedExits:
 @dataclass(frozen=True)
 class SortedGuess(Guess):
     """The draft's own session, kept in step with what is committed."""
+
     config: SortedExits
     session: Session
 
@@ -74,7 +81,9 @@ class SortedGuess(Guess):
             scores, sure = await self._law(draft)
             if sure < self.config.stop:
                 break
-            token, draw, law_V, q = drawn(scores, depth - 1, categorical(rng.at("draft", position, depth)))
+            token, draw, law_V, q = drawn(
+                scores, depth - 1, categorical(rng.at("draft", position, depth))
+            )
             q = sure if law_V is None else q
             draft = draft.grown(token, depth - 1, draw, law_V, q)
             if not budget.go_on(depth, q):
@@ -85,7 +94,7 @@ class SortedGuess(Guess):
         """The exit's scores, and how sure it is of the token after the draft's last."""
         bars = (*self.config.thresholds, 0.0)
         for exit, bar in zip(self.config.exits, bars, strict=True):
-            if bar > 1.0:                         # never sure enough: its head has nothing to say
+            if bar > 1.0:  # never sure enough: its head has nothing to say
                 continue
             scores = await self.session.part(range(exit)).score(draft, Want(base=Reads.ROW))
             sure = exp(scores.base.topk(len(draft) - 1, 1)[1][0])

@@ -1,4 +1,5 @@
 """The longest suffix that stood in the text before, of any length, and what followed it how often."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ class Suffix:
     Source: Hu et al., "SAM decoding: speculative decoding via suffix automaton" (2024); Oliaro et al., "SuffixDecoding"
     (2024), for length by counts.
     """
+
     min_match: int = 1
     floor: float = 0.3
     width: int = 2
@@ -63,6 +65,7 @@ class Suffix:
 class SuffixGuess(Guess):
     """text: everything so far, the pending root included; automaton: of it; at: state and length of the match in the
     store; rates: by length of a match, how often its best continuation came of how often it should have."""
+
     config: Suffix
     automaton: Automaton
     text: list[int]
@@ -93,30 +96,44 @@ class SuffixGuess(Guess):
         cell = _index(length, count)
         return count / total * min(self.rates.chance(cell, PRIOR[cell]), 1.0)
 
-    def after(self, automaton: Automaton, state: int, length: int) -> list[tuple[float, int, tuple[int, int]]]:
+    def after(
+        self, automaton: Automaton, state: int, length: int
+    ) -> list[tuple[float, int, tuple[int, int]]]:
         """(chance, token, its own match) of the children of a match."""
         if length < self.config.min_match:
             return []
         best = automaton.after(state)
         total = sum(n for n, _, _ in best)
         follow = automaton.next[state]
-        return [(self.chance(length, n, total), x, (follow[x], length + 1)) for n, _, x in best[:self.config.width]]
+        return [
+            (self.chance(length, n, total), x, (follow[x], length + 1))
+            for n, _, x in best[: self.config.width]
+        ]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         automaton, state, length = self.match()
-        return likeliest_first(root, (state, length), lambda at, _: self.after(automaton, *automaton.resumed(*at)),
-                               max(self.config.floor, budget.floor), budget)
+        return likeliest_first(
+            root,
+            (state, length),
+            lambda at, _: self.after(automaton, *automaton.resumed(*at)),
+            max(self.config.floor, budget.floor),
+            budget,
+        )
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         for x in verdict.tokens(draft):
             automaton, state, length = self.match()
             if length and (best := automaton.after(state)):
                 count, _, likeliest = best[0]
-                self.rates.observe(_index(length, count), likeliest == x, count / sum(n for n, _, _ in best))
+                self.rates.observe(
+                    _index(length, count), likeliest == x, count / sum(n for n, _, _ in best)
+                )
             self.extend((x,))
 
     def fork(self, session: Session, choice: int | None = None) -> SuffixGuess:
-        return SuffixGuess(self.config, self.automaton.copy(), list(self.text), list(self.at), self.rates.copy())
+        return SuffixGuess(
+            self.config, self.automaton.copy(), list(self.text), list(self.at), self.rates.copy()
+        )
 
     def close(self) -> None:
         if self.config.add and self.config.store is not None:

@@ -1,4 +1,5 @@
 """A table of what follows two tokens, moved by the output and searched for the likeliest short sequences."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ C1, C2 = 32.0, 8.0
 @dataclass(frozen=True)
 class Trigrams:
     """after[a, b][c]: the weight of c after a, b."""
+
     after: dict[Pair, dict[int, float]] = field(default_factory=dict[Pair, dict[int, float]])
 
     @staticmethod
@@ -33,8 +35,12 @@ class Trigrams:
             for a, b, c in zip(text, text[1:], text[2:]):
                 row = counts.setdefault((a, b), {})
                 row[c] = row.get(c, 0.0) + 1.0
-        return Trigrams({key: {c: n / sum(row.values()) for c, n in sorted(row.items(), key=_best)[:top]}
-                         for key, row in counts.items()})
+        return Trigrams(
+            {
+                key: {c: n / sum(row.values()) for c, n in sorted(row.items(), key=_best)[:top]}
+                for key, row in counts.items()
+            }
+        )
 
 
 def _best(item: tuple[int, float]) -> tuple[float, int]:
@@ -68,6 +74,7 @@ class Trigram:
     Source: ADED, "Adaptive draft-verification for efficient large language model decoding" (2024). Its published code looks
     a path's weights up one token off and takes the last child; here they are as described.
     """
+
     iterations: int = 32
     length: int = 3
     sentences: int = 24
@@ -81,8 +88,14 @@ class Trigram:
     table: Trigrams = field(default_factory=Trigrams)
 
     def __post_init__(self) -> None:
-        for name, low, high in (("iterations", 0, 1024), ("length", 1, 16), ("sentences", 1, 256), ("top", 1, 64),
-                                ("rate", 0, 1), ("window", 0, 1024)):
+        for name, low, high in (
+            ("iterations", 0, 1024),
+            ("length", 1, 16),
+            ("sentences", 1, 256),
+            ("top", 1, 64),
+            ("rate", 0, 1),
+            ("window", 0, 1024),
+        ):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {low} to {high}")
         if self.rate == 0.0 and (self.window, self.decay) != (0, 1.0):
@@ -94,11 +107,14 @@ class Trigram:
 
     def open(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
         own = Trigrams.of([prompt], self.top).after if self.prompt else {}
-        return TrigramGuess(self, {k: row for k, row in own.items() if k not in self.table.after}, list(prompt))
+        return TrigramGuess(
+            self, {k: row for k, row in own.items() if k not in self.table.after}, list(prompt)
+        )
 
 
 class Node:
     """A token of the search: the pair that it makes, its weight, visits, summed scores, children (None: not yet made)."""
+
     __slots__ = ("kids", "pair", "score", "token", "visits", "weight")
 
     def __init__(self, pair: Pair, weight: float) -> None:
@@ -108,12 +124,17 @@ class Node:
 
     def choose(self) -> Node:
         """The child to visit."""
-        if self.visits <= len(self.kids or ()):   # each visit but the first opened a child, the likeliest first
+        if self.visits <= len(
+            self.kids or ()
+        ):  # each visit but the first opened a child, the likeliest first
             fresh = next((k for k in self.kids or () if not k.visits), None)
             if fresh is not None:
                 return fresh
         wide = (C1 + log((self.visits + C2 + 1.0) / C2)) * sqrt(self.visits)
-        return max(self.kids or (), key=lambda k: (k.score / k.visits + wide * k.weight / (1 + k.visits), -k.token))
+        return max(
+            self.kids or (),
+            key=lambda k: (k.score / k.visits + wide * k.weight / (1 + k.visits), -k.token),
+        )
 
     def below(self, tokens: tuple[int, ...] = ()) -> Iterator[Sentence]:
         for kid in self.kids or ():
@@ -125,6 +146,7 @@ class Node:
 @dataclass(frozen=True)
 class TrigramGuess(Guess):
     """own: rows that differ from the given table's; text: everything so far, the pending root included."""
+
     config: Trigram
     own: dict[Pair, dict[int, float]]
     text: list[int]
@@ -139,7 +161,7 @@ class TrigramGuess(Guess):
 
     def likeliest(self, pair: Pair) -> list[tuple[int, float]]:
         """(token, weight), best first."""
-        return sorted(self.row(pair).items(), key=_best)[:self.config.top]
+        return sorted(self.row(pair).items(), key=_best)[: self.config.top]
 
     async def propose(self, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
         if len(self.text) < 2 or min(budget.depth, budget.nodes) < 1:
@@ -152,7 +174,7 @@ class TrigramGuess(Guess):
         kept = self._search(start, rng.at("draft", position))
         if self.config.longest_first:
             kept = sorted(kept, key=lambda s: (len(s[1]), -s[0], s[1]))
-        return self._tree(start, [tokens[:budget.depth] for _, tokens in kept], budget.nodes)
+        return self._tree(start, [tokens[: budget.depth] for _, tokens in kept], budget.nodes)
 
     def _search(self, start: Pair, rng: Rng) -> list[Sentence]:
         """The most visited sentences, each with its likeliest next token."""
@@ -167,12 +189,19 @@ class TrigramGuess(Guess):
                 if node.kids:
                     node = node.kids[0]
                     way.append(node)
-            score = 1.0 + sum(n.weight for n in way[1:]) + self._roll(node.pair, self.config.length + 1 - len(way), rng.at(i))
+            score = (
+                1.0
+                + sum(n.weight for n in way[1:])
+                + self._roll(node.pair, self.config.length + 1 - len(way), rng.at(i))
+            )
             for n in way:
                 n.visits += 1
                 n.score += score
-        best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[:self.config.sentences]
-        return [(n, (*tokens, *[c for c, _ in self.likeliest(_last_two((*start, *tokens)))[:1]])) for n, tokens in best]
+        best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[: self.config.sentences]
+        return [
+            (n, (*tokens, *[c for c, _ in self.likeliest(_last_two((*start, *tokens)))[:1]]))
+            for n, tokens in best
+        ]
 
     def _roll(self, pair: Pair, steps: int, rng: Rng) -> float:
         """The weights on a random way of so many steps. One uniform serves all: what is left of it is uniform again."""
@@ -200,7 +229,10 @@ class TrigramGuess(Guess):
                 if x not in tree.children[node] and len(tree) > most:
                     break
                 row = self.row(context)
-                node, context = tree.put(node, x, min(row[x] / sum(row.values()), 1.0)), (context[1], x)
+                node, context = (
+                    tree.put(node, x, min(row[x] / sum(row.values()), 1.0)),
+                    (context[1], x),
+                )
         return tree.draft()
 
     def _best_first(self, start: Pair, budget: Budget) -> Draft:
@@ -222,7 +254,7 @@ class TrigramGuess(Guess):
         self.text.extend(new)
         if self.config.rate:
             first = max(len(self.text) - (self.config.window or len(new) + 2), 0)
-            for a, b, c in zip(self.text[first:], self.text[first + 1:], self.text[first + 2:]):
+            for a, b, c in zip(self.text[first:], self.text[first + 1 :], self.text[first + 2 :]):
                 self._gain((a, b), c)
 
     def _gain(self, pair: Pair, token: int) -> None:
@@ -235,7 +267,9 @@ class TrigramGuess(Guess):
         row[token] = min(row.get(token, 0.0) + self.config.rate, self.config.cap)
 
     def fork(self, session: Session, choice: int | None = None) -> TrigramGuess:
-        return TrigramGuess(self.config, {k: dict(row) for k, row in self.own.items()}, list(self.text))
+        return TrigramGuess(
+            self.config, {k: dict(row) for k, row in self.own.items()}, list(self.text)
+        )
 
     def close(self) -> None:
         pass

@@ -1,4 +1,5 @@
 """A drafter whose proposals are judged by the target's states."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ class WithStates:
     Reduces to: the drafter.
     Source: composition.
     """
+
     drafter: Drafter
 
     def open(self, prompt: Sequence[int], session: Session) -> WithStatesGuess:
@@ -28,6 +30,7 @@ class WithStates:
 @dataclass(frozen=True)
 class WithStatesGuess:
     """The drafter's own guess."""
+
     guess: Guess
 
     @property

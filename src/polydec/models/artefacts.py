@@ -1,4 +1,5 @@
 """What `polydec train` makes for a model beside weights: tables and heads, each in a directory that says what it is."""
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -7,10 +8,22 @@ from pkgutil import iter_modules
 from typing import Any
 
 from polydec.core.protocols import Target
-from polydec.models import artefact, edge, learned, published, published_eagle1, published_medusa, zoo
+from polydec.models import (
+    artefact,
+    edge,
+    learned,
+    published,
+    published_eagle1,
+    published_medusa,
+    zoo,
+)
 
-MODULES = {module.KIND.name: module for module in
-           (import_module(f"{learned.__name__}.{m.name}") for m in iter_modules(learned.__path__))}
+MODULES = {
+    module.KIND.name: module
+    for module in (
+        import_module(f"{learned.__name__}.{m.name}") for m in iter_modules(learned.__path__)
+    )
+}
 """The module that reads each kind."""
 
 
@@ -19,7 +32,11 @@ def read(name: str) -> Any:
     kind."""
     where = Path(zoo.resolve(name)) if name.startswith("zoo:") else edge.at_home(name)
     if not (where / artefact.CONFIG).is_file():
-        raise ValueError(edge.sentence(f"{name!r} holds no {artefact.CONFIG}: give a directory that `polydec train` made"))
+        raise ValueError(
+            edge.sentence(
+                f"{name!r} holds no {artefact.CONFIG}: give a directory that `polydec train` made"
+            )
+        )
     config = edge.read_json(where / artefact.CONFIG)
     said = config.get("polydec")
     for kind, module in MODULES.items():
@@ -32,7 +49,9 @@ def read(name: str) -> Any:
             return published_eagle1.load(where)
         if said is None and published.known(config):
             return published.load(where)
-    raise ValueError(edge.sentence(f"{name!r} is of the kind {said!r}: it must be one of {', '.join(MODULES)}"))
+    raise ValueError(
+        edge.sentence(f"{name!r} is of the kind {said!r}: it must be one of {', '.join(MODULES)}")
+    )
 
 
 def bound(one: Any, target: Target) -> Any:

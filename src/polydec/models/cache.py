@@ -1,4 +1,5 @@
 """Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage, commit, keep, truncate, fork."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ GROWTH = 256
 
 class Storage:
     """Slots in which one cache writes and others may read. start: the position of its first slot; leases: who reads."""
+
     __slots__ = ("kv", "leases", "start")
 
     def __init__(self, kv: Tensor, start: int = 0) -> None:
@@ -31,6 +33,7 @@ class Storage:
 
 class Lease:
     """Entries of a storage that a cache reads without owning it: up to position `stop`. Dropping it gives them back."""
+
     __slots__ = ("__weakref__", "of", "stop")
 
     def __init__(self, of: Storage, stop: int) -> None:
@@ -48,6 +51,7 @@ class Cache:
     Entries below `start` lie in storage of other caches (`shared`, in order), the rest in `kv`, which only this cache
     writes. A fork copies nothing; who writes first where the other reads copies less than one block.
     """
+
     __slots__ = ("_own", "address", "capacity", "kv", "length", "parent", "shared", "start")
 
     def __init__(self, kv: Tensor, length: int = 0) -> None:
@@ -56,7 +60,10 @@ class Cache:
 
     def _hold(self, own: Storage) -> None:
         self._own, self.kv, self.start = own, own.kv, own.start
-        self.capacity, self.address = own.kv.shape[-2], own.kv.data_ptr()     # at hand: a pass asks for them
+        self.capacity, self.address = (
+            own.kv.shape[-2],
+            own.kv.data_ptr(),
+        )  # at hand: a pass asks for them
 
     @property
     def end(self) -> int:
@@ -90,12 +97,12 @@ class Cache:
         stay staged, in this order, the others are dropped."""
         parent = self.parent
         kept = [*path, *stay]
-        if kept and kept[-1] >= len(kept):        # some before the last one are dropped
+        if kept and kept[-1] >= len(kept):  # some before the last one are dropped
             moved = next(i for i, j in enumerate(kept) if i != j)
             self._move(self.length + moved, self.end)
             index = torch.tensor(kept[moved:], device=self.kv.device) + (self.length - self.start)
             at = self.length - self.start + moved
-            self.kv[..., at:at + len(index), :] = self.kv.index_select(-2, index)
+            self.kv[..., at : at + len(index), :] = self.kv.index_select(-2, index)
         self.length += len(path)
         new = {j: i for i, j in enumerate(stay)}
         self.parent = [new.get(parent[j], -1) for j in stay] if stay else []
@@ -103,7 +110,9 @@ class Cache:
     def truncate(self, length: int) -> None:
         """Forget what is staged and every committed slot from `length` on. 0 gives all memory back."""
         if not 0 <= length <= self.length:
-            raise ValueError(f"length is {length}: it must lie in 0 to {self.length}, the committed entries")
+            raise ValueError(
+                f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
+            )
         self.length, self.parent = length, []
         if not length:
             self.shared = ()
@@ -112,7 +121,10 @@ class Cache:
     def fork(self, length: int | None = None) -> Cache:
         """A twin that reads the same entries; with `length` the first committed ones only, nothing staged."""
         stop = self.end if length is None else length
-        twin = Cache(self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]), self.length if length is None else length)
+        twin = Cache(
+            self.kv.new_empty(*self.kv.shape[:-2], 0, self.kv.shape[-1]),
+            self.length if length is None else length,
+        )
         twin.parent = list(self.parent) if length is None else []
         twin.shared, twin.start = self._read(stop), stop
         return twin
@@ -122,7 +134,7 @@ class Cache:
         for of, end in (*((lease.of, lease.stop) for lease in self.shared), (self._own, stop)):
             end = min(end, stop)
             if first < end:
-                yield first, of.kv[..., first - of.start:end - of.start, :]
+                yield first, of.kv[..., first - of.start : end - of.start, :]
                 first = end
 
     def entries(self) -> Tensor:
@@ -170,13 +182,14 @@ class Cache:
         size = -(-size // least) * least
         kv = empty((*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device)
         for at, piece in self.pieces(start, self.end):
-            kv[..., at - start:at - start + piece.shape[-2], :] = piece
+            kv[..., at - start : at - start + piece.shape[-2], :] = piece
         self.shared = self._read(start)
         self._hold(Storage(kv, start))
 
 
 class Stored(Protocol):
     """A cache of any kind."""
+
     @property
     def nbytes(self) -> int: ...
 

@@ -1,4 +1,5 @@
 """What a stated chance has turned out to be worth: counts of what came true, with a prior."""
+
 from __future__ import annotations
 
 from math import inf
@@ -14,6 +15,7 @@ class Calibration:
     cells: how many there are; weight: how many trials the prior is worth, above 0; forget: a cell's counts are halved when it
     has that many trials, so that old text weighs less (inf: never).
     """
+
     __slots__ = ("forget", "right", "tried", "weight")
 
     def __init__(self, cells: int, weight: float, forget: float = inf) -> None:

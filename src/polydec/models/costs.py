@@ -1,4 +1,5 @@
 """What passes cost: a table that is measured beforehand, so that no text depends on a clock."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ class Costs:
 
     The default is a machine on which every further row costs a fifth of a pass.
     """
+
     rows_ms: tuple[float, ...] = (1.0, 1.2)
     draft_ms: float = 0.1
     more_ms: tuple[float, ...] = ()
@@ -37,7 +39,9 @@ class Costs:
         if len(self.rows_ms) < 2 or not all(t > 0 for t in self.rows_ms):
             raise ValueError(f"rows_ms is {self.rows_ms}: it must hold two or more times above 0")
         if len(self.more_ms) > len(self.rows_ms) or not all(t >= 0 for t in self.more_ms):
-            raise ValueError(f"more_ms is {self.more_ms}: it must hold at most {len(self.rows_ms)} times of 0 or more")
+            raise ValueError(
+                f"more_ms is {self.more_ms}: it must hold at most {len(self.rows_ms)} times of 0 or more"
+            )
         if not self.draft_ms >= 0:
             raise ValueError(f"draft_ms is {self.draft_ms}: it must be at least 0")
         if not self.beside_ms >= 0:
@@ -51,7 +55,13 @@ class Costs:
         ms = at(self.rows_ms, rows)
         if self.more_ms:
             crowd = self.crowd if sequences > 1 else 1.0
-            ms += sequences * crowd * at(self.more_ms, max(1, round(rows / sequences))) * context / 1000
+            ms += (
+                sequences
+                * crowd
+                * at(self.more_ms, max(1, round(rows / sequences)))
+                * context
+                / 1000
+            )
         return ms + (sequences - 1) * self.beside_ms
 
     def share(self, rows: int, peers: int = 1, context: int = 0) -> float:
@@ -84,7 +94,10 @@ class Costs:
     def doubling(self) -> float:
         """Tokens of context behind which a further row of a large pass costs twice what it costs behind nothing."""
         most = len(self.more_ms)
-        more, row = (at(self.more_ms, most) - self.more_ms[0]) / max(most - 1, 1) if most else 0.0, self._further(most)
+        more, row = (
+            (at(self.more_ms, most) - self.more_ms[0]) / max(most - 1, 1) if most else 0.0,
+            self._further(most),
+        )
         return 1000 * row / more if more > 0.0 and row > 0.0 else inf
 
     def _further(self, rows: int) -> float:

@@ -3,6 +3,7 @@
 Checkpoints: ours (`polydec_causal: false`, `polydec_mask`, `polydec_shifted`, `polydec_block`), LLaDA's (LLaDA-MoE's, too),
 Dream's, SDAR's and Fast-dLLM v2's.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,14 +28,23 @@ class Masked:
     """A Denoiser over a bidirectional network. mask: the id that stands for a gap, never written; shifted: the law of a
     position is read one position before it, as in models that began as autoregressive ones (Dream); block: of a block-causal
     network, whose positions see all of their own block and of those before it (0: everything)."""
-    family: ClassVar[str] = "diffusion"
-    layers = 0                                    # none can run alone
-    live: Sequence[Any] = ()                      # boards cannot be put on hold
 
-    def __init__(self, network: Network, vocab: Vocab, mask: int, *, shifted: bool = False, block: int = 0) -> None:
+    family: ClassVar[str] = "diffusion"
+    layers = 0  # none can run alone
+    live: Sequence[Any] = ()  # boards cannot be put on hold
+
+    def __init__(
+        self, network: Network, vocab: Vocab, mask: int, *, shifted: bool = False, block: int = 0
+    ) -> None:
         if not 0 <= mask < vocab.size:
             raise ValueError(f"the mask token is {mask}: it must lie in 0 to {vocab.size - 1}")
-        self.network, self.vocab, self.mask, self.shifted, self.block = network, vocab, mask, shifted, block
+        self.network, self.vocab, self.mask, self.shifted, self.block = (
+            network,
+            vocab,
+            mask,
+            shifted,
+            block,
+        )
         self._boards = WeakSet[MaskedBoard]()
 
     @property
@@ -65,7 +75,9 @@ class Masked:
     def open(self, length: int, prompt: int = 0) -> MaskedBoard:
         """Raises ValueError where the canvas is longer than the model's context."""
         if length > self.network.context:
-            raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")
+            raise ValueError(
+                f"the canvas has {length} positions: the model's context holds {self.network.context}"
+            )
         board = MaskedBoard(self)
         self._boards.add(board)
         return board
@@ -73,11 +85,14 @@ class Masked:
 
 class MaskedBoard:
     """The cache holds a slot for each position that was fed; a pass writes those that it feeds."""
+
     def __init__(self, model: Masked) -> None:
         self._model = model
         self.cache: Any = None
 
-    async def score(self, canvas: Sequence[int | None], rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+    async def score(
+        self, canvas: Sequence[int | None], rows: Sequence[int], feed: Sequence[int]
+    ) -> Tensor:
         model, back = self._model, int(self._model.shifted)
         self._stage(len(canvas), feed)
         # under a shifted head the positions that speak of the rows are computed anew, too
@@ -113,8 +128,10 @@ class MaskedBoard:
             self.cache.truncate(length)
         new = range(held, length if not self._model.block else feed[-1] + 1)
         if not set(new) <= set(feed):
-            raise ValueError(f"feed is {feed[0]} to {feed[-1] + 1}: the first pass feeds all {len(new)} positions that no pass "
-                             "fed before")
+            raise ValueError(
+                f"feed is {feed[0]} to {feed[-1] + 1}: the first pass feeds all {len(new)} positions that no pass "
+                "fed before"
+            )
         if new:
             self.cache.stage(range(-1, len(new) - 1))
             self.cache.commit(range(len(new)))
@@ -128,7 +145,9 @@ def is_masked(config: Mapping[str, Any]) -> bool:
     return config.get("model_type") in _LAYOUTS or config.get("polydec_mask") is not None
 
 
-def read(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def read(
+    config: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The same model as ours has them: config and weights under the names of the Llama skeleton, with `polydec_causal`,
     `polydec_mask` and `polydec_shifted`. Raises ValueError for a layout that the skeleton cannot run."""
     layout = _LAYOUTS.get(config.get("model_type", ""))
@@ -137,46 +156,86 @@ def read(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict
     return {**config, "polydec_causal": False}, weights
 
 
-def _dream(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def _dream(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Dream's: Qwen2's names, shifted logits."""
-    return {**c, "model_type": "qwen2", "use_sliding_window": False, "polydec_mask": c.get("mask_token_id"),
-            "polydec_shifted": True}, weights
+    return {
+        **c,
+        "model_type": "qwen2",
+        "use_sliding_window": False,
+        "polydec_mask": c.get("mask_token_id"),
+        "polydec_shifted": True,
+    }, weights
 
 
-def _sdar(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def _sdar(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """SDAR's: Qwen3's names, block-causal."""
-    return {**c, "model_type": "qwen3", "use_sliding_window": False, "polydec_mask": c.get("mask_token_id", 151669),
-            "polydec_block": c.get("block_size", 4)}, weights
+    return {
+        **c,
+        "model_type": "qwen3",
+        "use_sliding_window": False,
+        "polydec_mask": c.get("mask_token_id", 151669),
+        "polydec_block": c.get("block_size", 4),
+    }, weights
 
 
-def _fast_dllm(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def _fast_dllm(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Fast-dLLM v2's: Qwen2's names, block-causal, shifted logits."""
-    return {**c, "model_type": "qwen2", "use_sliding_window": False, "polydec_mask": c.get("mask_token_id", 151665),
-            "polydec_shifted": True, "polydec_block": c.get("bd_size", 32)}, weights
+    return {
+        **c,
+        "model_type": "qwen2",
+        "use_sliding_window": False,
+        "polydec_mask": c.get("mask_token_id", 151665),
+        "polydec_shifted": True,
+        "polydec_block": c.get("bd_size", 32),
+    }, weights
 
 
-def _llada(c: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def _llada(
+    c: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """LLaDA's: OLMo's names for a Llama block; of experts, Qwen3's."""
     if c.get("num_experts"):
         return _llada_moe(c), weights
     edge.check(fields.LLaDAFields, c, "config")
-    for name, legal in (("block_type", "llama"), ("activation_type", "silu"), ("layer_norm_type", "rms"), ("rope", True)):
+    for name, legal in (
+        ("block_type", "llama"),
+        ("activation_type", "silu"),
+        ("layer_norm_type", "rms"),
+        ("rope", True),
+    ):
         if c.get(name, legal) != legal:
             raise ValueError(f"{name} is {c[name]!r}: of LLaDA's layouts {legal!r} is run")
     for name in ("alibi", "attention_layer_norm", "input_emb_norm", "scale_logits"):
         if c.get(name):
             raise ValueError(f"{name} is set: of LLaDA's layouts those without it are run")
     if c.get("block_group_size", 1) != 1:
-        raise ValueError(f"block_group_size is {c['block_group_size']}: of LLaDA's layouts 1 is run")
+        raise ValueError(
+            f"block_group_size is {c['block_group_size']}: of LLaDA's layouts 1 is run"
+        )
     heads = c["n_heads"]
     kv = c.get("n_kv_heads") or (1 if c.get("multi_query_attention") else heads)
     ours = {
-        "model_type": "llama", "vocab_size": c.get("embedding_size") or c["vocab_size"], "hidden_size": c["d_model"],
-        "num_hidden_layers": c["n_layers"], "num_attention_heads": heads, "num_key_value_heads": kv,
+        "model_type": "llama",
+        "vocab_size": c.get("embedding_size") or c["vocab_size"],
+        "hidden_size": c["d_model"],
+        "num_hidden_layers": c["n_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
         "intermediate_size": c.get("mlp_hidden_size") or c.get("mlp_ratio", 4) * c["d_model"],
-        "max_position_embeddings": c["max_sequence_length"], "rms_norm_eps": c.get("rms_norm_eps", 1e-5),
-        "rope_theta": c.get("rope_theta", 10000.0), "tie_word_embeddings": bool(c.get("weight_tying")),
-        "eos_token_id": c.get("eos_token_id"), "polydec_mask": c.get("mask_token_id"), "polydec_shifted": False}
+        "max_position_embeddings": c["max_sequence_length"],
+        "rms_norm_eps": c.get("rms_norm_eps", 1e-5),
+        "rope_theta": c.get("rope_theta", 10000.0),
+        "tie_word_embeddings": bool(c.get("weight_tying")),
+        "eos_token_id": c.get("eos_token_id"),
+        "polydec_mask": c.get("mask_token_id"),
+        "polydec_shifted": False,
+    }
     return ours, Renamed(weights, _llada_names(c["n_layers"]))
 
 
@@ -187,23 +246,47 @@ def _llada_moe(c: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("shared_expert_intermediate_size", "moe_router_enable_expert_bias", "clip_qkv"):
         if c.get(name):
             raise ValueError(f"{name} is set: of LLaDA-MoE's layouts those without it are run")
-    often, inner = c.get("moe_layer_freq") or [1] * c["num_hidden_layers"], c["expert_intermediate_size"]
-    return {**c, "model_type": "qwen3_moe", "moe_intermediate_size": inner,
-            "intermediate_size": c.get("dense_intermediate_size") or inner,
-            "mlp_only_layers": [i for i, x in enumerate(often) if not x], "norm_topk_prob": False, "use_sliding_window": False,
-            "polydec_mask": c.get("mask_token_id", 156895), "polydec_shifted": False}
+    often, inner = (
+        c.get("moe_layer_freq") or [1] * c["num_hidden_layers"],
+        c["expert_intermediate_size"],
+    )
+    return {
+        **c,
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": inner,
+        "intermediate_size": c.get("dense_intermediate_size") or inner,
+        "mlp_only_layers": [i for i, x in enumerate(often) if not x],
+        "norm_topk_prob": False,
+        "use_sliding_window": False,
+        "polydec_mask": c.get("mask_token_id", 156895),
+        "polydec_shifted": False,
+    }
 
 
 def _llada_names(layers: int) -> dict[str, str]:
     """Our name of each tensor: LLaDA's."""
     at = "model.transformer."
     out = {"model.embed_tokens": at + "wte", "model.norm": at + "ln_f", "lm_head": at + "ff_out"}
-    parts = {"self_attn.q_proj": "q_proj", "self_attn.k_proj": "k_proj", "self_attn.v_proj": "v_proj",
-             "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ff_proj", "mlp.up_proj": "up_proj", "mlp.down_proj": "ff_out",
-             "input_layernorm": "attn_norm", "post_attention_layernorm": "ff_norm"}
+    parts = {
+        "self_attn.q_proj": "q_proj",
+        "self_attn.k_proj": "k_proj",
+        "self_attn.v_proj": "v_proj",
+        "self_attn.o_proj": "attn_out",
+        "mlp.gate_proj": "ff_proj",
+        "mlp.up_proj": "up_proj",
+        "mlp.down_proj": "ff_out",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ff_norm",
+    }
     for i in range(layers):
-        out |= {f"model.layers.{i}.{ours}": f"{at}blocks.{i}.{theirs}" for ours, theirs in parts.items()}
-    return {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in out.items() for kind in ("weight", "bias")}
+        out |= {
+            f"model.layers.{i}.{ours}": f"{at}blocks.{i}.{theirs}" for ours, theirs in parts.items()
+        }
+    return {
+        f"{ours}.{kind}": f"{theirs}.{kind}"
+        for ours, theirs in out.items()
+        for kind in ("weight", "bias")
+    }
 
 
 _LAYOUTS = {"llada": _llada, "Dream": _dream, "sdar": _sdar, "Fast_dLLM_Qwen": _fast_dllm}
@@ -211,8 +294,12 @@ _LAYOUTS = {"llada": _llada, "Dream": _dream, "sdar": _sdar, "Fast_dLLM_Qwen": _
 
 class Renamed(Mapping[str, Tensor]):
     """Tensors under other names; names[ours] is the file's."""
+
     def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
-        self._weights, self._names = weights, {ours: theirs for ours, theirs in names.items() if theirs in weights}
+        self._weights, self._names = (
+            weights,
+            {ours: theirs for ours, theirs in names.items() if theirs in weights},
+        )
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[self._names[name]]
@@ -225,5 +312,3 @@ class Renamed(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-

@@ -1,4 +1,5 @@
 """Which layers, and which halves of them, a shallow copy of a network keeps."""
+
 from __future__ import annotations
 
 from collections.abc import Set
@@ -19,7 +20,7 @@ def kept_layers(layers: int, speed: float, *, even: bool = False) -> tuple[int, 
     if even:
         return tuple(round(i * (layers - 1) / (count - 1)) for i in range(count))
     step = layers // (count - 1)
-    middle = [i for i in range(1, layers - 1) if i % step == 0][:count - 2]
+    middle = [i for i in range(1, layers - 1) if i % step == 0][: count - 2]
     return (0, *middle, layers - 1)
 
 
@@ -54,22 +55,31 @@ def halves(skip: str, layers: int) -> frozenset[int]:
     for name in filter(None, (s.strip() for s in skip.split(","))):
         number = name[:-1] if name[-1] in "am" else name
         if not number.isdecimal() or int(number) >= layers:
-            raise ValueError(f"skip is {skip!r}: it must name layers 0 to {layers - 1}, such as 3 (whole), 3a (its attention) "
-                             "or 3m (its MLP), with commas between them")
+            raise ValueError(
+                f"skip is {skip!r}: it must name layers 0 to {layers - 1}, such as 3 (whole), 3a (its attention) "
+                "or 3m (its MLP), with commas between them"
+            )
         at = 2 * int(number)
         out |= {at, at + 1} if name == number else {at + "am".index(name[-1])}
     if len(out) == 2 * layers:
-        raise ValueError(f"skip is {skip!r}: at least one attention or MLP of the {layers} layers must be left")
+        raise ValueError(
+            f"skip is {skip!r}: at least one attention or MLP of the {layers} layers must be left"
+        )
     return frozenset(out)
 
 
 def named(out: Set[int]) -> str:
     """What `halves` reads as these."""
     whole = {h // 2 for h in out if h ^ 1 in out}
-    return ",".join(f"{h // 2}" if h // 2 in whole else f"{h // 2}{'am'[h % 2]}"
-                    for h in sorted(out) if h // 2 not in whole or h % 2 == 0)
+    return ",".join(
+        f"{h // 2}" if h // 2 in whole else f"{h // 2}{'am'[h % 2]}"
+        for h in sorted(out)
+        if h // 2 not in whole or h % 2 == 0
+    )
 
 
 def left(out: Set[int], layers: int) -> tuple[tuple[int, ...], frozenset[int]]:
     """What runs of so many layers without these halves."""
-    return tuple(i for i in range(layers) if not {2 * i, 2 * i + 1} <= out), frozenset(h for h in out if h ^ 1 not in out)
+    return tuple(i for i in range(layers) if not {2 * i, 2 * i + 1} <= out), frozenset(
+        h for h in out if h ^ 1 not in out
+    )

@@ -1,4 +1,5 @@
 """The edge where model files come in: what they may hold, and how what is wrong with them is said."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -8,15 +9,36 @@ from typing import Any
 
 from polydec.edge import LONGEST, check, printable, read_json, sentence
 
-__all__ = ["LONGEST", "check", "first_line", "own_code", "printable", "read_json", "reading", "refuse_kernels", "sentence"]
+__all__ = [
+    "LONGEST",
+    "check",
+    "first_line",
+    "own_code",
+    "printable",
+    "read_json",
+    "reading",
+    "refuse_kernels",
+    "sentence",
+]
 
-_WHAT_FILES_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError,
-                     RecursionError, RuntimeError, TypeError, ValueError)
+_WHAT_FILES_RAISE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RecursionError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def first_line(e: BaseException) -> str:
     """The first line of an exception's message that says something, else the exception's name."""
-    said = str(e)[:64 * LONGEST]
+    said = str(e)[: 64 * LONGEST]
     return next((line.strip() for line in said.splitlines() if line.strip()), type(e).__name__)
 
 
@@ -33,8 +55,11 @@ def reading(what: str) -> Iterator[None]:
     except _WHAT_FILES_RAISE as e:
         raise ValueError(sentence(f"{what}: {_kind(e)}")) from None
     except BaseException as e:
-        if type(e).__name__ not in ("PanicException", "SafetensorError") and type(e) is not Exception:
-            raise                                 # a fault of this program, not of the file
+        if (
+            type(e).__name__ not in ("PanicException", "SafetensorError")
+            and type(e) is not Exception
+        ):
+            raise  # a fault of this program, not of the file
         raise ValueError(sentence(f"{what}: {first_line(e)}")) from None
 
 
@@ -50,16 +75,26 @@ def refuse_kernels(path: Path, config: Mapping[str, Any]) -> None:
     """Attention kernels that a config names by repository are code as well, fetched from the Hub: transformers would run it."""
     for part in (config, *(v for v in config.values() if isinstance(v, dict))):
         for key, value in part.items():
-            if key.endswith("_implementation") and value is not None and not (isinstance(value, str) and value.isidentifier()):
-                raise ValueError(sentence(f"{path} has {key} = {value!r}: code that a checkpoint brings or names is never run, "
-                                          "eager and sdpa are legal"))
+            if (
+                key.endswith("_implementation")
+                and value is not None
+                and not (isinstance(value, str) and value.isidentifier())
+            ):
+                raise ValueError(
+                    sentence(
+                        f"{path} has {key} = {value!r}: code that a checkpoint brings or names is never run, "
+                        "eager and sdpa are legal"
+                    )
+                )
 
 
 def own_code(path: Path) -> str:
     """The refusal of a file that names code of its own (auto_map), "" for one that names none."""
     if not path.is_file() or "auto_map" not in read_json(path):
         return ""
-    return f"{path.name} names code of its own (auto_map): code that a checkpoint brings is never run"
+    return (
+        f"{path.name} names code of its own (auto_map): code that a checkpoint brings is never run"
+    )
 
 
 def at_home(name: str | Path) -> Path:
@@ -68,4 +103,6 @@ def at_home(name: str | Path) -> Path:
     try:
         return Path(name).expanduser()
     except RuntimeError:
-        raise ValueError(sentence(f"{str(name)!r} begins with ~ and no user of that name is known here")) from None
+        raise ValueError(
+            sentence(f"{str(name)!r} begins with ~ and no user of that name is known here")
+        ) from None

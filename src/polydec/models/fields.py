@@ -2,6 +2,7 @@
 
 Fields beyond these are legal and stay unread. `edge.check` turns a field that is not as written here into one sentence.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,11 +23,13 @@ Flag = bool | None
 
 class Strict(BaseModel):
     """true is no number, "3" neither, and no number is NaN or infinite."""
+
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
 class RopeFields(Strict):
     """rope_parameters and rope_scaling of a config.json."""
+
     rope_type: str | None = None
     type: str | None = None
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
@@ -47,12 +50,14 @@ class RopeFields(Strict):
 
 class RopesFields(RopeFields):
     """rope_parameters that differ between kinds of layers."""
+
     full_attention: RopeFields | None = None
     sliding_attention: RopeFields | None = None
 
 
 class Skeleton(Strict):
     """config.json of the Llama skeleton and the families that are read as it is."""
+
     vocab_size: Count | None = None
     hidden_size: Count | None = None
     num_hidden_layers: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -101,6 +106,7 @@ class Skeleton(Strict):
 
 class Anything(Strict):
     """config.json of any architecture: what is read of each."""
+
     model_type: Annotated[str, Field(min_length=1, max_length=100)]
     vocab_size: Count | None = None
     eos_token_id: Id | list[Id] | None = None
@@ -109,12 +115,14 @@ class Anything(Strict):
 
 class Inner(Strict):
     """text_config: what a config of several models says of its language model."""
+
     vocab_size: Count | None = None
     eos_token_id: Id | list[Id] | None = None
 
 
 class Generation(Strict):
     """generation_config.json: what is read of it. The ranges of the sampling rules are the rules' own affair."""
+
     eos_token_id: Id | list[Id] | None = None
     do_sample: Flag = None
     temperature: Real | None = None
@@ -126,17 +134,20 @@ class Generation(Strict):
 
 class NamedTemplate(Strict):
     """One of several chat templates."""
+
     name: str
     template: str
 
 
 class TokenizerConfig(Strict):
     """tokenizer_config.json and chat_template.json."""
+
     chat_template: str | list[NamedTemplate] | None = None
 
 
 class GGUFText(Strict):
     """The fields tokenizer.ggml.* of a GGUF file, and its chat template."""
+
     model: str
     pre: str = "default"
     tokens: list[str]
@@ -156,6 +167,7 @@ class GGUFText(Strict):
 
 class NGramFields(Strict):
     """config.json of an n-gram table; tokens are 16 bits wide, and the largest stands for none."""
+
     order: Annotated[int, Field(ge=1, le=8)]
     vocab_size: Count
     tokenizer: Annotated[str, Field(max_length=100)]
@@ -163,6 +175,7 @@ class NGramFields(Strict):
 
 class MaskedFields(Strict):
     """What a config.json says of a masked-diffusion model."""
+
     polydec_mask: Id
     polydec_shifted: bool = False
     polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
@@ -170,12 +183,14 @@ class MaskedFields(Strict):
 
 class InsertionFields(Strict):
     """What a config.json says of an insertion model."""
+
     polydec_insertion: Id
     polydec_causal: Literal[False]
 
 
 class LLaDAFields(Strict):
     """config.json of LLaDA's layout: what is read of it."""
+
     d_model: Count
     n_heads: Annotated[int, Field(ge=1, le=4096)]
     n_kv_heads: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -195,6 +210,7 @@ class LLaDAFields(Strict):
 class LLaDAMoEFields(Strict):
     """config.json of LLaDA-MoE's layout: what is read of it besides the Llama skeleton's own fields. moe_layer_freq: of each
     layer whether it has experts."""
+
     num_hidden_layers: Annotated[int, Field(ge=1, le=4096)]
     num_experts: Annotated[int, Field(ge=1, le=4096)]
     num_experts_per_tok: Annotated[int, Field(ge=1, le=4096)]
@@ -205,6 +221,7 @@ class LLaDAMoEFields(Strict):
 
 class StopHeadFields(Strict):
     """config.json of a stop head."""
+
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     depth: Annotated[int, Field(ge=0, le=64)]
     tied: bool
@@ -212,12 +229,14 @@ class StopHeadFields(Strict):
 
 class FilterFields(Strict):
     """config.json of a filter of confidences. hidden: 0 in files of before there was one: as wide as the block."""
+
     block: Annotated[int, Field(ge=1, le=4096)]
     hidden: Annotated[int, Field(ge=0, le=1 << 16)] = 0
 
 
 class StepRewardFields(Strict):
     """config.json of a process reward model."""
+
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     inner: Annotated[int, Field(ge=1, le=1 << 16)]
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
@@ -226,6 +245,7 @@ class StepRewardFields(Strict):
 
 class LayerFields(Strict):
     """What a config says of a layer that reads states."""
+
     heads: Annotated[int, Field(ge=1, le=1 << 12)]
     kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
     inner: Annotated[int, Field(ge=1, le=1 << 20)]
@@ -234,16 +254,22 @@ class LayerFields(Strict):
 
 class OnStates(Strict):
     """config.json of whatever drafts from a target's states: what all of them say."""
+
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
-    rates: Annotated[list[Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]],
-                     Field(min_length=1, max_length=16)]
+    rates: Annotated[
+        list[
+            Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+        ],
+        Field(min_length=1, max_length=16),
+    ]
     share: Annotated[float, Field(ge=0, le=1e3)] = 0.0
 
 
 class JointFields(Strict):
     """config.json of a joint sampler's layer."""
+
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
@@ -252,17 +278,20 @@ class JointFields(Strict):
 
 class HeadsFields(OnStates):
     """Of draft heads."""
+
     reads: bool
     layer: LayerFields | None = None
 
 
 class EagleFields(OnStates):
     """Of an EAGLE drafter."""
+
     layer: LayerFields
 
 
 class JudgeFields(Strict):
     """config.json of a judge."""
+
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
@@ -270,6 +299,7 @@ class JudgeFields(Strict):
 
 class ProbeFields(OnStates):
     """Of soft probes."""
+
     maps: bool
     enter: Annotated[int, Field(ge=0, le=4096)]
 
@@ -277,6 +307,7 @@ class ProbeFields(OnStates):
 class MtpFields(OnStates):
     """Of masks with a gated adapter. layers and rank: of the adapter, 0: there is none; qkv: queries, keys and values together;
     gathered: what the heads gather; inner: units of the MLP."""
+
     layers: Annotated[int, Field(ge=0, le=4096)]
     rank: Annotated[int, Field(ge=0, le=1 << 12)]
     qkv: Annotated[int, Field(ge=0, le=1 << 22)]
@@ -286,47 +317,59 @@ class MtpFields(OnStates):
 
 class CloverFields(EagleFields):
     """Of a Clover drafter."""
+
     levels: Annotated[int, Field(ge=1, le=16)]
 
 
 class FalconFields(EagleFields):
     """Of a Falcon drafter."""
+
     block: Annotated[int, Field(ge=1, le=8)]
 
 
 class LongSpecFields(EagleFields):
     """Of a LongSpec drafter."""
+
     head: Annotated[int, Field(ge=1, le=1 << 12)]
     window: Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class Eagle3Fields(EagleFields):
     """Of an EAGLE-3 drafter."""
-    depths: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
+
+    depths: Annotated[
+        list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)
+    ]
     tokens: Annotated[int, Field(ge=1, le=1 << 24)]
 
 
 class NarrowFields(Eagle3Fields):
     """Of one of the target's width. start: the draft model whose head it has."""
+
     start: Annotated[str | None, Field(max_length=1000)] = None
 
 
 class AuxiliaryFields(Strict):
     """eagle_config of a published EAGLE-3: layers whose states are read, each by the layer that gives them."""
+
     eagle_aux_hidden_state_layer_ids: list[Annotated[int, Field(ge=0, le=4095)]] | None = None
     use_aux_hidden_state: bool = True
 
 
 class TrainedFields(Strict):
     """What `polydec train` says of weights in somebody else's layout."""
+
     tokenizer: Annotated[str, Field(max_length=100)]
-    rates: list[Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]]
+    rates: list[
+        Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+    ]
     share: Annotated[float, Field(ge=0, le=1e6)] = 0.0
 
 
 class PublishedMedusaFields(Strict):
     """config.json of published Medusa heads: its authors' names, or vLLM's. truncated_vocab_size: heads that know some tokens
     only are not read, nor are several blocks a head."""
+
     medusa_num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
     num_heads: Annotated[int, Field(ge=1, le=64)] | None = None
     medusa_num_layers: Literal[1] = 1
@@ -343,7 +386,9 @@ class PublishedMedusaFields(Strict):
         if self.medusa_num_heads is None and self.num_heads is None:
             raise ValueError("num_heads is missing: it must be a whole number from 1 to 64")
         if self.truncated_vocab_size not in (None, self.vocab_size):
-            raise ValueError(f"truncated_vocab_size is {self.truncated_vocab_size}: heads of some tokens only are not read")
+            raise ValueError(
+                f"truncated_vocab_size is {self.truncated_vocab_size}: heads of some tokens only are not read"
+            )
         return self
 
     @property
@@ -354,6 +399,7 @@ class PublishedMedusaFields(Strict):
 
 class PublishedFields(Strict):
     """config.json of a published EAGLE-3."""
+
     vocab_size: Count
     hidden_size: Annotated[int, Field(ge=2, le=1 << 20)]
     num_attention_heads: Annotated[int, Field(ge=1, le=4096)]
@@ -401,13 +447,19 @@ def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     c = edge.check(Skeleton, config, "config")
     layers = c.num_hidden_layers
     if layers is None:
-        return                                    # who reads the config names what is missing
+        return  # who reads the config names what is missing
     if layers > len(weights):
-        raise ValueError(f"num_hidden_layers is {layers}: the file holds {len(weights)} tensors in all")
+        raise ValueError(
+            f"num_hidden_layers is {layers}: the file holds {len(weights)} tensors in all"
+        )
     if c.layer_types is not None and len(c.layer_types) != layers:
-        raise ValueError(f"layer_types has {len(c.layer_types)} entries: num_hidden_layers is {layers}")
+        raise ValueError(
+            f"layer_types has {len(c.layer_types)} entries: num_hidden_layers is {layers}"
+        )
     if c.no_rope_layers and len(c.no_rope_layers) < layers:
-        raise ValueError(f"no_rope_layers has {len(c.no_rope_layers)} entries: num_hidden_layers is {layers}")
+        raise ValueError(
+            f"no_rope_layers has {len(c.no_rope_layers)} entries: num_hidden_layers is {layers}"
+        )
 
 
 def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
@@ -427,7 +479,9 @@ def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
 def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """Of a tensor, without reading it where the file allows that."""
     if name not in weights:
-        raise ValueError(f"weights lack {name}: the checkpoint is not complete, or of another architecture")
+        raise ValueError(
+            f"weights lack {name}: the checkpoint is not complete, or of another architecture"
+        )
     of = getattr(weights, "shape", None)
     return tuple(weights[name].shape) if of is None else of(name)
 
@@ -448,8 +502,13 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     yield "lm_head.bias", (rows,), False
     for i in range(c.layers):
         at = f"model.layers.{i}."
-        for name, n, k in (("self_attn.q_proj", q, W), ("self_attn.k_proj", kv, W), ("self_attn.v_proj", kv, W),
-                           ("self_attn.o_proj", W, q), *_mlp(c, i)):
+        for name, n, k in (
+            ("self_attn.q_proj", q, W),
+            ("self_attn.k_proj", kv, W),
+            ("self_attn.v_proj", kv, W),
+            ("self_attn.o_proj", W, q),
+            *_mlp(c, i),
+        ):
             yield f"{at}{name}.weight", (n, k), True
             yield f"{at}{name}.bias", (n,), False
         for name in c.norms.names:
@@ -465,25 +524,39 @@ def _mlp(c: Any, i: int) -> Any:
     """(name, rows, columns) of the matrices of a layer's MLP, or of its experts."""
     W, inner = c.width, c.inner
     if not c.sparse(i):
-        yield from (("mlp.gate_proj", inner, W), ("mlp.up_proj", inner, W), ("mlp.down_proj", W, inner))
+        yield from (
+            ("mlp.gate_proj", inner, W),
+            ("mlp.up_proj", inner, W),
+            ("mlp.down_proj", W, inner),
+        )
         return
     inner = c.experts.inner
     yield "mlp.gate", c.experts.count, W
     for e in range(c.experts.count):
         at = f"mlp.experts.{e}."
-        yield from ((at + "gate_proj", inner, W), (at + "up_proj", inner, W), (at + "down_proj", W, inner))
+        yield from (
+            (at + "gate_proj", inner, W),
+            (at + "up_proj", inner, W),
+            (at + "down_proj", W, inner),
+        )
 
 
 def _check_rope(rope: Any, head: int) -> None:
     """What the scalings divide by must not be nothing, and their tables have one divisor a frequency."""
     o, turned, kind = rope.options, rope.dim, rope.kind
     if turned < 2 or turned % 2:
-        raise ValueError(f"rotary embedding turns {turned} of {head} dimensions: it must be an even number of at least 2")
+        raise ValueError(
+            f"rotary embedding turns {turned} of {head} dimensions: it must be an even number of at least 2"
+        )
     if kind == "dynamic" and turned < 4:
-        raise ValueError(f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4")
+        raise ValueError(
+            f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4"
+        )
     if kind == "llama3" and o["low_freq_factor"] >= o["high_freq_factor"]:
-        raise ValueError(f"low_freq_factor is {o['low_freq_factor']}: it must lie below high_freq_factor, "
-                         f"{o['high_freq_factor']}")
+        raise ValueError(
+            f"low_freq_factor is {o['low_freq_factor']}: it must lie below high_freq_factor, "
+            f"{o['high_freq_factor']}"
+        )
     for name in ("short_factor", "long_factor"):
         if kind == "longrope" and len(o[name]) != turned // 2:
             raise ValueError(f"{name} has {len(o[name])} entries: {turned // 2} frequencies turn")
@@ -492,12 +565,16 @@ def _check_rope(rope: Any, head: int) -> None:
 def _check_tokens(tokens: Any, vocab: int) -> None:
     """A head over some tokens only names each of them once."""
     if tokens.is_floating_point() or tokens.is_complex() or tokens.dim() != 1 or not len(tokens):
-        raise ValueError(f"lm_head.tokens is {tokens.dtype} of shape {tuple(tokens.shape)}: "
-                         "whole numbers are expected, at least one")
+        raise ValueError(
+            f"lm_head.tokens is {tokens.dtype} of shape {tuple(tokens.shape)}: "
+            "whole numbers are expected, at least one"
+        )
     ids = set(tokens.tolist())
     if len(ids) != len(tokens) or min(ids) < 0 or max(ids) >= vocab:
-        raise ValueError(f"lm_head.tokens holds {min(ids)} to {max(ids)}, {len(ids)} of {len(tokens)} different ones: "
-                         f"each must lie in 0 to {vocab - 1} and occur once")
+        raise ValueError(
+            f"lm_head.tokens holds {min(ids)} to {max(ids)}, {len(ids)} of {len(tokens)} different ones: "
+            f"each must lie in 0 to {vocab - 1} and occur once"
+        )
 
 
 def largest(weights: Mapping[str, Any]) -> int:

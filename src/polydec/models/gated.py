@@ -1,4 +1,5 @@
 """Gated adapters: matrices of low rank that are added to a network's own at some rows of a pass, and at no others."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ class Adapter:
 
     Source: LoRA (Hu et al., 2021); with a gate a row: Samragh et al., 2025.
     """
+
     layers: Sequence[Mapping[str, Pair]]
 
     @property
@@ -31,22 +33,37 @@ class Adapter:
     def require(self, layers: int, width: int, qkv: int, gathered: int, inner: int) -> None:
         """Raise ValueError where it was made for a network of other sizes."""
         if len(self.layers) != layers:
-            raise ValueError(f"the adapter has matrices for {len(self.layers)} layers: this network has {layers}")
-        sizes = {"qkv": (width, qkv), "out": (gathered, width), "gate_up": (width, 2 * inner), "down": (inner, width)}
+            raise ValueError(
+                f"the adapter has matrices for {len(self.layers)} layers: this network has {layers}"
+            )
+        sizes = {
+            "qkv": (width, qkv),
+            "out": (gathered, width),
+            "gate_up": (width, 2 * inner),
+            "down": (inner, width),
+        }
         for place, (into, out) in sizes.items():
             have = self.layers[0][place][0].shape[1], self.layers[0][place][1].shape[0]
             if have != (into, out):
-                raise ValueError(f"the adapter's {place} goes from {have[0]} to {have[1]} numbers: this network's goes from "
-                                 f"{into} to {out}")
+                raise ValueError(
+                    f"the adapter's {place} goes from {have[0]} to {have[1]} numbers: this network's goes from "
+                    f"{into} to {out}"
+                )
 
     def mapped(self, change: Callable[[str, Tensor, Tensor], Pair]) -> Adapter:
         """The adapter whose pairs are `change` of the place and the pair there."""
-        return Adapter([{place: change(place, *pair) for place, pair in layer.items()} for layer in self.layers])
+        return Adapter(
+            [
+                {place: change(place, *pair) for place, pair in layer.items()}
+                for layer in self.layers
+            ]
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Gate:
     """An adapter at work in one pass. row_N: the rows that it changes."""
+
     adapter: Adapter
     row_N: Tensor
 

@@ -1,4 +1,5 @@
 """Where tokens lie to one another: directions of a model's input embeddings."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -7,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-CHUNK = 4096      # rows of the table that are looked at together
+CHUNK = 4096  # rows of the table that are looked at together
 
 
 class Geometry:
@@ -17,6 +18,7 @@ class Geometry:
     embed: rows of the table of these ids (NH); known: ids that mean something, 1 and more, the lowest ones: a table may be
     padded behind them, and its padding counts for nothing.
     """
+
     def __init__(self, embed: Callable[[Sequence[int]], Tensor], known: int) -> None:
         self._embed, self.known = embed, known
 

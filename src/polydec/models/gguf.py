@@ -3,6 +3,7 @@
 The header is read here: the `gguf` library's reader makes one array of every string, which takes seconds where the
 vocabulary is large. Types, block sizes and the rarer dequantisers are the library's.
 """
+
 from __future__ import annotations
 
 import math
@@ -23,14 +24,27 @@ from torch import Tensor
 from polydec.models.edge import sentence
 from polydec.models.gguf_families import ARCHITECTURES, TABLES, TOP, config_of
 
-_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
 _STRING, _ARRAY = 8, 9
-MOST = 1 << 24                                    # numbers of one field: as Python lists they take eight times the file's room
+MOST = 1 << 24  # numbers of one field: as Python lists they take eight times the file's room
 
 
 @dataclass(frozen=True)
 class Entry:
     """A tensor of the file: shape as in torch, bytes [start, stop) of the file, or of one of its parts."""
+
     shape: tuple[int, ...]
     type: GGMLQuantizationType
     start: int
@@ -40,15 +54,18 @@ class Entry:
 
 class _Header:
     """Reads the header's values in order; says where the file ends too early."""
+
     def __init__(self, data: memoryview) -> None:
         self.data, self.at = data, 0
 
     def take(self, size: int) -> memoryview:
         if size > len(self.data) - self.at:
-            raise ValueError(f"its header asks for {size} bytes at byte {self.at}, but the file ends at {len(self.data)}: "
-                             "it is truncated or damaged")
+            raise ValueError(
+                f"its header asks for {size} bytes at byte {self.at}, but the file ends at {len(self.data)}: "
+                "it is truncated or damaged"
+            )
         self.at += size
-        return self.data[self.at - size:self.at]
+        return self.data[self.at - size : self.at]
 
     def scalar(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
@@ -57,7 +74,9 @@ class _Header:
         """A number of things that take at least `least` bytes each."""
         n = self.scalar("<Q")
         if n * least > len(self.data) - self.at:
-            raise ValueError(f"its header announces {n} {what}, more than the file has room for: it is truncated or damaged")
+            raise ValueError(
+                f"its header announces {n} {what}, more than the file has room for: it is truncated or damaged"
+            )
         return n
 
     def string(self) -> str:
@@ -65,12 +84,17 @@ class _Header:
 
     def strings(self) -> list[str]:
         """An array of them. It may be a vocabulary of hundreds of thousands: one loop, without calls for each number."""
-        out, data, room, length = list[str](), self.data, len(self.data), struct.Struct("<Q").unpack_from
+        out, data, room, length = (
+            list[str](),
+            self.data,
+            len(self.data),
+            struct.Struct("<Q").unpack_from,
+        )
         for _ in range(self.count("strings", 8)):
             first = self.at + 8
             stop = first + length(data, self.at)[0] if first <= room else first
             if stop > room:
-                self.string()                     # raises, and says where the file ends
+                self.string()  # raises, and says where the file ends
             out.append(str(data[first:stop], "utf-8", "replace"))
             self.at = stop
         return out
@@ -87,16 +111,22 @@ class _Header:
         if kind == _STRING:
             return self.string()
         if kind != _ARRAY:
-            raise ValueError(f"its header has a value of kind {kind} at byte {self.at}: kinds are 0 to 12")
+            raise ValueError(
+                f"its header has a value of kind {kind} at byte {self.at}: kinds are 0 to 12"
+            )
         item = self.scalar("<I")
         if item == _STRING:
             return self.strings()
         if item not in _SCALARS:
-            raise ValueError(f"its header has an array of kind {item} at byte {self.at}: numbers and strings are legal")
+            raise ValueError(
+                f"its header has an array of kind {item} at byte {self.at}: numbers and strings are legal"
+            )
         form = np.dtype(_SCALARS[item])
         numbers = self.count("numbers", form.itemsize)
         if numbers > MOST:
-            raise ValueError(f"its header has an array of {numbers} numbers at byte {self.at}: {MOST} are read at most")
+            raise ValueError(
+                f"its header has an array of {numbers} numbers at byte {self.at}: {MOST} are read at most"
+            )
         return np.frombuffer(self.take(numbers * form.itemsize), form).tolist()
 
 
@@ -108,31 +138,47 @@ class GGUF(Mapping[str, Tensor]):
     Raises ValueError where the file is no GGUF of versions 2 or 3, is truncated, or of an architecture outside
     ARCHITECTURES (that when `config` or the weights are asked for).
     """
+
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         try:
             self.parts = [np.memmap(self.path, np.uint8, "r")]
             self.fields, self.entries = _read(_view(self.parts[0]))
-        except ValueError as e:                   # an empty file cannot be mapped: that too is a ValueError
+        except ValueError as e:  # an empty file cannot be mapped: that too is a ValueError
             raise ValueError(sentence(f"{self.path} cannot be read as GGUF: {e}")) from None
         for path in _others(Path(self.path), self.fields):
             try:
                 self.parts.append(np.memmap(path, np.uint8, "r"))
                 fields, entries = _read(_view(self.parts[-1]))
             except (OSError, ValueError) as e:
-                raise ValueError(sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")) from None
-            if fields.get("split.no") != len(self.parts) - 1 or self.entries.keys() & entries.keys():
-                raise ValueError(sentence(f"{path} is not part {len(self.parts)} of {self.path}: its split.no is "
-                                          f"{fields.get('split.no')!r:.20}, or it holds tensors that are there already"))
-            self.entries |= {name: replace(e, part=len(self.parts) - 1) for name, e in entries.items()}
+                raise ValueError(
+                    sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")
+                ) from None
+            if (
+                fields.get("split.no") != len(self.parts) - 1
+                or self.entries.keys() & entries.keys()
+            ):
+                raise ValueError(
+                    sentence(
+                        f"{path} is not part {len(self.parts)} of {self.path}: its split.no is "
+                        f"{fields.get('split.no')!r:.20}, or it holds tensors that are there already"
+                    )
+                )
+            self.entries |= {
+                name: replace(e, part=len(self.parts) - 1) for name, e in entries.items()
+            }
         count = self.fields.get("split.tensors.count", len(self.entries))
         if len(self.parts) > 1 and count != len(self.entries):
-            raise ValueError(sentence(f"{self.path} and its parts hold {len(self.entries)} tensors, but split.tensors.count is "
-                                      f"{count!r:.20}"))
+            raise ValueError(
+                sentence(
+                    f"{self.path} and its parts hold {len(self.entries)} tensors, but split.tensors.count is "
+                    f"{count!r:.20}"
+                )
+            )
 
     def raw(self, entry: Entry) -> np.ndarray:
         """The bytes of a tensor as they stand."""
-        return self.parts[entry.part][entry.start:entry.stop]
+        return self.parts[entry.part][entry.start : entry.stop]
 
     def field(self, key: str, *default: Any) -> Any:
         """The metadata `key`; raises ValueError where it is missing and there is no default."""
@@ -144,8 +190,12 @@ class GGUF(Mapping[str, Tensor]):
     def architecture(self) -> str:
         name = self.field("general.architecture")
         if not isinstance(name, str) or name not in ARCHITECTURES:
-            raise ValueError(sentence(f"{self.path} holds a model of the architecture {name!r:.80}: GGUF files are read of "
-                                      f"{', '.join(ARCHITECTURES)}"))
+            raise ValueError(
+                sentence(
+                    f"{self.path} holds a model of the architecture {name!r:.80}: GGUF files are read of "
+                    f"{', '.join(ARCHITECTURES)}"
+                )
+            )
         return name
 
     @cached_property
@@ -155,20 +205,30 @@ class GGUF(Mapping[str, Tensor]):
     def number(self, key: str, *default: int) -> int:
         """A count; where the file has one a layer, all must be alike."""
         value = self.field(key, *default)
-        if isinstance(value, list):               # one a layer
+        if isinstance(value, list):  # one a layer
             if not value or any(v != value[0] for v in value):
-                raise ValueError(sentence(f"{self.path} has {key} = {value!r:.80}: layers that differ are not served"))
+                raise ValueError(
+                    sentence(
+                        f"{self.path} has {key} = {value!r:.80}: layers that differ are not served"
+                    )
+                )
             value = value[0]
         if type(value) is not int or not 1 <= value < 1 << 31:
-            raise ValueError(sentence(f"{self.path} has {key} = {value!r}: it must be a whole number from 1 to 2^31 - 1"))
+            raise ValueError(
+                sentence(
+                    f"{self.path} has {key} = {value!r}: it must be a whole number from 1 to 2^31 - 1"
+                )
+            )
         return value
 
     def real(self, key: str, *default: float) -> float:
         """A number above 0."""
         value = self.field(key, *default)
         if type(value) not in (int, float) or not 0 < value < 1e38:
-            raise ValueError(sentence(f"{self.path} has {key} = {value!r:.80}: it must be a number above 0"))
-        return float(str(np.float32(value)))      # the shortest decimal that this float32 can have been
+            raise ValueError(
+                sentence(f"{self.path} has {key} = {value!r:.80}: it must be a number above 0")
+            )
+        return float(str(np.float32(value)))  # the shortest decimal that this float32 can have been
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -183,7 +243,9 @@ class GGUF(Mapping[str, Tensor]):
                 bare = name == "self_attn.sinks"  # Hugging Face's name of these ends there
                 names[f"model.layers.{block[1]}.{name}" + ("" if bare else f".{end}")] = own
             elif own not in TABLES:
-                raise ValueError(f"{self.path} has the tensor {own}, which no {self.architecture} model has")
+                raise ValueError(
+                    f"{self.path} has the tensor {own}, which no {self.architecture} model has"
+                )
         return names
 
     def __iter__(self) -> Iterator[str]:
@@ -202,11 +264,15 @@ class GGUF(Mapping[str, Tensor]):
         own, kind = self._names[name], ARCHITECTURES[self.architecture]
         tensor = self.tensor(own)
         if kind.plus and own.endswith("norm.weight"):
-            return tensor - kind.plus             # exact for all that rounding left of it
+            return tensor - kind.plus  # exact for all that rounding left of it
         if kind.paired and (".attn_q." in own or ".attn_k." in own):
-            heads = self.config["num_attention_heads" if ".attn_q." in own else "num_key_value_heads"]
+            heads = self.config[
+                "num_attention_heads" if ".attn_q." in own else "num_key_value_heads"
+            ]
             if tensor.shape[0] % (2 * heads):
-                raise ValueError(f"{self.path} has {own} of {tensor.shape[0]} rows, which {heads} heads cannot share")
+                raise ValueError(
+                    f"{self.path} has {own} of {tensor.shape[0]} rows, which {heads} heads cannot share"
+                )
             # llama.cpp pairs neighbouring rows in RoPE, Hugging Face the two halves of a head
             tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
         return tensor
@@ -216,10 +282,19 @@ class GGUF(Mapping[str, Tensor]):
         entry = self.entries[self._names[name]]
         if len(entry.shape) < 2:
             size = (entry.stop - entry.start) // math.prod(entry.shape)
-            return replace(entry, shape=(stop - first,), start=entry.start + first * size, stop=entry.start + stop * size)
+            return replace(
+                entry,
+                shape=(stop - first,),
+                start=entry.start + first * size,
+                stop=entry.start + stop * size,
+            )
         size = (entry.stop - entry.start) // math.prod(entry.shape[:-1])
-        return replace(entry, shape=(stop - first, entry.shape[-1]), start=entry.start + first * size,
-                       stop=entry.start + stop * size)
+        return replace(
+            entry,
+            shape=(stop - first, entry.shape[-1]),
+            start=entry.start + first * size,
+            stop=entry.start + stop * size,
+        )
 
     def rows(self, name: str, first: int, stop: int) -> Tensor:
         """The same, dequantised."""
@@ -243,8 +318,10 @@ class GGUF(Mapping[str, Tensor]):
         try:
             return torch.from_numpy(dequantize(rows, entry.type)).view(entry.shape)
         except NotImplementedError:
-            raise ValueError(f"{self.path} has the tensor {own} in {entry.type.name}, which the gguf library cannot "
-                             "dequantise") from None
+            raise ValueError(
+                f"{self.path} has the tensor {own} in {entry.type.name}, which the gguf library cannot "
+                "dequantise"
+            ) from None
 
 
 def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
@@ -255,8 +332,12 @@ def _others(path: Path, fields: Mapping[str, Any]) -> list[Path]:
         return []
     name = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
     if type(count) is not int or number != 0 or name is None or int(name[2]) != count:
-        raise ValueError(sentence(f"{path} is one of {count!r:.20} parts: give the first, NAME-00001-of-0000N.gguf, with the "
-                                  "others beside it, or join them (llama-gguf-split --merge)"))
+        raise ValueError(
+            sentence(
+                f"{path} is one of {count!r:.20} parts: give the first, NAME-00001-of-0000N.gguf, with the "
+                "others beside it, or join them (llama-gguf-split --merge)"
+            )
+        )
     return [path.with_name(f"{name[1]}-{i + 1:05}-of-{count:05}.gguf") for i in range(1, count)]
 
 
@@ -293,23 +374,29 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, Entry]]:
         try:
             kind = GGMLQuantizationType(number)
         except ValueError:
-            raise ValueError(f"its tensor {name} is of type {number}, which the gguf library does not know") from None
+            raise ValueError(
+                f"its tensor {name} is of type {number}, which the gguf library does not know"
+            ) from None
         block, size = GGML_QUANT_SIZES[kind]
         if 0 in shape:
             raise ValueError(f"its tensor {name} has the shape {shape}: it must not be empty")
         if shape[-1] % block:
-            raise ValueError(f"its tensor {name} has rows of {shape[-1]}, not a multiple of the {block} of {kind.name}")
+            raise ValueError(
+                f"its tensor {name} has rows of {shape[-1]}, not a multiple of the {block} of {kind.name}"
+            )
         start = base + offset
         stop = start + math.prod(shape) // block * size
         if stop > len(data):
-            raise ValueError(f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged")
+            raise ValueError(
+                f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged"
+            )
         entries[name] = Entry(shape, kind, start, stop)
     return fields, entries
 
 
 def _halves(blocks_NB: Tensor, at: int) -> Tensor:
     """The float16 number at byte `at` of each block, N1."""
-    return blocks_NB[:, at:at + 2].contiguous().view(torch.float16).float()
+    return blocks_NB[:, at : at + 2].contiguous().view(torch.float16).float()
 
 
 def _nibbles(bytes_NB: Tensor) -> Tensor:
@@ -332,7 +419,14 @@ def _q8_0(blocks_NB: Tensor) -> Tensor:
     return blocks_NB[:, 2:].view(torch.int8).float().mul_(_halves(blocks_NB, 0))
 
 
-_PLAIN = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16,
-          GGMLQuantizationType.BF16: torch.bfloat16, GGMLQuantizationType.F64: torch.float64}
+_PLAIN = {
+    GGMLQuantizationType.F32: torch.float32,
+    GGMLQuantizationType.F16: torch.float16,
+    GGMLQuantizationType.BF16: torch.bfloat16,
+    GGMLQuantizationType.F64: torch.float64,
+}
 _FAST: dict[GGMLQuantizationType, Callable[[Tensor], Tensor]] = {
-    GGMLQuantizationType.Q4_0: _q4_0, GGMLQuantizationType.Q4_1: _q4_1, GGMLQuantizationType.Q8_0: _q8_0}
+    GGMLQuantizationType.Q4_0: _q4_0,
+    GGMLQuantizationType.Q4_1: _q4_1,
+    GGMLQuantizationType.Q8_0: _q8_0,
+}

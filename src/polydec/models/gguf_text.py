@@ -1,10 +1,19 @@
 """The tokenizer that a GGUF file describes, built from its fields."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import PreTokenizer
 
@@ -13,37 +22,72 @@ from polydec.models.fields import GGUFText
 from polydec.models.gguf import GGUF
 from polydec.models.text import Text
 
-LONGEST = 512                                     # characters of a piece that merges are looked for in
-_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6       # tokenizer.ggml.token_type
+LONGEST = 512  # characters of a piece that merges are looked for in
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
 _QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _REST
-_TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
-           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 # How text is cut before the merges: the kinds of tokenizer.ggml.pre, as the models' own tokenizers cut it.
-_GPT2_KINDS = {"default", "gpt-2", "gpt2", "phi-2", "olmo", "mpt", "jais", "trillion", "mellum", "granite-docling"}
+_GPT2_KINDS = {
+    "default",
+    "gpt-2",
+    "gpt2",
+    "phi-2",
+    "olmo",
+    "mpt",
+    "jais",
+    "trillion",
+    "mellum",
+    "granite-docling",
+}
 _DIGIT_KINDS = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-_SPLIT_KINDS = {"llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3, "dbrx": _LLAMA3,
-                "smaug-bpe": _LLAMA3, "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2, "stablelm2": _QWEN2, "tekken": _TEKKEN}
+_SPLIT_KINDS = {
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "dbrx": _LLAMA3,
+    "smaug-bpe": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+    "stablelm2": _QWEN2,
+    "tekken": _TEKKEN,
+}
 # The vocabularies whose whole words win over merges, and which put BOS first unless the file says otherwise.
 _WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
 # Names of tokens that end a turn: such a control token ends an answer where the chat template writes it.
 _TURN_ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>"}
-_SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-             "penalty_repeat": "repetition_penalty"}
+_SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
 
 
 def read_text(file: GGUF) -> Text:
     """Raises ValueError where the file has no tokenizer, or one of an unknown kind."""
     prefix = "tokenizer.ggml."
-    said = {key.removeprefix(prefix): value for key, value in file.fields.items() if key.startswith(prefix)}
+    said = {
+        key.removeprefix(prefix): value
+        for key, value in file.fields.items()
+        if key.startswith(prefix)
+    }
     for needed in ("tokens", "model"):
         file.field(prefix + needed)
-    check(GGUFText, {**said, "chat_template": file.fields.get("tokenizer.chat_template")}, f"{file.path}: tokenizer.ggml")
+    check(
+        GGUFText,
+        {**said, "chat_template": file.fields.get("tokenizer.chat_template")},
+        f"{file.path}: tokenizer.ggml",
+    )
     tokens, types = _tokens(file)
     kind, pre = file.field("tokenizer.ggml.model"), file.fields.get("tokenizer.ggml.pre", "default")
     if kind == "gpt2":
@@ -51,16 +95,40 @@ def read_text(file: GGUF) -> Text:
     elif kind == "llama":
         tokenizer = _sentencepiece(file, tokens, types)
     else:
-        raise ValueError(f"{file.path} has a tokenizer of the model {kind!r}: gpt2 and llama are served")
-    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True)
-                                  for t, k in zip(tokens, types) if k == _CONTROL or (k == _UNKNOWN and kind == "llama")])
-    tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t, k in zip(tokens, types) if k == _USER])
+        raise ValueError(
+            f"{file.path} has a tokenizer of the model {kind!r}: gpt2 and llama are served"
+        )
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(t, normalized=False, special=True)
+            for t, k in zip(tokens, types)
+            if k == _CONTROL or (k == _UNKNOWN and kind == "llama")
+        ]
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken(t, normalized=False, special=False)
+            for t, k in zip(tokens, types)
+            if k == _USER
+        ]
+    )
     names = _names(file, tokens)
-    if file.fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre in _WHOLE_WORDS) and "bos_token" in names:
+    if (
+        file.fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre in _WHOLE_WORDS)
+        and "bos_token" in names
+    ):
         bos = names["bos_token"]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=[bos, "$A"], pair=[bos, "$A", f"{bos}:1", "$B:1"], special_tokens=[(bos, tokenizer.token_to_id(bos))])
-    return Text(tokenizer, eos=_eos(file, tokens, types), template=file.fields.get("tokenizer.chat_template"), names=names)
+            single=[bos, "$A"],
+            pair=[bos, "$A", f"{bos}:1", "$B:1"],
+            special_tokens=[(bos, tokenizer.token_to_id(bos))],
+        )
+    return Text(
+        tokenizer,
+        eos=_eos(file, tokens, types),
+        template=file.fields.get("tokenizer.chat_template"),
+        names=names,
+    )
 
 
 def generation_defaults(file: GGUF, eos: frozenset[int]) -> dict[str, Any]:
@@ -91,7 +159,9 @@ def _names(file: GGUF, tokens: Sequence[str]) -> dict[str, str]:
 def _id(file: GGUF, key: str, tokens: Sequence[str]) -> int | None:
     i = file.fields.get(f"tokenizer.ggml.{key}_token_id")
     if i is not None and not (isinstance(i, int) and 0 <= i < len(tokens)):
-        raise ValueError(f"{file.path} has tokenizer.ggml.{key}_token_id = {i!r}: ids are 0 to {len(tokens) - 1}")
+        raise ValueError(
+            f"{file.path} has tokenizer.ggml.{key}_token_id = {i!r}: ids are 0 to {len(tokens) - 1}"
+        )
     return i
 
 
@@ -99,9 +169,14 @@ def _eos(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> frozenset[i
     ids = {_id(file, key, tokens) for key in ("eos", "eot", "eom")}
     template = file.fields.get("tokenizer.chat_template", "")
     if not isinstance(template, str):
-        raise ValueError(f"{file.path} has tokenizer.chat_template = {template!r}: it must be a text")
-    ids |= {i for i, (token, kind) in enumerate(zip(tokens, types))
-            if kind == _CONTROL and token in _TURN_ENDS and token in template}
+        raise ValueError(
+            f"{file.path} has tokenizer.chat_template = {template!r}: it must be a text"
+        )
+    ids |= {
+        i
+        for i, (token, kind) in enumerate(zip(tokens, types))
+        if kind == _CONTROL and token in _TURN_ENDS and token in template
+    }
     return frozenset(i for i in ids if i is not None)
 
 
@@ -116,10 +191,14 @@ def _vocab(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:
 def _byte_level(file: GGUF, tokens: Sequence[str], types: Sequence[int], pre: str) -> Tokenizer:
     merges = [tuple(m.split(" ", 1)) for m in file.field("tokenizer.ggml.merges")]
     if bad := next((m for m in merges if len(m) != 2), None):
-        raise ValueError(f"{file.path} has the merge {' '.join(bad)!r}: each must be two tokens with a space between")
+        raise ValueError(
+            f"{file.path} has the merge {' '.join(bad)!r}: each must be two tokens with a space between"
+        )
     try:
-        tokenizer = Tokenizer(BPE(vocab=_vocab(tokens, types), merges=merges, ignore_merges=pre in _WHOLE_WORDS))
-    except Exception as e:                        # the library raises bare Exceptions
+        tokenizer = Tokenizer(
+            BPE(vocab=_vocab(tokens, types), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
+        )
+    except Exception as e:  # the library raises bare Exceptions
         raise ValueError(f"{file.path} has merges that do not fit its tokens ({e})") from None
     tokenizer.pre_tokenizer = _cut(file, pre)
     if pre == "qwen2":
@@ -135,10 +214,16 @@ def _cut(file: GGUF, pre: str) -> PreTokenizer:
     if pre in _DIGIT_KINDS:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
     if pre in _SPLIT_KINDS:
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_SPLIT_KINDS[pre]), behavior="isolated"),
-                                        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    raise ValueError(f"{file.path} cuts text in the way {pre!r} (tokenizer.ggml.pre): served are "
-                     f"{', '.join(sorted(_GPT2_KINDS | _DIGIT_KINDS | set(_SPLIT_KINDS)))}")
+        return pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_SPLIT_KINDS[pre]), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+    raise ValueError(
+        f"{file.path} cuts text in the way {pre!r} (tokenizer.ggml.pre): served are "
+        f"{', '.join(sorted(_GPT2_KINDS | _DIGIT_KINDS | set(_SPLIT_KINDS)))}"
+    )
 
 
 def _sentencepiece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
@@ -149,14 +234,23 @@ def _sentencepiece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> T
     vocab = _vocab(tokens, types)
     whole = {t: s for t, s, k in zip(tokens, scores, types) if k in (_NORMAL, _USER)}
     unknown = next((t for t, k in zip(tokens, types) if k == _UNKNOWN), None)
-    tokenizer = Tokenizer(BPE(vocab=vocab, merges=_merges(whole, vocab), unk_token=unknown, fuse_unk=True,
-                              byte_fallback=_BYTE in types))
+    tokenizer = Tokenizer(
+        BPE(
+            vocab=vocab,
+            merges=_merges(whole, vocab),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=_BYTE in types,
+        )
+    )
     steps = [normalizers.Replace(" ", "▁")]
     strip = []
     if file.fields.get("tokenizer.ggml.add_space_prefix", True):
         steps, strip = [normalizers.Prepend("▁"), *steps], [decoders.Strip(" ", 1, 0)]
     tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
     return tokenizer
 
 
@@ -166,7 +260,11 @@ def _merges(score: Mapping[str, float], vocab: Mapping[str, int]) -> list[tuple[
     for piece in sorted(score, key=lambda piece: (-score[piece], vocab[piece])):
         if len(piece) > LONGEST:
             continue
-        ways = [(left, right) for i in range(1, len(piece)) if (left := piece[:i]) in score and (right := piece[i:]) in score]
+        ways = [
+            (left, right)
+            for i in range(1, len(piece))
+            if (left := piece[:i]) in score and (right := piece[i:]) in score
+        ]
         if len(ways) > 1:
             ways.sort(key=lambda way: (vocab[way[0]], vocab[way[1]]))
         merges += ways

@@ -4,6 +4,7 @@ Checkpoints of ours: `polydec_causal: false` and `polydec_insertion`, the id of 
 of a token says what comes right behind it; the mark's own row says, by the weights of EOS and of the mark, whether nothing is
 missing.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -30,18 +31,23 @@ _ROWS = Want()
 class Insertion:
     """An Inserter over a bidirectional network. mark: the id that stands before every text. It is never put into one, nor is
     EOS or any token that writes nothing."""
+
     family: ClassVar[str] = "insertion"
-    layers = 0                                    # none can run alone
-    live: Sequence[Any] = ()                      # slates cannot be put on hold
+    layers = 0  # none can run alone
+    live: Sequence[Any] = ()  # slates cannot be put on hold
 
     def __init__(self, network: Network, vocab: Vocab, mark: int) -> None:
         if not 0 <= mark < vocab.size:
             raise ValueError(f"the mark is token {mark}: it must lie in 0 to {vocab.size - 1}")
         if not vocab.eos - {mark}:
-            raise ValueError("there is no EOS beside the mark: the model could not say that nothing is missing")
+            raise ValueError(
+                "there is no EOS beside the mark: the model could not say that nothing is missing"
+            )
         self.network, self.vocab, self.mark = network, vocab, mark
         pieces = () if vocab.words is None else vocab.words.pieces
-        self.barred = sorted({mark, *vocab.eos, *(i for i, piece in enumerate(pieces) if piece is None)})
+        self.barred = sorted(
+            {mark, *vocab.eos, *(i for i, piece in enumerate(pieces) if piece is None)}
+        )
         self._slates = WeakSet[InsertionSlate]()
 
     @property
@@ -57,7 +63,9 @@ class Insertion:
     def open(self, length: int) -> InsertionSlate:
         """Raises ValueError where the text is longer than the model's context."""
         if length > self.context:
-            raise ValueError(f"the text has {length} tokens: the model's context holds {self.context}")
+            raise ValueError(
+                f"the text has {length} tokens: the model's context holds {self.context}"
+            )
         slate = InsertionSlate(self)
         self._slates.add(slate)
         return slate
@@ -65,6 +73,7 @@ class Insertion:
 
 class InsertionSlate:
     """Has a slot of the cache for each position, and writes all of them in every pass."""
+
     def __init__(self, model: Insertion) -> None:
         self._model = model
         self.cache: Any = None
@@ -83,7 +92,9 @@ class InsertionSlate:
         finite(logw_RV.max(-1).values.tolist())
         whole, missing = float(logw_RV[0, min(model.vocab.eos)]), float(logw_RV[0, model.mark])
         logw_RV[:, model.barred] = NEG_INF
-        return Offer(logw_RV[1:], float(torch.sigmoid(torch.tensor(whole - missing, dtype=torch.float64))))
+        return Offer(
+            logw_RV[1:], float(torch.sigmoid(torch.tensor(whole - missing, dtype=torch.float64)))
+        )
 
     def close(self) -> None:
         self.cache = None

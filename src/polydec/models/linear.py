@@ -21,6 +21,7 @@ could change a text at a near-tie. Its law is that of weights rounded to float16
 activations rounded to bfloat16, where one of these wins. Who decodes one request at a time may find float16 faster where
 it takes bfloat16: 70 against 50 plain tokens a second for smollm2 on two Zen 4 cores.
 """
+
 from __future__ import annotations
 
 import json
@@ -36,8 +37,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-Linear = Callable[[Tensor], Tensor]               # [T, in] -> [T, out]
-Shape = tuple[int, int]                           # out, in
+Linear = Callable[[Tensor], Tensor]  # [T, in] -> [T, out]
+Shape = tuple[int, int]  # out, in
 
 
 def _torch(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
@@ -54,6 +55,7 @@ def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
         if m < 4:
             return op(pad(x, (0, 0, 0, 4 - m)), packed, b, "none", [], "")[:m]
         return op(x, packed, b, "none", [], "")
+
     return call
 
 
@@ -86,6 +88,7 @@ class Kernel:
     """dtype: what the weights are held in; takes: what a layer is best given and gives; attention: what keys, values
     and attention are computed in; least: rows to which a call is padded; head: the kernel of the output layer, where
     that is another one."""
+
     name: str
     dtype: str
     pack: Callable[[Tensor, Tensor | None], Linear]
@@ -96,14 +99,33 @@ class Kernel:
     head: Kernel | None = None
 
 
-FP64 = Kernel("torch-fp64", "float64", lambda w, b: _torch(w, b, torch.float64), takes=torch.float64,
-              attention=torch.float64)
+FP64 = Kernel(
+    "torch-fp64",
+    "float64",
+    lambda w, b: _torch(w, b, torch.float64),
+    takes=torch.float64,
+    attention=torch.float64,
+)
 FP32 = Kernel("torch-fp32", "float32", lambda w, b: _torch(w, b, torch.float32))
-ONEDNN32 = Kernel("onednn-fp32", "float32", lambda w, b: _onednn(w, b, torch.float32), torch.backends.mkldnn.is_available,
-                  attention=torch.float64, least=4)
+ONEDNN32 = Kernel(
+    "onednn-fp32",
+    "float32",
+    lambda w, b: _onednn(w, b, torch.float32),
+    torch.backends.mkldnn.is_available,
+    attention=torch.float64,
+    least=4,
+)
 FBGEMM16 = Kernel("fbgemm-fp16", "float16", _fbgemm_fp16, _fbgemm)
-ONEDNN16 = Kernel("onednn-bf16", "bfloat16", lambda w, b: _onednn(w, b, torch.bfloat16), _bf16, torch.bfloat16,
-                  torch.float64, 4, FBGEMM16 if _fbgemm() else ONEDNN32)
+ONEDNN16 = Kernel(
+    "onednn-bf16",
+    "bfloat16",
+    lambda w, b: _onednn(w, b, torch.bfloat16),
+    _bf16,
+    torch.bfloat16,
+    torch.float64,
+    4,
+    FBGEMM16 if _fbgemm() else ONEDNN32,
+)
 MEASURED = (ONEDNN32, FBGEMM16, ONEDNN16)
 
 
@@ -111,7 +133,9 @@ def cuda_kernel(dtype: str) -> Kernel:
     """The kernel of a GPU: torch's own, in bfloat16 unless another dtype is asked for. Untested: no GPU was at hand."""
     dtype = "bfloat16" if dtype == "auto" else dtype
     number = getattr(torch, dtype)
-    return Kernel(f"cuda-{dtype}", dtype, lambda w, b: _torch(w, b, number), takes=number, attention=number)
+    return Kernel(
+        f"cuda-{dtype}", dtype, lambda w, b: _torch(w, b, number), takes=number, attention=number
+    )
 
 
 def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> Kernel:
@@ -122,21 +146,35 @@ def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> Kernel:
     if dtype == "auto":
         return choose(tuple(shapes), torch.get_num_threads())
     if dtype == "bfloat16" and not _bf16():
-        raise ValueError("dtype is 'bfloat16': this CPU has no bfloat16 arithmetic; 'auto' or 'float32' run here")
+        raise ValueError(
+            "dtype is 'bfloat16': this CPU has no bfloat16 arithmetic; 'auto' or 'float32' run here"
+        )
     if dtype == "float16" and not _fbgemm():
-        raise ValueError("dtype is 'float16': this build of torch has no FBGEMM kernels; 'auto' or 'float32' run here")
-    return {"float32": ONEDNN32 if ONEDNN32.usable() else FP32, "bfloat16": ONEDNN16, "float16": FBGEMM16,
-            "float64": FP64}[dtype]
+        raise ValueError(
+            "dtype is 'float16': this build of torch has no FBGEMM kernels; 'auto' or 'float32' run here"
+        )
+    return {
+        "float32": ONEDNN32 if ONEDNN32.usable() else FP32,
+        "bfloat16": ONEDNN16,
+        "float16": FBGEMM16,
+        "float64": FP64,
+    }[dtype]
 
 
-def measure(kernels: Sequence[Kernel], shapes: Sequence[Shape], rows: Sequence[int] = (1, 8, 32), repeats: int = 7,
-            ) -> dict[str, list[float]]:
+def measure(
+    kernels: Sequence[Kernel],
+    shapes: Sequence[Shape],
+    rows: Sequence[int] = (1, 8, 32),
+    repeats: int = 7,
+) -> dict[str, list[float]]:
     """Milliseconds of one pass over layers of these shapes with random weights, best of `repeats`, for each kernel and
     number of rows. The kernels take turns."""
     weights = [torch.randn(s) * s[1] ** -0.5 for s in shapes]
     packed = {k.name: [k.pack(w, None) for w in weights] for k in kernels}
     best = {k.name: [float("inf")] * len(rows) for k in kernels}
-    deadline = time.perf_counter() + 2.0          # on a busy machine a pass can take a hundred times as long
+    deadline = (
+        time.perf_counter() + 2.0
+    )  # on a busy machine a pass can take a hundred times as long
     with torch.inference_mode():
         for n in range(repeats):
             if n > 1 and time.perf_counter() > deadline:
@@ -186,7 +224,11 @@ def cpu_name() -> str:
 
 def profile_path() -> Path:
     """Where the choice of kernels is kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polydec" / "kernels.json"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "polydec"
+        / "kernels.json"
+    )
 
 
 def _read() -> dict[str, dict[str, str]]:
@@ -205,7 +247,7 @@ def _write(profile: Mapping[str, Mapping[str, str]]) -> None:
         part.write_text(json.dumps(profile, indent=1))
         part.replace(path)
     except (OSError, RuntimeError):
-        pass                                      # a home that cannot be written to: the choice lasts as long as the process
+        pass  # a home that cannot be written to: the choice lasts as long as the process
 
 
 @lru_cache
@@ -215,7 +257,9 @@ def choose(shapes: tuple[Shape, ...], threads: int) -> Kernel:
     if len(usable) < 2:
         return next(iter(usable.values()), FP32)
     machine = f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}, {threads} threads, torch {torch.__version__}"
-    model = " ".join(f"{n}x{o}x{i}" for (o, i), n in sorted({s: shapes.count(s) for s in shapes}.items()))
+    model = " ".join(
+        f"{n}x{o}x{i}" for (o, i), n in sorted({s: shapes.count(s) for s in shapes}.items())
+    )
     profile = _read()
     kept = profile.get(machine, {}).get(model)
     if kept in usable:

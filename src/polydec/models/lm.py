@@ -1,4 +1,5 @@
 """A language model as a law: the session that turns drafts into queries and keeps the cache in step."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -33,9 +34,12 @@ PROMPT = 16
 class LM:
     """Target over a network. `chunk`: tokens of a prompt that one pass takes at most; `keep`: how many closed sessions'
     caches wait for a prompt that begins with their text (turns of a chat). What sessions have in common is held once."""
+
     def __init__(self, network: Network, vocab: Vocab, *, chunk: int = 256, keep: int = 0) -> None:
         self.network, self.vocab, self.chunk, self.keep = network, vocab, chunk, keep
-        self._kept: list[tuple[tuple[int, ...], Any]] = []    # oldest first: the text of each cache, and the cache
+        self._kept: list[
+            tuple[tuple[int, ...], Any]
+        ] = []  # oldest first: the text of each cache, and the cache
         self.live = WeakSet[LMSession]()
 
     @property
@@ -57,7 +61,10 @@ class LM:
     def geometry(self) -> Geometry:
         """Where its tokens lie to one another. What reads it raises ValueError where the network has no table of its own."""
         words = self.vocab.words
-        return Geometry(self.network.embed, self.vocab.size if words is None else min(self.vocab.size, len(words.pieces)))
+        return Geometry(
+            self.network.embed,
+            self.vocab.size if words is None else min(self.vocab.size, len(words.pieces)),
+        )
 
     @property
     def nbytes(self) -> int:
@@ -69,8 +76,10 @@ class LM:
         if not prompt:
             raise ValueError("prompt is empty: at least one token (such as BOS) is needed")
         if len(prompt) >= self.network.context:
-            raise ValueError(f"prompt has {len(prompt)} tokens: the model's context holds {self.network.context}, "
-                             "the answer included")
+            raise ValueError(
+                f"prompt has {len(prompt)} tokens: the model's context holds {self.network.context}, "
+                "the answer included"
+            )
         self.require(prompt, "prompt")
         text = tuple(prompt[:-1])
         session = LMSession(self, self._beginning(text), text)
@@ -92,16 +101,22 @@ class LM:
                 best, most, at = cache, n, i
         for session in self.live:
             n = min(session.filled, _common(session.text, text))
-            if n >= LEAST and n > most and (self.network.tree or self.network.rollback or n == session.cache.length):
+            if (
+                n >= LEAST
+                and n > most
+                and (self.network.tree or self.network.rollback or n == session.cache.length)
+            ):
                 best, most, at = session.cache, n, -1
         if best is None:
             return self.network.new_cache()
-        return self._kept.pop(at)[1] if at >= 0 and most == len(self._kept[at][0]) else best.fork(most)
+        return (
+            self._kept.pop(at)[1] if at >= 0 and most == len(self._kept[at][0]) else best.fork(most)
+        )
 
     def keep_text(self, text: tuple[int, ...], cache: Any) -> None:
         """Called by a session that closes: the newest `keep` texts stay."""
         if self.keep and cache.length:
-            self._kept = [*self._kept, (text[:cache.length], cache)][-self.keep:]
+            self._kept = [*self._kept, (text[: cache.length], cache)][-self.keep :]
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -109,7 +124,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     low, high = 0, min(len(a), len(b))
     if not high or a[0] != b[0]:
         return 0
-    while low < high:                             # items below `low` are the same
+    while low < high:  # items below `low` are the same
         middle = (low + high + 1) // 2
         if tuple(a[low:middle]) == tuple(b[low:middle]):
             low = middle
@@ -126,7 +141,13 @@ def _forward(network: Network, query: Query) -> Forward:
 
     def split(most: int) -> Forward:
         n = min(most, free)
-        return Forward(network, query.part(0, n), n, rest=_forward(network, query.part(n, len(query))), behind=query.first)
+        return Forward(
+            network,
+            query.part(0, n),
+            n,
+            rest=_forward(network, query.part(n, len(query))),
+            behind=query.first,
+        )
 
     return Forward(network, query, len(query), split, behind=query.first)
 
@@ -136,6 +157,7 @@ class Entry:
     """A cache entry that is staged, or has not passed every layer: its token, how many layers it passed, what came out of
     the last of them (None where that is all of them; at depth 0 what a probe brings in place of an embedding), and the
     states at the depths that were wanted; adapter: under which it runs."""
+
     token: int
     depth: int = 0
     state_H: Tensor | None = None
@@ -152,20 +174,38 @@ class LMSession:
     An entry counts as cached once the pass that fills it has answered: where a pass fails, or is interrupted, the next
     verb finds everything as it was before (`_settle`).
     """
+
     def __init__(self, lm: LM, cache: Any, text: Sequence[int]) -> None:
-        self.owner = current_task()               # the request that it belongs to, for an engine that has to make room
+        self.owner = (
+            current_task()
+        )  # the request that it belongs to, for an engine that has to make room
         self._lm, self._cache = lm, cache
-        self._text, self._through = list(text), Entry(-1, lm.network.layers)      # what a whole pass leaves of any token
-        self._tree: Draft | None = None           # the draft that was scored last
-        self._staged: list[Entry] = []            # the staged entries: the draft's nodes, in order
-        self._lag: list[Entry] = []               # the last committed entries of the cache: not through every layer yet
-        self._answers: dict[Any, list[tuple[int, Answer]]] = {}   # rows of the staged nodes, by depth (or the layers that ran)
-        self._skips: Run | None = None            # the layers under which the staged nodes ran, where not the first ones
-        self._under = 0                           # then the first node that did
-        self._skipped: tuple[int, Run] | None = None      # committed entries from here on ran under these only
-        self._evicted = 0                         # where entries were given back that ran so: the end of those
-        self._paths: dict[tuple[int, ...], Any] = {}      # without a tree mask: the caches that hold root and path
-        self._before: int | None = None           # while a pass feeds the text: how much of it was cached before
+        self._text, self._through = (
+            list(text),
+            Entry(-1, lm.network.layers),
+        )  # what a whole pass leaves of any token
+        self._tree: Draft | None = None  # the draft that was scored last
+        self._staged: list[Entry] = []  # the staged entries: the draft's nodes, in order
+        self._lag: list[
+            Entry
+        ] = []  # the last committed entries of the cache: not through every layer yet
+        self._answers: dict[
+            Any, list[tuple[int, Answer]]
+        ] = {}  # rows of the staged nodes, by depth (or the layers that ran)
+        self._skips: Run | None = (
+            None  # the layers under which the staged nodes ran, where not the first ones
+        )
+        self._under = 0  # then the first node that did
+        self._skipped: tuple[int, Run] | None = (
+            None  # committed entries from here on ran under these only
+        )
+        self._evicted = 0  # where entries were given back that ran so: the end of those
+        self._paths: dict[
+            tuple[int, ...], Any
+        ] = {}  # without a tree mask: the caches that hold root and path
+        self._before: int | None = (
+            None  # while a pass feeds the text: how much of it was cached before
+        )
 
     @property
     def peers(self) -> int:
@@ -196,7 +236,7 @@ class LMSession:
         rows = want.prompt or want.last
         if rows and self._skipped is not None:
             self._forget(self._skipped[0])
-        if want.prompt:                           # an older text's cache has no rows to give
+        if want.prompt:  # an older text's cache has no rows to give
             self._forget(0)
         elif want.last and self._text:
             self._forget(min(self._cache.length, len(self._text) - 1))
@@ -205,18 +245,26 @@ class LMSession:
             self._cache.reserve(end)
         while (left := end - self._cache.length) > 0 and (rows or left > self._lm.chunk):
             self._drop()
-            await self._advance(self._all, _SILENT)       # what a part has left behind
+            await self._advance(self._all, _SILENT)  # what a part has left behind
             first, stop = self._cache.length, self._cache.length + min(left, self._lm.chunk)
-            asked = range(stop - first) if want.prompt else (stop - first - 1,) if want.last and stop == end else ()
+            asked = (
+                range(stop - first)
+                if want.prompt
+                else (stop - first - 1,)
+                if want.last and stop == end
+                else ()
+            )
             answer = await self._feed(stop, asked, want)
             if asked:
                 answers.append(answer)
-        return LogitScores(answers, exits_of(answers, self._lm.network.head) if want.exits else None)
+        return LogitScores(
+            answers, exits_of(answers, self._lm.network.head) if want.exits else None
+        )
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
         scores = await self._score(draft, want)
         if self.owner is not None and self.owner.held is not None:
-            await Pause()                         # the engine wants the memory of this request back
+            await Pause()  # the engine wants the memory of this request back
         return scores
 
     async def _score(self, draft: Draft, want: Want) -> LogitScores:
@@ -224,10 +272,18 @@ class LMSession:
         net, cache, n = self._lm.network, self._cache, len(draft.token)
         if not net.tree:
             return await self._score_paths(draft, want)
-        if (self._staged or self._lag or self._skipped or want.exits or draft.state is not None
-                or cache.length != len(self._text)):
+        if (
+            self._staged
+            or self._lag
+            or self._skipped
+            or want.exits
+            or draft.state is not None
+            or cache.length != len(self._text)
+        ):
             return await self.score_to(net.layers, draft, want)
-        query = Query(cache, cache.stage(draft.parent), draft.token, range(n), want)      # nearly always: this draft, whole
+        query = Query(
+            cache, cache.stage(draft.parent), draft.token, range(n), want
+        )  # nearly always: this draft, whole
         answer = await Forward(net, query, n)
         self._tree, self._staged = draft, [self._through] * n
         self._answers = {net.layers: [(n, answer)]}
@@ -237,12 +293,17 @@ class LMSession:
         """The laws behind the first `depth` layers, final norm and head."""
         self._settle()
         self._check(draft, want)
-        if self._skipped is not None:             # other layers hold nothing of these entries: all of them is fed again
+        if (
+            self._skipped is not None
+        ):  # other layers hold nothing of these entries: all of them is fed again
             self._evicted = 0
             self._forget(self._skipped[0])
         done = sum(n for n, _ in self._answers.get(depth, ()))
-        if self._skips is not None or not self._goes_on(draft, depth, want) or any(
-                e.depth >= depth for e in self._staged[done:]):
+        if (
+            self._skips is not None
+            or not self._goes_on(draft, depth, want)
+            or any(e.depth >= depth for e in self._staged[done:])
+        ):
             self._drop()
             self._take()
         await self._stage(draft, want.exits)
@@ -255,9 +316,13 @@ class LMSession:
         self._settle()
         self._check(draft, want)
         if draft.enter:
-            raise ValueError(f"enter is {draft.enter}: states cannot enter where layers are left out")
+            raise ValueError(
+                f"enter is {draft.enter}: states cannot enter where layers are left out"
+            )
         await self._restore(run)
-        if self._skipped is not None and (self._skipped[1] != run or len(self._text) > self._cache.length):
+        if self._skipped is not None and (
+            self._skipped[1] != run or len(self._text) > self._cache.length
+        ):
             self._forget(self._skipped[0])
         whole = self._skips is None and all(e.depth == self._all for e in self._staged)
         before = self._all if whole else run
@@ -271,10 +336,21 @@ class LMSession:
         if new := draft.token[known:]:
             first = self._cache.stage(draft.parent[known:])
             entries = [_entry(x, 0, s, draft) for x, s in zip(new, state[known:])]
-            answer = await self._run(Query(self._cache, first, *_fed(entries, range(len(new)), want), *run, **_gates(entries)))
+            answer = await self._run(
+                Query(
+                    self._cache,
+                    first,
+                    *_fed(entries, range(len(new)), want),
+                    *run,
+                    **_gates(entries),
+                )
+            )
             answers.append((len(new), answer))
             exits = answer.exits or {}
-            self._staged += [Entry(x, self._all, None, {d: t[i] for d, t in exits.items()}) for i, x in enumerate(new)]
+            self._staged += [
+                Entry(x, self._all, None, {d: t[i] for d, t in exits.items()})
+                for i, x in enumerate(new)
+            ]
         if whole:
             self._under = known
         self._answers[run] = answers
@@ -285,24 +361,38 @@ class LMSession:
         """Raise ValueError for what this network cannot answer, before any pass."""
         net = self._lm.network
         if want.exits and not net.partial:
-            raise ValueError(f"exits is {want.exits}: the adapter of this model runs the whole network only")
+            raise ValueError(
+                f"exits is {want.exits}: the adapter of this model runs the whole network only"
+            )
         if bad := [d for d in want.exits if not 1 <= d <= net.layers]:
             raise ValueError(f"exits has {bad[0]}: depths must lie in 1 to {net.layers}")
         if draft is None or draft.state is None:
             return
         if draft.adapter is not None and not self._lm.adapts:
-            raise ValueError(f"adapter is {type(draft.adapter).__name__}: no row of this network runs with matrices of its own")
+            raise ValueError(
+                f"adapter is {type(draft.adapter).__name__}: no row of this network runs with matrices of its own"
+            )
         carries = {i: s for i, s in enumerate(draft.state) if s is not None}
-        if len(draft.state) != len(draft) or any(draft.probe is None or not draft.probe[i] for i in carries):
-            raise ValueError("state must have one entry a node, None but for probes: what carries a state is never committed")
+        if len(draft.state) != len(draft) or any(
+            draft.probe is None or not draft.probe[i] for i in carries
+        ):
+            raise ValueError(
+                "state must have one entry a node, None but for probes: what carries a state is never committed"
+            )
         if not 0 <= draft.enter < net.layers or (draft.enter and not (net.partial and net.tree)):
-            raise ValueError(f"enter is {draft.enter}: it must lie in 0 to {net.layers - 1 if net.partial and net.tree else 0}")
+            raise ValueError(
+                f"enter is {draft.enter}: it must lie in 0 to {net.layers - 1 if net.partial and net.tree else 0}"
+            )
         if draft.enter and carries and len(carries) < len(draft) - min(carries):
-            raise ValueError(f"enter is {draft.enter}: nodes that enter above the first layer must stand behind all others")
+            raise ValueError(
+                f"enter is {draft.enter}: nodes that enter above the first layer must stand behind all others"
+            )
         width = net.embed(draft.token[:1]).shape[1] if carries else 0
         for i, state_H in carries.items():
             if state_H.shape != (width,):
-                raise ValueError(f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)")
+                raise ValueError(
+                    f"state {i} has shape {tuple(state_H.shape)}: it must be ({width},)"
+                )
 
     def _goes_on(self, draft: Draft, key: Any, want: Want) -> bool:
         """Whether a draft extends the staged one, of which all that is wanted now was answered."""
@@ -310,7 +400,9 @@ class LMSession:
             return False
         law = max(want.law, want.base) is not Reads.NOTHING
         for _, a in self._answers.get(key, ()):
-            if (want.hidden and a.hidden_RH is None) or (law and a.logits_RV is None and a.later is None):
+            if (want.hidden and a.hidden_RH is None) or (
+                law and a.logits_RV is None and a.later is None
+            ):
                 return False
         return all(d in e.exits for d in want.exits for e in self._staged if d <= e.depth)
 
@@ -319,7 +411,11 @@ class LMSession:
         they pass some of the exits that are wanted."""
         self._tree, n = draft, len(draft)
         state = draft.state or (None,) * n
-        stop = next((i for i in range(len(self._staged), n) if state[i] is not None), n) if draft.enter else n
+        stop = (
+            next((i for i in range(len(self._staged), n) if state[i] is not None), n)
+            if draft.enter
+            else n
+        )
         self._add(draft, stop, 0)
         if stop < n:
             await self._advance(draft.enter, replace(_SILENT, exits=exits))
@@ -336,28 +432,43 @@ class LMSession:
         first = next((i for i, e in enumerate(entries) if e.depth < depth), len(entries))
         begin, answers = self._cache.end - len(entries), list[tuple[int, Answer]]()
         if first < len(entries):
-            self._cache.claim(begin + first)      # entries are about to be written: not where others read
+            self._cache.claim(
+                begin + first
+            )  # entries are about to be written: not where others read
         while first < len(entries) and entries[-1].depth < depth:
-            low = entries[-1].depth               # those that are furthest behind come last, and catch up first
+            low = entries[-1].depth  # those that are furthest behind come last, and catch up first
             start = next(i for i, e in enumerate(entries) if e.depth == low)
             stop, group = depth if start == first else entries[start - 1].depth, entries[start:]
             asked = range(max(0, len(self._lag) - start), len(group))
-            deepest, at_once = stop == self._all, len(asked) == len(group) and (low == 0 or len(group) == 1)
+            deepest, at_once = (
+                stop == self._all,
+                len(asked) == len(group) and (low == 0 or len(group) == 1),
+            )
             if deepest:
                 rows, now = asked, want
             else:
                 rows = range(len(group))
-                now = replace(want, hidden=True, law=want.law if at_once and stop == depth else Reads.NOTHING,
-                              base=want.base if at_once and stop == depth else Reads.NOTHING)
+                now = replace(
+                    want,
+                    hidden=True,
+                    law=want.law if at_once and stop == depth else Reads.NOTHING,
+                    base=want.base if at_once and stop == depth else Reads.NOTHING,
+                )
             layers = None if (low, stop) == (0, self._all) else tuple(range(low, stop))
-            a = await self._run(Query(self._cache, begin + start, *_fed(group, rows, now), layers, **_gates(group)))
+            a = await self._run(
+                Query(self._cache, begin + start, *_fed(group, rows, now), layers, **_gates(group))
+            )
             if stop == depth and (deepest or at_once):
                 answers = [(len(asked), a)] if asked else []
-            elif stop == depth:                   # rows that are seldom looked at: their heads wait until then
+            elif stop == depth:  # rows that are seldom looked at: their heads wait until then
                 answers = [(1, _later(a, i, net.head)) for i in asked]
             for i, e in enumerate(group):
                 r = i - rows.start
-                exits = e.exits if r < 0 or a.exits is None else {**e.exits, **{d: t[r] for d, t in a.exits.items()}}
+                exits = (
+                    e.exits
+                    if r < 0 or a.exits is None
+                    else {**e.exits, **{d: t[r] for d, t in a.exits.items()}}
+                )
                 state = None if deepest or a.hidden_RH is None else a.hidden_RH[r]
                 entries[start + i] = Entry(e.token, stop, state, exits, e.adapter)
         n = len(self._lag)
@@ -370,13 +481,20 @@ class LMSession:
 
     def _scores(self, key: Any, want: Want) -> LogitScores:
         staged = self._staged
-        return LogitScores(tuple(a for _, a in self._answers[key]), None if not want.exits else (
-            lambda depth, nodes: torch.stack([staged[i].exits[depth] for i in nodes]), self._lm.network.head))
+        return LogitScores(
+            tuple(a for _, a in self._answers[key]),
+            None
+            if not want.exits
+            else (
+                lambda depth, nodes: torch.stack([staged[i].exits[depth] for i in nodes]),
+                self._lm.network.head,
+            ),
+        )
 
     def _take(self, stop: int | None = None) -> None:
         """What the cache lacks of the text (of its first `stop` tokens) gets its slots, and runs with the next pass."""
         assert self._cache.length <= len(self._text), "the cache holds more than the text"
-        tail = self._text[self._cache.length:stop]
+        tail = self._text[self._cache.length : stop]
         self._lag += [Entry(x) for x in tail]
         self._cache.stage(range(-1, len(tail) - 1))
         self._cache.commit(range(len(tail)))
@@ -400,17 +518,28 @@ class LMSession:
         self._drop()
         gone = self._cache.length - length
         if gone > 0:
-            self._lag = self._lag[:max(0, len(self._lag) - gone)]
+            self._lag = self._lag[: max(0, len(self._lag) - gone)]
         self._cache.truncate(min(self._cache.length, length))
-        if self._skipped is not None and not self._evicted and self._cache.length <= self._skipped[0]:
+        if (
+            self._skipped is not None
+            and not self._evicted
+            and self._cache.length <= self._skipped[0]
+        ):
             self._skipped = None
 
-    async def _feed(self, stop: int, rows: Sequence[int], want: Want, entries: Sequence[Entry] = (),
-                    parent: Sequence[int] = (), cache: Any = None) -> Answer:
+    async def _feed(
+        self,
+        stop: int,
+        rows: Sequence[int],
+        want: Want,
+        entries: Sequence[Entry] = (),
+        parent: Sequence[int] = (),
+        cache: Any = None,
+    ) -> Answer:
         """One pass over what the cache lacks of text[:stop], committed on the way, and over a draft, staged."""
         if cache is None:
             cache, self._before = self._cache, self._cache.length
-        token, first = self._text[cache.length:stop], cache.end
+        token, first = self._text[cache.length : stop], cache.end
         if token:
             cache.stage(range(-1, len(token) - 1))
             cache.commit(range(len(token)))
@@ -449,13 +578,21 @@ class LMSession:
         for leaf in sorted(leaves):
             path = (0, *draft.path_to(leaf))
             twin, tail = self._cache.fork(), len(self._text) - self._cache.length
-            a = await self._feed(len(self._text), range(tail, tail + len(path)), want,
-                                 [_entry(draft.token[i], 0, state[i], draft) for i in path], range(-1, len(path) - 1), twin)
+            a = await self._feed(
+                len(self._text),
+                range(tail, tail + len(path)),
+                want,
+                [_entry(draft.token[i], 0, state[i], draft) for i in path],
+                range(-1, len(path) - 1),
+                twin,
+            )
             if all(state[i] is None for i in path):
                 paths[tuple(draft.token[i] for i in path)] = twin
             for r, i in enumerate(path):
-                rows[i] = Answer(None if a.logits_RV is None else a.logits_RV[r:r + 1],
-                                 None if a.hidden_RH is None else a.hidden_RH[r:r + 1])
+                rows[i] = Answer(
+                    None if a.logits_RV is None else a.logits_RV[r : r + 1],
+                    None if a.hidden_RH is None else a.hidden_RH[r : r + 1],
+                )
         self._tree, self._paths = draft, paths
         return LogitScores([rows[i] for i in range(len(draft))])
 
@@ -483,16 +620,23 @@ class LMSession:
     def _keep(self, nodes: Sequence[int], root: int, cached: bool) -> Draft:
         tree, staged = self._tree, self._staged
         if tree is None:
-            raise ValueError("no draft has been scored since the last commit: there is nothing to keep")
+            raise ValueError(
+                "no draft has been scored since the last commit: there is nothing to keep"
+            )
         path, stay, draft = tree.below(root, nodes)
         tokens = [tree.token[i] for i in path]
-        if not cached or len(staged) < len(tree):  # without entries of its own: all of it is fed again
+        if not cached or len(staged) < len(
+            tree
+        ):  # without entries of its own: all of it is fed again
             self._commit(tokens, cached)
         else:
             self._cache.keep(path, stay)
             self._lag += self._late(path)
             self._answers = {k: picked(a, stay, self._lm.network) for k, a in self._answers.items()}
-            self._staged, self._under = [staged[i] for i in stay], sum(i < self._under for i in stay)
+            self._staged, self._under = (
+                [staged[i] for i in stay],
+                sum(i < self._under for i in stay),
+            )
             self._text += tokens
         self._tree = draft
         return draft
@@ -508,18 +652,27 @@ class LMSession:
             return
         if self._skipped is None:
             self._skipped = (len(self._text) + len(path) - ran, self._skips)
-        if not self._staged:                      # they were given back
+        if not self._staged:  # they were given back
             self._evicted = len(self._text) + len(path)
 
     def _late(self, path: Sequence[int]) -> list[Entry]:
         """Of staged entries those that lag behind the last layer."""
         some = [self._staged[i] for i in path]
-        return [replace(e, exits={}) for e in some if e is not self._through and e.depth < self._all]
+        return [
+            replace(e, exits={}) for e in some if e is not self._through and e.depth < self._all
+        ]
 
     def _commit(self, tokens: Sequence[int], cached: bool) -> None:
         if self._paths:
-            path = next((p for p in self._paths if p[:len(tokens)] == tuple(tokens)
-                         and (len(p) == len(tokens) or self._lm.network.rollback)), None)
+            path = next(
+                (
+                    p
+                    for p in self._paths
+                    if p[: len(tokens)] == tuple(tokens)
+                    and (len(p) == len(tokens) or self._lm.network.rollback)
+                ),
+                None,
+            )
             if path is not None:
                 self._cache = self._paths[path]
             self._cache.commit(range(len(tokens)) if path is not None else ())
@@ -532,11 +685,15 @@ class LMSession:
 
     def rewind(self, n: int) -> None:
         if not 0 <= n <= len(self._text):
-            raise ValueError(f"n is {n}: it must lie in 0 to {len(self._text)}, the committed tokens")
+            raise ValueError(
+                f"n is {n}: it must lie in 0 to {len(self._text)}, the committed tokens"
+            )
         self._settle()
-        del self._text[len(self._text) - n:]
+        del self._text[len(self._text) - n :]
         if self._evicted and self._skipped is not None:
-            self._evicted = min(self._evicted, len(self._text)) if len(self._text) > self._skipped[0] else 0
+            self._evicted = (
+                min(self._evicted, len(self._text)) if len(self._text) > self._skipped[0] else 0
+            )
         self._forget(min(self._cache.length, len(self._text)))
 
     def evict(self) -> None:
@@ -569,44 +726,71 @@ class LMSession:
         twin = LMSession(self._lm, self._cache.fork(), self._text)
         twin._tree, twin._staged, twin._lag = self._tree, list(self._staged), list(self._lag)
         twin._answers = {k: list(v) for k, v in self._answers.items()}
-        twin._skips, twin._skipped, twin._under, twin._evicted = self._skips, self._skipped, self._under, self._evicted
+        twin._skips, twin._skipped, twin._under, twin._evicted = (
+            self._skips,
+            self._skipped,
+            self._under,
+            self._evicted,
+        )
         self._lm.live.add(twin)
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1,
-             ) -> PartSession | SkipSession:
+    def part(
+        self,
+        layers: Sequence[int],
+        without: frozenset[int] = frozenset(),
+        together: int = 1,
+    ) -> PartSession | SkipSession:
         if not self._lm.layers:
-            raise ValueError("layers cannot run alone in this model: its adapter runs the whole network only")
+            raise ValueError(
+                "layers cannot run alone in this model: its adapter runs the whole network only"
+            )
         some = tuple(layers)
         if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= self._all:
-            raise ValueError(f"layers is {layers}: they must be ascending and lie in 0 to {self._all - 1}")
+            raise ValueError(
+                f"layers is {layers}: they must be ascending and lie in 0 to {self._all - 1}"
+            )
         if not {h // 2 for h in without} <= set(some) or any(h ^ 1 in without for h in without):
-            raise ValueError(f"without is {sorted(without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i that "
-                             "run, not both of one")
+            raise ValueError(
+                f"without is {sorted(without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i that "
+                "run, not both of one"
+            )
         if together < 1:
             raise ValueError(f"together is {together}: it must be at least 1")
         if together > 1 and not getattr(self._lm.network, "grouped", False):
-            raise ValueError("layers of this model cannot read together (the compiled step runs one after another): load them "
-                             "on the torch path (--dtype torch)")
+            raise ValueError(
+                "layers of this model cannot read together (the compiled step runs one after another): load them "
+                "on the torch path (--dtype torch)"
+            )
         first = some[-1] == len(some) - 1 and not without and together == 1
-        return PartSession(self, len(some)) if first else SkipSession(self, (some, without, together))
+        return (
+            PartSession(self, len(some)) if first else SkipSession(self, (some, without, together))
+        )
 
     def close(self) -> None:
         self._settle()
         self._lm.live.discard(self)
         self._forget(self.filled)
         self._lm.keep_text(tuple(self._text), self._cache)
-        self._cache = self._cache.fork(0)         # what nobody else reads is given back
+        self._cache = self._cache.fork(0)  # what nobody else reads is given back
 
 
-def _fed(entries: Sequence[Entry], rows: Sequence[int], want: Want,
-         ) -> tuple[tuple[int, ...], Sequence[int], Want, Tensor | None]:
+def _fed(
+    entries: Sequence[Entry],
+    rows: Sequence[int],
+    want: Want,
+) -> tuple[tuple[int, ...], Sequence[int], Want, Tensor | None]:
     """What a query says of entries of one depth: tokens, and states for those that have some."""
     states = [e.state_H for e in entries if e.state_H is not None]
     if not states:
         return tuple(e.token for e in entries), rows, want, None
     low = len(states) == len(entries)
-    return () if low else tuple(e.token if e.state_H is None else -1 for e in entries), rows, want, torch.stack(states)
+    return (
+        () if low else tuple(e.token if e.state_H is None else -1 for e in entries),
+        rows,
+        want,
+        torch.stack(states),
+    )
 
 
 def _entry(token: int, depth: int, state_H: Tensor | None, draft: Draft) -> Entry:
@@ -621,5 +805,5 @@ def _gates(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def _later(a: Answer, row: int, head: Any) -> Answer:
     assert a.hidden_RH is not None
-    hidden_RH = a.hidden_RH[row:row + 1]
+    hidden_RH = a.hidden_RH[row : row + 1]
     return Answer(None, hidden_RH, later=lambda: head(hidden_RH))

@@ -1,4 +1,5 @@
 """Who sees whom: additive masks over the cache slots of one query."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,34 +29,45 @@ def is_chain(parent: Sequence[int]) -> bool:
     return all(p == j - 1 for j, p in enumerate(parent))
 
 
-def visible(first: int, stop: int, length: int, parent: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def visible(
+    first: int,
+    stop: int,
+    length: int,
+    parent: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
     """Additive [stop - first, stop - min(first, length)]: what the slots [first, stop) see of the slots from
     min(first, length) on. Every earlier slot is seen by all of them."""
     low = min(first, length)
-    if is_chain(parent[:stop - length]):
+    if is_chain(parent[: stop - length]):
         size = 64
         while size < stop - low:
             size *= 2
-        return causal(size, dtype, device)[first - low:stop - low, :stop - low]
+        return causal(size, dtype, device)[first - low : stop - low, : stop - low]
     see = torch.full((stop - low, stop - low), NEG_INF, dtype=dtype)
     n = length - low
     see[:n, :n] = causal(max(n, 1), dtype, torch.device("cpu"))[:n, :n]
     see[n:, :n] = 0.0
-    for j, p in enumerate(parent[:stop - length], n):
+    for j, p in enumerate(parent[: stop - length], n):
         if p >= 0:
             see[j] = see[n + p]
         see[j, j] = 0.0
-    return see[first - low:].to(device)
+    return see[first - low :].to(device)
 
 
 def up_to_block(slots: Sequence[int], size: int, block: int, like: Tensor) -> Tensor:
     """Additive [slots, size]: what these slots see of `size` of them is everything up to the ends of their own blocks."""
     end = (torch.tensor(slots, device=like.device) // block + 1) * block
     behind = torch.arange(size, device=like.device) >= end[:, None]
-    return torch.zeros(behind.shape, dtype=like.dtype, device=like.device).masked_fill_(behind, NEG_INF)
+    return torch.zeros(behind.shape, dtype=like.dtype, device=like.device).masked_fill_(
+        behind, NEG_INF
+    )
 
 
-def window(width: int, position_M: Tensor, low: int, seen: Tensor, slots_S: Tensor) -> tuple[int, Tensor]:
+def window(
+    width: int, position_M: Tensor, low: int, seen: Tensor, slots_S: Tensor
+) -> tuple[int, Tensor]:
     """The first slot that any of the rows sees through a sliding window, and the additive mask of the slots from it on.
 
     seen: what the rows see of the slots from `low` on without the window; slots_S: the positions of all slots. A row at

@@ -1,5 +1,6 @@
 """Large pieces of memory that are used again: what the system gives anew has to be zeroed first, page by page, and where the
 system is a virtual machine found first, which was seen to take 30 to 110 ms for 50 MB."""
+
 from __future__ import annotations
 
 import os
@@ -22,10 +23,14 @@ SHARE = 16
 class Pool:
     """Gives out memory, and takes it back by itself once no tensor reads it any more, views included. kept: bytes that may wait
     for the next one. It may be used from several threads."""
+
     __slots__ = ("_free", "kept")
 
     def __init__(self, kept: int) -> None:
-        self._free, self.kept = dict[int, np.ndarray](), kept      # by id, the one that came back first in front
+        self._free, self.kept = (
+            dict[int, np.ndarray](),
+            kept,
+        )  # by id, the one that came back first in front
 
     @property
     def nbytes(self) -> int:
@@ -38,7 +43,7 @@ class Pool:
         if piece is None:
             piece = np.empty(size, np.uint8)
             advise(torch.from_numpy(piece))
-        lent = piece[:size]                       # the tensor, and every view of it, keeps this alive, not the piece
+        lent = piece[:size]  # the tensor, and every view of it, keeps this alive, not the piece
         finalize(lent, self._give, piece).atexit = False
         return torch.from_numpy(lent)
 
@@ -61,7 +66,7 @@ def _kept() -> int:
     """Bytes that may wait on this machine."""
     try:
         return max(LEAST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // SHARE)
-    except (AttributeError, OSError, ValueError):             # the system does not say
+    except (AttributeError, OSError, ValueError):  # the system does not say
         return LEAST
 
 

@@ -1,4 +1,5 @@
 """Huge pages for packed weights: a pass streams through them, and crossing small pages costs it a tenth of its time."""
+
 from __future__ import annotations
 
 import ctypes
@@ -11,8 +12,8 @@ from pathlib import Path
 from torch import Tensor
 
 HUGE = 1 << 21
-DROP, ADVISE, COLLAPSE = 4, 14, 25                # MADV_DONTNEED, MADV_HUGEPAGE, MADV_COLLAPSE (Linux 6.1)
-Region = tuple[int, int]                          # first address, and the one after the last
+DROP, ADVISE, COLLAPSE = 4, 14, 25  # MADV_DONTNEED, MADV_HUGEPAGE, MADV_COLLAPSE (Linux 6.1)
+Region = tuple[int, int]  # first address, and the one after the last
 
 
 def regions() -> list[Region]:
@@ -21,7 +22,11 @@ def regions() -> list[Region]:
         lines = [x.split() for x in Path("/proc/self/maps").read_text().splitlines()]
     except OSError:
         return []
-    found = [x[0].split("-") for x in lines if x[1].startswith("rw") and (len(x) == 5 or x[5] == "[heap]")]
+    found = [
+        x[0].split("-")
+        for x in lines
+        if x[1].startswith("rw") and (len(x) == 5 or x[5] == "[heap]")
+    ]
     return [(int(a, 16), int(b, 16)) for a, b in found]
 
 
@@ -31,7 +36,11 @@ def mapped(ending: str) -> list[Region]:
         lines = [x.split(maxsplit=5) for x in Path("/proc/self/maps").read_text().splitlines()]
     except OSError:
         return []
-    found = [x[0].split("-") for x in lines if len(x) == 6 and x[1].endswith("p") and x[5].endswith(ending)]
+    found = [
+        x[0].split("-")
+        for x in lines
+        if len(x) == 6 and x[1].endswith("p") and x[5].endswith(ending)
+    ]
     return [(int(a, 16), int(b, 16)) for a, b in found]
 
 
@@ -52,8 +61,15 @@ def without(some: Iterable[Region], others: Iterable[Region]) -> list[Region]:
 
 def advise(memory: Tensor) -> Tensor:
     """The same tensor; what is written to it first will stand in huge pages where the system has them."""
-    if memory.device.type == "cpu" and memory.nbytes >= 2 * HUGE and (call := _madvise()) is not None:
-        a, b = -(-memory.data_ptr() // HUGE) * HUGE, (memory.data_ptr() + memory.nbytes) // HUGE * HUGE
+    if (
+        memory.device.type == "cpu"
+        and memory.nbytes >= 2 * HUGE
+        and (call := _madvise()) is not None
+    ):
+        a, b = (
+            -(-memory.data_ptr() // HUGE) * HUGE,
+            (memory.data_ptr() + memory.nbytes) // HUGE * HUGE,
+        )
         call(a, b - a, ADVISE)
     return memory
 
@@ -71,7 +87,9 @@ def _madvise() -> Callable[[int, int, int], int] | None:
 def collapse(some: Iterable[Region], seconds: float = 0.4, threads: int = 2) -> int:
     """Move these regions to huge pages, the largest first, until time is up: the bytes that were moved. Does nothing where
     the system cannot."""
-    whole = sorted(((-(-a // HUGE) * HUGE, b // HUGE * HUGE) for a, b in some), key=lambda r: r[0] - r[1])
+    whole = sorted(
+        ((-(-a // HUGE) * HUGE, b // HUGE * HUGE) for a, b in some), key=lambda r: r[0] - r[1]
+    )
     parts = [(x, min(x + 8 * HUGE, b)) for a, b in whole for x in range(a, b, 8 * HUGE)]
     madvise = _madvise()
     if madvise is None:
@@ -83,5 +101,6 @@ def collapse(some: Iterable[Region], seconds: float = 0.4, threads: int = 2) -> 
         if time.monotonic() > end or madvise(a, b - a, ADVISE) or madvise(a, b - a, COLLAPSE):
             return 0
         return b - a
+
     with ThreadPoolExecutor(threads) as pool:
         return sum(pool.map(move, parts))

@@ -1,4 +1,5 @@
 """Some layers of a whole session: its first ones (early exit), or any of them (layer skip)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from polydec.models.scores import LogitScores
 @dataclass(frozen=True)
 class _Within:
     """Whatever is rewound here is so in the whole session, and closing is left to it; but a fork has a whole of its own."""
-    whole: Any                                    # an LMSession: its module imports this one
+
+    whole: Any  # an LMSession: its module imports this one
     alone: bool = field(default=False, kw_only=True)
 
     @property
@@ -50,8 +52,12 @@ class _Within:
     def fork(self, choice: int | None = None) -> Self:
         return replace(self, whole=self.whole.fork(choice), alone=True)
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1,
-             ) -> PartSession | SkipSession:
+    def part(
+        self,
+        layers: Sequence[int],
+        without: frozenset[int] = frozenset(),
+        together: int = 1,
+    ) -> PartSession | SkipSession:
         return self.whole.part(layers, without, together)
 
     def close(self) -> None:
@@ -64,6 +70,7 @@ class PartSession(_Within):
     """The first layers of a whole session (early exit): what they have computed of a draft stands, and the whole goes on
     from there when it scores a draft that extends it. Committed entries that only these layers have seen pass the others
     when a deeper score needs them."""
+
     depth: int
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:
@@ -81,6 +88,7 @@ class SkipSession(_Within):
     """Some layers of a whole session, or halves of them (layer skip): committed entries are the whole's, staged ones hold
     what these layers made of them (nothing where their attention does not run), and the whole feeds them anew. What is
     committed here, not in the whole, stays as these layers had it; if the whole scores after that, it feeds it again."""
+
     run: Run
 
     async def score(self, draft: Draft, want: Want) -> LogitScores:

@@ -3,6 +3,7 @@
 Where it differs from learned/eagle3.py: states of the target enter as they are, the layer has a norm for the token and one for
 the state, and its other norms go over the state alone.
 """
+
 from __future__ import annotations
 
 import json
@@ -30,8 +31,10 @@ from polydec.models.state_layer import Vocabulary, shapes
 
 NAMES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3Draft")
 """What the architecture is called in configs."""
-OTHERS = {"MedusaForCausalLM": "Medusa with its target in one file",
-          "Eagle3Speculator": "EAGLE-3 in the form of the speculators library"}
+OTHERS = {
+    "MedusaForCausalLM": "Medusa with its target in one file",
+    "Eagle3Speculator": "EAGLE-3 in the form of the speculators library",
+}
 """Published drafters of other kinds, which are not read."""
 RATES = ((0.7, 0.1), (0.7, 0.1), (0.7, 0.1))
 """How often a draft is right, which the published files do not say: a guess that no published method reads."""
@@ -43,6 +46,7 @@ LIMIT = 256
 class PublishedLayer:
     """tensors: by the names of a Llama's layer; about: the fields of the config. EAGLE-3's has `hidden_norm.weight` and reads a
     token's embedding and a state, 2 H numbers a position; EAGLE-1's has no norm before attention and reads H."""
+
     tensors: Mapping[str, Tensor]
     about: PublishedFields
 
@@ -62,6 +66,7 @@ class PublishedLayer:
 
 class PublishedNetwork:
     """One layer and its head, as a network of models/query.py; each query is computed by itself."""
+
     tree = rollback = True
     partial = False
     layers = 1
@@ -70,7 +75,13 @@ class PublishedNetwork:
         c = layer.about
         self._w = {name: t.float() for name, t in layer.tensors.items()}
         self._c, self._own, self._vocab, self._head = c, own, vocab, c.head
-        self._rope = Rope.of({**c.model_dump(exclude_none=True), "max_position_embeddings": c.max_position_embeddings}, c.head)
+        self._rope = Rope.of(
+            {
+                **c.model_dump(exclude_none=True),
+                "max_position_embeddings": c.max_position_embeddings,
+            },
+            c.head,
+        )
         self._turn, self.context = torch.empty(0, c.head // 2), 1 << 20
         self.cost = layer.cost + (0 if own is None else own.head_CH.numel())
 
@@ -88,10 +99,16 @@ class PublishedNetwork:
         new, stream_MH = self._project(q.embed.float(), self._positions(q))
         heads = c.num_attention_heads
         at = first - cache.start
-        cache.kv[..., at:at + n, :] = torch.stack([new[heads:heads + c.kv_heads], new[heads + c.kv_heads:]])
-        k, v = (t[:, :stop].repeat_interleave(heads // c.kv_heads, 0) for t in cache.entries().unbind(0))
+        cache.kv[..., at : at + n, :] = torch.stack(
+            [new[heads : heads + c.kv_heads], new[heads + c.kv_heads :]]
+        )
+        k, v = (
+            t[:, :stop].repeat_interleave(heads // c.kv_heads, 0) for t in cache.entries().unbind(0)
+        )
         mask = torch.zeros(n, stop)
-        mask[:, min(first, cache.length):] = visible(first, stop, cache.length, cache.parent, torch.float32, mask.device)
+        mask[:, min(first, cache.length) :] = visible(
+            first, stop, cache.length, cache.parent, torch.float32, mask.device
+        )
         mixed = scaled_dot_product_attention(new[:heads], k, v, mask).transpose(0, 1).flatten(1)
         x = stream_MH + linear(mixed, w["self_attn.o_proj.weight"])
         h = self._norm(x, w["post_attention_layernorm.weight"])
@@ -111,18 +128,27 @@ class PublishedNetwork:
             stream_MH = normed if self._c.norm_before_residual else state_MH
         made = torch.cat([linear(both, w[f"self_attn.{x}_proj.weight"]) for x in "qkv"], -1)
         made = made.unflatten(-1, (-1, self._head)).transpose(0, 1)
-        turns = made[:-self._c.kv_heads]
+        turns = made[: -self._c.kv_heads]
         turned = torch.complex(turns[..., :half], turns[..., half:]) * self._turns(position_M)
-        return torch.cat([torch.cat([turned.real, turned.imag], -1), made[-self._c.kv_heads:]]), stream_MH
+        return torch.cat(
+            [torch.cat([turned.real, turned.imag], -1), made[-self._c.kv_heads :]]
+        ), stream_MH
 
     def _positions(self, q: Query) -> Tensor:
         deep = depths(q.cache.parent)
-        return torch.tensor([s if s < q.cache.length else q.cache.length + deep[s - q.cache.length] for s in q.slots])
+        return torch.tensor(
+            [
+                s if s < q.cache.length else q.cache.length + deep[s - q.cache.length]
+                for s in q.slots
+            ]
+        )
 
     def _turns(self, position_M: Tensor) -> Tensor:
         """Factors of the rotary embedding at these positions."""
         if (need := int(position_M.max()) + 1) > len(self._turn):
-            self._turn = self._rope.table(0, max(need, 2 * len(self._turn), 256)).to(torch.complex64)
+            self._turn = self._rope.table(0, max(need, 2 * len(self._turn), 256)).to(
+                torch.complex64
+            )
         return self._turn[position_M]
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -131,15 +157,21 @@ class PublishedNetwork:
     def head(self, hidden_RH: Tensor) -> Tensor:
         """Laws of states that left the layer: -inf where its head knows no token."""
         if self._own is None:
-            raise ValueError("a published EAGLE-1 layer has no head of its own: it uses the target's")
+            raise ValueError(
+                "a published EAGLE-1 layer has no head of its own: it uses the target's"
+            )
         logits = linear(self._norm(hidden_RH, self._own.norm_H.float()), self._own.head_CH.float())
-        return logits.new_full((len(logits), self._vocab), float("-inf")).index_copy_(1, self._own.token_C, logits)
+        return logits.new_full((len(logits), self._vocab), float("-inf")).index_copy_(
+            1, self._own.token_C, logits
+        )
 
     def normed(self, hidden_RH: Tensor) -> Tensor:
         raise ValueError("a published EAGLE layer's head norms by itself")
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise ValueError("a published EAGLE layer has no table of its own: it reads the target's embeddings")
+        raise ValueError(
+            "a published EAGLE layer has no table of its own: it reads the target's embeddings"
+        )
 
     def keys(self, cache: Cache, stop: int) -> tuple[Tensor, Tensor]:
         raise ValueError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
@@ -149,6 +181,7 @@ class PublishedNetwork:
 class Read:
     """A published EAGLE-3 that has been read. Which layers of the target it reads may only follow from the target's number of
     layers (`bound`). table: an embedding table of its own, which must be the target's."""
+
     kind: ClassVar[str] = Eagle3.kind
 
     eagle: Eagle3
@@ -156,10 +189,14 @@ class Read:
 
     def bound(self, target: Target) -> Eagle3:
         """What drafts for this target. Raises ValueError where it does not fit."""
-        eagle = self.eagle if self.eagle.depths else replace(self.eagle, depths=standard(target.layers))
+        eagle = (
+            self.eagle if self.eagle.depths else replace(self.eagle, depths=standard(target.layers))
+        )
         if len(eagle.depths) * eagle.layer.width != eagle.fuse_HD.shape[1]:
-            raise ValueError(f"EAGLE-3's fc.weight has {eagle.fuse_HD.shape[1]} columns: it reads the states of "
-                             f"{len(eagle.depths)} layers of width {eagle.layer.width}")
+            raise ValueError(
+                f"EAGLE-3's fc.weight has {eagle.fuse_HD.shape[1]} columns: it reads the states of "
+                f"{len(eagle.depths)} layers of width {eagle.layer.width}"
+            )
         eagle.fit(target, None)
         require_table(self.table, target, "EAGLE-3")
         return eagle
@@ -175,16 +212,20 @@ def require_table(table: Tensor | None, target: Target, called: str) -> None:
     finally:
         session.close()
     if own.shape != table.shape or not torch.allclose(own.float(), table.float(), atol=1e-3):
-        raise ValueError(f"{called}'s weights bring an embedding table that is not this target's: only those that share "
-                         "the target's table are read")
+        raise ValueError(
+            f"{called}'s weights bring an embedding table that is not this target's: only those that share "
+            "the target's table are read"
+        )
 
 
 def standard(layers: int) -> tuple[int, ...]:
     """After which layers of a target the states are read where nobody says it: a low, a middle and a high one. Raises
     ValueError where it has too few."""
     if layers < 7:
-        raise ValueError("EAGLE-3's config.json names no eagle_aux_hidden_state_layer_ids, and this target shows "
-                         f"{layers or 'none'} of its layers, too few for the usual ones: name three there")
+        raise ValueError(
+            "EAGLE-3's config.json names no eagle_aux_hidden_state_layer_ids, and this target shows "
+            f"{layers or 'none'} of its layers, too few for the usual ones: name three there"
+        )
     return 2, layers // 2, layers - 3
 
 
@@ -194,12 +235,16 @@ def known(config: Mapping[str, Any]) -> bool:
     names = [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
     for name in names:
         if name in OTHERS:
-            raise ValueError(f"it is {OTHERS[name]} ({name}): of published drafters EAGLE-3 ({NAMES[0]}), EAGLE-1 and Medusa's "
-                             "heads are read")
+            raise ValueError(
+                f"it is {OTHERS[name]} ({name}): of published drafters EAGLE-3 ({NAMES[0]}), EAGLE-1 and Medusa's "
+                "heads are read"
+            )
     return any(name in NAMES for name in names)
 
 
-def tensor_of(found: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+def tensor_of(
+    found: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None = None
+) -> Tensor:
     """A tensor of this shape, its numbers finite, by the names that the two writers of such files use. Raises ValueError."""
     tail = name.removeprefix("midlayer.")
     names = [name, f"layers.0.{tail}", f"model.{name}", f"model.layers.0.{tail}"]
@@ -220,12 +265,19 @@ def load(path: str | Path) -> Read:
     with edge.reading(f"eagle is {str(path)!r}: it is damaged"):
         config = edge.read_json(path / "config.json")
         c = edge.check(PublishedFields, config, "config.json")
-        if (c.hidden_size % c.num_attention_heads and c.head_dim is None) or c.num_attention_heads % c.kv_heads:
-            raise ValueError(f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
-                             f"divide the width {c.hidden_size}")
+        if (
+            c.hidden_size % c.num_attention_heads and c.head_dim is None
+        ) or c.num_attention_heads % c.kv_heads:
+            raise ValueError(
+                f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
+                f"divide the width {c.hidden_size}"
+            )
         found = checkpoint.open_weights(path)
         H, C = c.hidden_size, c.draft_vocab_size or c.vocab_size
-        tensors = {name: tensor_of(found, f"midlayer.{name}", shape).float() for name, shape in layout(c).items()}
+        tensors = {
+            name: tensor_of(found, f"midlayer.{name}", shape).float()
+            for name, shape in layout(c).items()
+        }
         fuse = tensor_of(found, "fc.weight").float()
         if fuse.ndim != 2 or len(fuse) != H:
             raise ValueError(f"fc.weight has shape {tuple(fuse.shape)}: it must have {H} rows")
@@ -234,24 +286,44 @@ def load(path: str | Path) -> Read:
             token_C = token_C + tensor_of(found, "d2t", (C,)).long()
         elif c.vocab_size != C:
             raise ValueError("the weights lack 'd2t', which says which tokens the head knows")
-        if len(set(token_C.tolist())) != C or not 0 <= int(token_C.min()) <= int(token_C.max()) < c.vocab_size:
+        if (
+            len(set(token_C.tolist())) != C
+            or not 0 <= int(token_C.min()) <= int(token_C.max()) < c.vocab_size
+        ):
             raise ValueError(f"d2t names tokens outside 0 to {c.vocab_size - 1}, or one twice")
-        own = Vocabulary(token_C, tensor_of(found, "lm_head.weight", (C, H)).float(),
-                         tensor_of(found, "norm.weight", (H,)).float())
-        table = next((found[n] for n in ("embed_tokens.weight", "model.embed_tokens.weight") if n in found), None)
+        own = Vocabulary(
+            token_C,
+            tensor_of(found, "lm_head.weight", (C, H)).float(),
+            tensor_of(found, "norm.weight", (H,)).float(),
+        )
+        table = next(
+            (found[n] for n in ("embed_tokens.weight", "model.embed_tokens.weight") if n in found),
+            None,
+        )
         ours = c.polydec_trained
         vocab = Vocab(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
         rates, share = (RATES, 0.0) if ours is None else (ours.rates, ours.share)
-        return Read(Eagle3(fuse, c.depths, PublishedLayer(tensors, c), own, vocab, rates, share, evened=False), table)
+        return Read(
+            Eagle3(
+                fuse, c.depths, PublishedLayer(tensors, c), own, vocab, rates, share, evened=False
+            ),
+            table,
+        )
 
 
 def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the layer."""
     H, D = c.hidden_size, c.head
     own = shapes(H, c.num_attention_heads, c.kv_heads, c.intermediate_size, 2 * H)
-    return {**own, "input_layernorm.weight": (H,), "hidden_norm.weight": (H,),
-            "self_attn.q_proj.weight": (c.num_attention_heads * D, 2 * H), "self_attn.k_proj.weight": (c.kv_heads * D, 2 * H),
-            "self_attn.v_proj.weight": (c.kv_heads * D, 2 * H), "self_attn.o_proj.weight": (H, c.num_attention_heads * D)}
+    return {
+        **own,
+        "input_layernorm.weight": (H,),
+        "hidden_norm.weight": (H,),
+        "self_attn.q_proj.weight": (c.num_attention_heads * D, 2 * H),
+        "self_attn.k_proj.weight": (c.kv_heads * D, 2 * H),
+        "self_attn.v_proj.weight": (c.kv_heads * D, 2 * H),
+        "self_attn.o_proj.weight": (H, c.num_attention_heads * D),
+    }
 
 
 def write(path: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -269,21 +341,41 @@ def save(path: str | Path, eagle: Eagle3, about: Mapping[str, Any] | None = None
     config says. Raises ValueError where the weights have the form of learned/eagle3.py, which neither can take."""
     layer = eagle.layer
     if eagle.evened or not isinstance(layer, PublishedLayer):
-        raise ValueError("vLLM and SGLang cannot take this EAGLE-3 drafter: its norms go over token and state together, and "
-                         "their layer has one for each (`polydec train eagle --kind eagle-3-published` trains that form)")
+        raise ValueError(
+            "vLLM and SGLang cannot take this EAGLE-3 drafter: its norms go over token and state together, and "
+            "their layer has one for each (`polydec train eagle --kind eagle-3-published` trains that form)"
+        )
     c, own = layer.about, eagle.own
     size, C = eagle.vocab.size, len(own.token_C)
-    config = {**c.model_dump(exclude_none=True), "architectures": [NAMES[0]], "model_type": "llama", "num_hidden_layers": 1,
-              "vocab_size": size, "draft_vocab_size": C, "hidden_act": "silu", "tie_word_embeddings": False,
-              "torch_dtype": "float32", "attention_bias": False, "mlp_bias": False,
-              "eagle_aux_hidden_state_layer_ids": list(eagle.depths),           # vLLM: n stands for the state after n layers
-              "eagle_config": {"use_aux_hidden_state": True,                    # SGLang: n is the layer that gives the state
-                               "eagle_aux_hidden_state_layer_ids": [d - 1 for d in eagle.depths]}}
+    config = {
+        **c.model_dump(exclude_none=True),
+        "architectures": [NAMES[0]],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "vocab_size": size,
+        "draft_vocab_size": C,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "eagle_aux_hidden_state_layer_ids": list(
+            eagle.depths
+        ),  # vLLM: n stands for the state after n layers
+        "eagle_config": {
+            "use_aux_hidden_state": True,  # SGLang: n is the layer that gives the state
+            "eagle_aux_hidden_state_layer_ids": [d - 1 for d in eagle.depths],
+        },
+    }
     if eagle.rates is not RATES:
         config["polydec_trained"] = {**(about or {}), **artefact.said_of(eagle)}
     mask = torch.zeros(size, dtype=torch.bool)
     mask[own.token_C] = True
     tensors = {f"midlayer.{name}": t for name, t in layer.tensors.items()} | {
-        "fc.weight": eagle.fuse_HD, "norm.weight": own.norm_H, "lm_head.weight": own.head_CH,
-        "d2t": own.token_C - torch.arange(C), "t2d": mask}
+        "fc.weight": eagle.fuse_HD,
+        "norm.weight": own.norm_H,
+        "lm_head.weight": own.head_CH,
+        "d2t": own.token_C - torch.arange(C),
+        "t2d": mask,
+    }
     write(path, config, tensors)

@@ -3,6 +3,7 @@
 Where it differs from learned/eagle.py: states enter as the target's final norm leaves them, embeddings as they are, and the
 layer has no norm before attention. What leaves it is such a state, of which the target's head makes a law.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ UNREAD = ("bias", "tie_word_embeddings")
 @dataclass(frozen=True, eq=False)
 class ReadEagle1:
     """A published EAGLE-1 that has been read. table: an embedding table of its own, which must be the target's, or None."""
+
     kind: ClassVar[str] = Eagle.kind
 
     eagle: Eagle
@@ -61,29 +63,48 @@ def load(path: str | Path) -> ReadEagle1:
     with edge.reading(f"eagle is {str(path)!r}: it is damaged"):
         config = edge.read_json(path / "config.json")
         if config.get("add_para_norm"):
-            raise ValueError("add_para_norm is true: norms before the states are joined are not read")
-        c = edge.check(PublishedFields, {k: v for k, v in config.items() if k not in UNREAD}, "config.json")
-        if (c.hidden_size % c.num_attention_heads and c.head_dim is None) or c.num_attention_heads % c.kv_heads:
-            raise ValueError(f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
-                             f"divide the width {c.hidden_size}")
+            raise ValueError(
+                "add_para_norm is true: norms before the states are joined are not read"
+            )
+        c = edge.check(
+            PublishedFields, {k: v for k, v in config.items() if k not in UNREAD}, "config.json"
+        )
+        if (
+            c.hidden_size % c.num_attention_heads and c.head_dim is None
+        ) or c.num_attention_heads % c.kv_heads:
+            raise ValueError(
+                f"num_attention_heads is {c.num_attention_heads}, num_key_value_heads {c.kv_heads}: they must "
+                f"divide the width {c.hidden_size}"
+            )
         found, H = checkpoint.open_weights(path), c.hidden_size
-        tensors = {name: tensor_of(found, f"midlayer.{name}", shape).float() for name, shape in layout(c).items()}
+        tensors = {
+            name: tensor_of(found, f"midlayer.{name}", shape).float()
+            for name, shape in layout(c).items()
+        }
         fuse_H2 = tensor_of(found, "fc.weight", (H, 2 * H)).float()
         biased = any(name in found for name in ("fc.bias", "model.fc.bias"))
         bias_H = tensor_of(found, "fc.bias", (H,)).float() if biased else None
-        table = next((found[n] for n in ("embed_tokens.weight", "model.embed_tokens.weight") if n in found), None)
+        table = next(
+            (found[n] for n in ("embed_tokens.weight", "model.embed_tokens.weight") if n in found),
+            None,
+        )
         ours = c.polydec_trained
         vocab = Vocab(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
         rates, share = (RATES, 0.0) if ours is None else (ours.rates, ours.share)
-        return ReadEagle1(Eagle(fuse_H2, PublishedLayer(tensors, c), vocab, rates, share, True, bias_H), table)
+        return ReadEagle1(
+            Eagle(fuse_H2, PublishedLayer(tensors, c), vocab, rates, share, True, bias_H), table
+        )
 
 
 def layout(c: PublishedFields) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the layer: EAGLE-3's without the norms before attention, which reads H numbers."""
     H = c.hidden_size
     wide = {f"self_attn.{x}_proj.weight" for x in "qkv"}
-    return {name: (shape[0], H) if name in wide else shape for name, shape in published.layout(c).items()
-            if name not in ("input_layernorm.weight", "hidden_norm.weight")}
+    return {
+        name: (shape[0], H) if name in wide else shape
+        for name, shape in published.layout(c).items()
+        if name not in ("input_layernorm.weight", "hidden_norm.weight")
+    }
 
 
 def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any] | None = None) -> None:
@@ -91,15 +112,28 @@ def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any] | None = None)
     the config says. Raises ValueError where the weights have the form of learned/eagle.py, which neither engine can take."""
     layer = eagle.layer
     if not eagle.normed or not isinstance(layer, PublishedLayer):
-        raise ValueError("vLLM and SGLang cannot take this EAGLE drafter: it reads states before the target's last norm "
-                         "(`polydec train eagle --kind eagle-published` trains the form that they have)")
-    config = {**layer.about.model_dump(exclude_none=True), "architectures": list(NAMES), "model_type": "llama",
-              "num_hidden_layers": 1, "vocab_size": eagle.vocab.size, "hidden_act": "silu", "tie_word_embeddings": False,
-              "bias": False,                      # both would take it for biases of attention, which nothing would fill
-              "attention_bias": False, "mlp_bias": False, "torch_dtype": "float32"}
+        raise ValueError(
+            "vLLM and SGLang cannot take this EAGLE drafter: it reads states before the target's last norm "
+            "(`polydec train eagle --kind eagle-published` trains the form that they have)"
+        )
+    config = {
+        **layer.about.model_dump(exclude_none=True),
+        "architectures": list(NAMES),
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "vocab_size": eagle.vocab.size,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "bias": False,  # both would take it for biases of attention, which nothing would fill
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": "float32",
+    }
     if eagle.rates is not RATES:
         config["polydec_trained"] = {**(about or {}), **artefact.said_of(eagle)}
-    tensors = {f"layers.0.{name}": t for name, t in layer.tensors.items()} | {"fc.weight": eagle.fuse_H2}
+    tensors = {f"layers.0.{name}": t for name, t in layer.tensors.items()} | {
+        "fc.weight": eagle.fuse_H2
+    }
     write(path, config, tensors if eagle.bias_H is None else {**tensors, "fc.bias": eagle.bias_H})
 
 
@@ -107,6 +141,11 @@ def export(path: Path, eagle: Eagle) -> Path:
     """Write it into the directory `path` as SGLang loads it, and into its folder `vllm`, which is returned, as vLLM does:
     SGLang has a place for `fc.bias`, and would begin with random numbers there; vLLM has none, and stops at a tensor that it
     does not know. Raises ValueError as `save` does."""
-    save(path, eagle if eagle.bias_H is not None else replace(eagle, bias_H=torch.zeros(eagle.layer.width)))
+    save(
+        path,
+        eagle
+        if eagle.bias_H is not None
+        else replace(eagle, bias_H=torch.zeros(eagle.layer.width)),
+    )
     save(path / "vllm", replace(eagle, bias_H=None))
     return path / "vllm"

@@ -1,4 +1,5 @@
 """What a session asks of a network, and what it answers."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ class Query:
 
     adapter: what changes the matrices at those of the M rows that `gated` names, ascending (models/gated.py).
     """
+
     cache: Any
     first: int
     token: tuple[int, ...]
@@ -55,15 +57,26 @@ class Query:
         """Which of the M tokens the rows of `embed` are."""
         if self.embed is None:
             return []
-        return [i for i, x in enumerate(self.token) if x < 0] if self.token else list(range(len(self.embed)))
+        return (
+            [i for i, x in enumerate(self.token) if x < 0]
+            if self.token
+            else list(range(len(self.embed)))
+        )
 
     def part(self, start: int, stop: int) -> Query:
         """The tokens [start, stop) of it."""
         given = [k for k, i in enumerate(self.given) if start <= i < stop]
         rows = [r - start for r in self.rows if start <= r < stop]
-        embed = None if self.embed is None or not given else self.embed[given[0]:given[-1] + 1]
+        embed = None if self.embed is None or not given else self.embed[given[0] : given[-1] + 1]
         gated = tuple(i - start for i in self.gated if start <= i < stop)
-        return replace(self, first=self.first + start, token=self.token[start:stop], rows=rows, embed=embed, gated=gated)
+        return replace(
+            self,
+            first=self.first + start,
+            token=self.token[start:stop],
+            rows=rows,
+            embed=embed,
+            gated=gated,
+        )
 
 
 Run = tuple[tuple[int, ...], frozenset[int], int]
@@ -74,7 +87,9 @@ def groups(queries: Sequence[Query], every: tuple[int, ...]) -> dict[Run, list[i
     """Indices of the queries by what they run."""
     by = dict[Run, list[int]]()
     for i, q in enumerate(queries):
-        by.setdefault((every if q.layers is None else q.layers, q.without, q.together), []).append(i)
+        by.setdefault((every if q.layers is None else q.layers, q.without, q.together), []).append(
+            i
+        )
     return by
 
 
@@ -84,6 +99,7 @@ class Answer:
     final norm, where wanted; exits: the same after each depth of want.exits that this pass reached. A network that finds
     the likeliest tokens itself gives `argmax`, and where no more was wanted `later` instead of logits: what computes them
     after all; and `top`: what finds the k likeliest of each row."""
+
     logits_RV: Tensor | None
     hidden_RH: Tensor | None = None
     argmax: Sequence[int] | None = None
@@ -92,7 +108,9 @@ class Answer:
     top: Callable[[Tensor, int], list[list[int]]] | None = None
 
 
-def bounded(forward: Callable[[Sequence[Query]], Sequence[Answer]], queries: Sequence[Query], limit: int) -> Sequence[Answer]:
+def bounded(
+    forward: Callable[[Sequence[Query]], Sequence[Answer]], queries: Sequence[Query], limit: int
+) -> Sequence[Answer]:
     """The answers of `forward`, which gets no query of more than `limit` tokens: longer ones go in parts, one after another."""
     if all(len(q) <= limit for q in queries):
         return forward(queries)
@@ -107,19 +125,29 @@ def _joined(parts: Sequence[tuple[Answer, int]]) -> Answer:
         return some[0]
     law = all(a.logits_RV is not None for a in some)
     waits = not law and all(a.logits_RV is not None or a.later is not None for a in some)
-    exits = some[0].exits and {d: torch.cat([a.exits[d] for a in some if a.exits]) for d in some[0].exits}
+    exits = some[0].exits and {
+        d: torch.cat([a.exits[d] for a in some if a.exits]) for d in some[0].exits
+    }
 
     def logits() -> Tensor:
         rows = [a.logits_RV if a.logits_RV is not None else a.later and a.later() for a in some]
         return torch.cat([r for r in rows if r is not None])
-    return Answer(logits() if law else None,
-                  None if some[0].hidden_RH is None else torch.cat([a.hidden_RH for a in some if a.hidden_RH is not None]),
-                  None if some[0].argmax is None else [x for a in some for x in a.argmax or ()],
-                  logits if waits else None, exits, some[0].top)
+
+    return Answer(
+        logits() if law else None,
+        None
+        if some[0].hidden_RH is None
+        else torch.cat([a.hidden_RH for a in some if a.hidden_RH is not None]),
+        None if some[0].argmax is None else [x for a in some for x in a.argmax or ()],
+        logits if waits else None,
+        exits,
+        some[0].top,
+    )
 
 
 class Network(Protocol):
     """What a session runs on."""
+
     @property
     def cost(self) -> float: ...
     @property

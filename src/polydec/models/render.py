@@ -2,6 +2,7 @@
 
 It imports nothing but jinja2, so that it starts quickly and stays small. It must not be imported by anything else.
 """
+
 from __future__ import annotations
 
 import json
@@ -22,6 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 class _Generation(Extension):
     """{% generation %} marks the assistant's text for training; when decoding it is only its content."""
+
     tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]   (of a class there too)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
@@ -33,16 +35,28 @@ def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
-            sort_keys: bool = False) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 @lru_cache(8)
 def _compiled(source: str) -> jinja2.Template:
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    env = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
     env.filters["tojson"] = _tojson
-    env.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+    env.globals |= {
+        "raise_exception": _refuse,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+    }
     return env.from_string(source)
 
 
@@ -53,19 +67,27 @@ def _answer(request: dict[str, Any], most: int) -> dict[str, str]:
         return {"error": "it takes more memory than a chat template may"}
     except RecursionError:
         return {"error": "it calls itself, or is nested, too deeply"}
-    except Exception as e:                        # a template can raise whatever Python can
+    except Exception as e:  # a template can raise whatever Python can
         return {"error": (str(e) or type(e).__name__)[:10_000]}
-    return {"text": text} if len(text) <= most else {"error": f"it writes more than {most} characters"}
+    return (
+        {"text": text} if len(text) <= most else {"error": f"it writes more than {most} characters"}
+    )
 
 
 def main(memory: int, seconds: float, most: int) -> None:
     answers = sys.stdout.buffer
-    sys.stdout = sys.stderr                       # nothing but answers goes there
-    for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
-        with suppress(ValueError, OSError):       # a system without this limit has the others
+    sys.stdout = sys.stderr  # nothing but answers goes there
+    for kind, limit in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        with suppress(ValueError, OSError):  # a system without this limit has the others
             resource.setrlimit(kind, (limit, limit))
     for line in sys.stdin.buffer:
-        signal.setitimer(signal.ITIMER_PROF, seconds)         # nobody catches its signal: it ends the process, whatever runs
+        signal.setitimer(
+            signal.ITIMER_PROF, seconds
+        )  # nobody catches its signal: it ends the process, whatever runs
         try:
             answer = _answer(json.loads(line), most)
         except (MemoryError, RecursionError):

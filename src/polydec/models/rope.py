@@ -1,4 +1,5 @@
 """Rotary position embeddings: one complex factor for each position and pair of dimensions, with the published scalings."""
+
 from __future__ import annotations
 
 import math
@@ -13,6 +14,7 @@ from torch import Tensor
 @dataclass(frozen=True)
 class Rope:
     """What a config says of positions. `dim`: rotated dimensions of a head; `span`: max_position_embeddings."""
+
     kind: str
     base: float
     dim: int
@@ -38,8 +40,12 @@ class Rope:
         needed = KINDS[kind].needs
         missing = [k for k in needed if options.get(k) is None]
         if missing:
-            raise ValueError(f"rope_type {kind!r} needs {', '.join(needed)}: the config lacks {', '.join(missing)}")
-        return Rope(kind, float(base), int(head * part), int(config["max_position_embeddings"]), options)
+            raise ValueError(
+                f"rope_type {kind!r} needs {', '.join(needed)}: the config lacks {', '.join(missing)}"
+            )
+        return Rope(
+            kind, float(base), int(head * part), int(config["max_position_embeddings"]), options
+        )
 
     @property
     def context(self) -> int:
@@ -80,8 +86,12 @@ def _dynamic(r: Rope, position: Tensor) -> tuple[Tensor, float]:
 
 def _llama3(r: Rope, position: Tensor) -> tuple[Tensor, float]:
     o, inverse = r.options, r.plain()
-    turns = o["original_max_position_embeddings"] * inverse / (2 * math.pi)       # full turns over the first context
-    keep = ((turns - o["low_freq_factor"]) / (o["high_freq_factor"] - o["low_freq_factor"])).clamp(0.0, 1.0)
+    turns = (
+        o["original_max_position_embeddings"] * inverse / (2 * math.pi)
+    )  # full turns over the first context
+    keep = ((turns - o["low_freq_factor"]) / (o["high_freq_factor"] - o["low_freq_factor"])).clamp(
+        0.0, 1.0
+    )
     return inverse * (keep + (1.0 - keep) / o["factor"]), 1.0
 
 
@@ -92,16 +102,21 @@ def _yarn(r: Rope, position: Tensor) -> tuple[Tensor, float]:
 
     def dimension(turns: float) -> float:
         return r.dim * math.log(first / (turns * 2 * math.pi)) / (2 * math.log(r.base))
+
     low, high = dimension(o.get("beta_fast") or 32), dimension(o.get("beta_slow") or 1)
     if o.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, r.dim - 1)
     high += 0.001 * (low == high)
-    keep = 1.0 - ((torch.arange(r.dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(0.0, 1.0)
+    keep = 1.0 - ((torch.arange(r.dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(
+        0.0, 1.0
+    )
     magnitude = o.get("attention_factor")
     if magnitude is None:
+
         def scale(by: float) -> float:
             return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
+
         both = o.get("mscale") and o.get("mscale_all_dim")
         magnitude = scale(o["mscale"]) / scale(o["mscale_all_dim"]) if both else scale(1.0)
     return inverse * (keep + (1.0 - keep) / factor), float(magnitude)
@@ -127,7 +142,10 @@ def _stretched(r: Rope) -> int:
 
 
 def _from_first(r: Rope) -> int:
-    return max(r.span, int(r.options["original_max_position_embeddings"] * (r.options.get("factor") or 1.0)))
+    return max(
+        r.span,
+        int(r.options["original_max_position_embeddings"] * (r.options.get("factor") or 1.0)),
+    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +159,12 @@ KINDS = {
     "default": Kind(_default),
     "linear": Kind(_linear, ("factor",), _stretched),
     "dynamic": Kind(_dynamic, ("factor",), _stretched),
-    "llama3": Kind(_llama3, ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")),
+    "llama3": Kind(
+        _llama3,
+        ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    ),
     "yarn": Kind(_yarn, ("original_max_position_embeddings",), _from_first),
-    "longrope": Kind(_longrope, ("short_factor", "long_factor", "original_max_position_embeddings")),
+    "longrope": Kind(
+        _longrope, ("short_factor", "long_factor", "original_max_position_embeddings")
+    ),
 }

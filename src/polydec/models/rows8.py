@@ -1,4 +1,5 @@
 """Matrices in files as one signed byte a number and one scale a row: half of what bf16 takes."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from polydec.models import fields
 
-SCALE = ".scale"                                  # what the name of a matrix's scales ends with
+SCALE = ".scale"  # what the name of a matrix's scales ends with
 
 
 def packed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -33,6 +34,7 @@ def unpacked(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 class Unpacked(Mapping[str, Tensor]):
     """scaled: the names of scales. A matrix is made when it is asked for, and raises ValueError where its scales do not fit."""
+
     def __init__(self, source: Mapping[str, Tensor], scaled: list[str]) -> None:
         self._source, self._scaled = source, {name.removesuffix(SCALE): name for name in scaled}
         hidden = set(scaled)
@@ -43,8 +45,10 @@ class Unpacked(Mapping[str, Tensor]):
             return self._source[name]
         code, scale_N = self._source[name], self._source[self._scaled[name]]
         if code.dtype != torch.int8 or scale_N.shape != code.shape[:1]:
-            raise ValueError(f"{self._scaled[name]} has shape {tuple(scale_N.shape)}: {name}, of {code.dtype} and shape "
-                             f"{tuple(code.shape)}, is no matrix of int8 with a scale for each row")
+            raise ValueError(
+                f"{self._scaled[name]} has shape {tuple(scale_N.shape)}: {name}, of {code.dtype} and shape "
+                f"{tuple(code.shape)}, is no matrix of int8 with a scale for each row"
+            )
         return (code.float() * scale_N.float()[:, None]).half()
 
     def shape(self, name: str) -> tuple[int, ...]:

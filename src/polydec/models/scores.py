@@ -1,4 +1,5 @@
 """The laws of a model at the nodes of a draft, from its logits."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -11,8 +12,10 @@ from torch import Tensor
 from polydec.core.law import normalise
 from polydec.models.query import Answer, Network
 
-NOT_FINITE = ("the model's scores of the next token are NaN or infinite: its weights are damaged, or too large for the "
-              "numbers that it is computed with")
+NOT_FINITE = (
+    "the model's scores of the next token are NaN or infinite: its weights are damaged, or too large for the "
+    "numbers that it is computed with"
+)
 
 
 def finite(largest: Sequence[float]) -> None:
@@ -25,28 +28,35 @@ def finite(largest: Sequence[float]) -> None:
 class LogitScores:
     """Scores of a model, over the logits of one or several passes. exits: hidden states at a depth of some nodes, and the
     network's head for them."""
+
     __slots__ = ("_answers", "_argmax", "_at", "_checked", "_exits", "_logits", "_logp", "_waiting")
 
     def __init__(self, answers: Sequence[Answer], exits: Exits | None = None) -> None:
         self._answers, self._exits = answers, exits
-        self._at: list[tuple[int, int]] | None = None         # of each row its answer, and where in it
-        self._logits: dict[int, Any] = {}                     # by answer, as they are asked for
+        self._at: list[tuple[int, int]] | None = None  # of each row its answer, and where in it
+        self._logits: dict[int, Any] = {}  # by answer, as they are asked for
         self._argmax: dict[int, Sequence[int]] = {}
         self._logp: dict[int, Tensor] = {}
-        self._checked: set[int] = set()                       # rows whose largest logit is known to be a number
-        self._waiting: list[Any] = []                         # states of exits, or (their logits,)
+        self._checked: set[int] = set()  # rows whose largest logit is known to be a number
+        self._waiting: list[Any] = []  # states of exits, or (their logits,)
 
     def _place(self, i: int) -> tuple[int, int]:
         if self._at is None:
-            self._at = [(k, r) for k, a in enumerate(self._answers) if a.logits_RV is not None or a.later is not None
-                        for r in range(rows_of(a))]
+            self._at = [
+                (k, r)
+                for k, a in enumerate(self._answers)
+                if a.logits_RV is not None or a.later is not None
+                for r in range(rows_of(a))
+            ]
         return self._at[i]
 
     def _all(self, k: int) -> Tensor:
         """Logits of the rows of an answer."""
         if k not in self._logits:
             a = self._answers[k]
-            self._logits[k] = a.later() if a.later is not None and a.logits_RV is None else a.logits_RV
+            self._logits[k] = (
+                a.later() if a.later is not None and a.logits_RV is None else a.logits_RV
+            )
         return self._logits[k]
 
     def weights(self, i: int) -> Tensor:
@@ -108,13 +118,18 @@ class LogitScores:
         hidden_RH, mine, waiting = states(depth, nodes), len(self._waiting), self._waiting
         waiting.append(hidden_RH)
 
-        def later() -> Tensor:                    # one product for all exits that were asked for before one was looked at
+        def later() -> (
+            Tensor
+        ):  # one product for all exits that were asked for before one was looked at
             if isinstance(waiting[mine], Tensor):
                 todo = [i for i, t in enumerate(waiting) if isinstance(t, Tensor)]
-                done = head(torch.cat([waiting[i] for i in todo])).split([len(waiting[i]) for i in todo])
+                done = head(torch.cat([waiting[i] for i in todo])).split(
+                    [len(waiting[i]) for i in todo]
+                )
                 for i, logits_RV in zip(todo, done):
                     waiting[i] = (logits_RV,)
             return waiting[mine][0]
+
         return LogitScores([Answer(None, hidden_RH, later=later)])
 
     @property
@@ -132,12 +147,16 @@ def rows_of(a: Answer) -> int:
 
 def exits_of(answers: Sequence[Answer], head: Callable[[Tensor], Tensor]) -> Exits:
     """The exits of rows that whole passes answered."""
+
     def states(depth: int, nodes: Sequence[int]) -> Tensor:
         return torch.cat([a.exits[depth] for a in answers if a.exits is not None])[list(nodes)]
+
     return states, head
 
 
-def picked(answers: Sequence[tuple[int, Answer]], rows: Sequence[int], network: Network) -> list[tuple[int, Answer]]:
+def picked(
+    answers: Sequence[tuple[int, Answer]], rows: Sequence[int], network: Network
+) -> list[tuple[int, Answer]]:
     """Of the rows of several answers (each with their number) these. What is left out gives its memory back, and so do laws
     of rows whose states are known: they are made anew where somebody looks."""
     out, first, head = list[tuple[int, Answer]](), 0, network.head
@@ -160,4 +179,6 @@ def _rows(a: Answer, rows: Sequence[int], head: Callable[[Tensor], Tensor] | Non
     elif a.later is not None:
         whole = a.later
         later = lambda: whole()[list(rows)]  # noqa: E731
-    return Answer(law, states, None if a.argmax is None else [a.argmax[r] for r in rows], later, None, a.top)
+    return Answer(
+        law, states, None if a.argmax is None else [a.argmax[r] for r in rows], later, None, a.top
+    )

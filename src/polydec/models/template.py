@@ -6,6 +6,7 @@ and no check of the source tells such a template from an honest one. So all of t
 the system keeps: what goes too far ends the worker, never this process. The worker takes a tenth of a second to start, when the
 first template is rendered; from then on it costs two pipes, about a tenth of a millisecond a chat.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -36,6 +37,7 @@ MOST = 16 << 20
 
 class Worker:
     """The process that renders. One for all templates; started when needed, and anew where it ended."""
+
     def __init__(self) -> None:
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,30 +46,45 @@ class Worker:
     def ask(self, request: bytes) -> dict[str, str]:
         """What the worker answers to a line of JSON. Raises ValueError where it does not."""
         with self._lock:
-            if self._owner != os.getpid():        # after a fork the parent's worker is the parent's
+            if self._owner != os.getpid():  # after a fork the parent's worker is the parent's
                 self._process = None
             for _ in range(2):
                 process = self._running()
                 try:
                     answer = self._send(process, request)
-                except BaseException:             # an interrupt: an answer would be left in the pipe
+                except BaseException:  # an interrupt: an answer would be left in the pipe
                     self.stop()
                     raise
                 if answer is not None:
                     return json.loads(answer)
                 ended = self.stop()
-                if ended != 0:                    # 0: it had ended before the request, as its terminal's processes were
+                if (
+                    ended != 0
+                ):  # 0: it had ended before the request, as its terminal's processes were
                     raise ValueError(_why(ended))
             raise ValueError("its process does not start")
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-P", str(Path(__file__).with_name("render.py")), str(MEMORY), str(SECONDS), str(MOST)]
+            command = [
+                sys.executable,
+                "-P",
+                str(Path(__file__).with_name("render.py")),
+                str(MEMORY),
+                str(SECONDS),
+                str(MOST),
+            ]
             # what is preloaded into this process (an allocator, a sanitizer) would use up the worker's memory
             env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
             try:
-                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                                 stderr=subprocess.DEVNULL, env=env, start_new_session=True)
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=env,
+                    start_new_session=True,
+                )
             except OSError as e:
                 raise ValueError(f"its process does not start ({e})") from None
             self._owner = os.getpid()
@@ -127,6 +144,7 @@ atexit.register(_WORKER.stop)
 @dataclass(frozen=True)
 class Template:
     """source: the template's text. Compiled when first used."""
+
     source: str
 
     def render(self, values: Mapping[str, Any]) -> str:
@@ -135,13 +153,19 @@ class Template:
         try:
             request = json.dumps({"source": self.source, "values": dict(values)}).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as e:
-            raise ValueError(sentence(f"the chat's messages and names must be what JSON can hold: {e}")) from None
+            raise ValueError(
+                sentence(f"the chat's messages and names must be what JSON can hold: {e}")
+            ) from None
         if len(request) > MOST:
-            raise ValueError(f"the chat has {len(request)} bytes with its template: {MOST} are legal")
+            raise ValueError(
+                f"the chat has {len(request)} bytes with its template: {MOST} are legal"
+            )
         try:
             answer = _WORKER.ask(request)
         except ValueError as e:
             answer = {"error": str(e)}
         if "error" in answer:
-            raise ValueError(sentence(f"the chat template refuses these messages: {answer['error']}"))
+            raise ValueError(
+                sentence(f"the chat template refuses these messages: {answer['error']}")
+            )
         return answer["text"]

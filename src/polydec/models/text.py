@@ -1,4 +1,5 @@
 """Text to token ids and back: encoding, chat templates, and answers that are written token by token."""
+
 from __future__ import annotations
 
 import codecs
@@ -24,19 +25,35 @@ class Text:
     tokenizer: of the `tokenizers` library; eos: ids that end an answer; template: a chat template in Jinja, as Hugging
     Face writes them; names: special tokens by role ("bos_token": "<s>"), which templates refer to.
     """
-    def __init__(self, tokenizer: Tokenizer, *, eos: Iterable[int] = (), template: str | None = None,
-                 names: Mapping[str, str] | None = None) -> None:
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        eos: Iterable[int] = (),
+        template: str | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer, self.eos = tokenizer, frozenset(eos)
         self.names = dict(names or {})
         self.template = None if template is None else Template(template)
-        self.rows: int | None = None              # how many tokens the model behind it knows, where that is known
-        self._skipped = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        self.rows: int | None = (
+            None  # how many tokens the model behind it knows, where that is known
+        )
+        self._skipped = {
+            i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        }
 
     @staticmethod
-    def from_tokenizer_json(source: str | Path | Mapping[str, Any], config: Mapping[str, Any] | None = None, *,
-                            eos: Iterable[int] = (), template: str | None = None) -> Text:
+    def from_tokenizer_json(
+        source: str | Path | Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+        *,
+        eos: Iterable[int] = (),
+        template: str | None = None,
+    ) -> Text:
         """source: a tokenizer.json or its content; config: the content of a tokenizer_config.json. Without `eos` the
         config's eos_token is the only one; without `template` its chat_template is used (the one named "default").
         Raises ValueError where it is no tokenizer."""
@@ -45,7 +62,7 @@ class Text:
                 tokenizer = Tokenizer.from_str(json.dumps(source))
             else:
                 tokenizer = Tokenizer.from_file(str(source))
-        except BaseException as e:                # the library raises bare Exceptions, and panics that are none
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
             where = "the tokenizer given" if isinstance(source, Mapping) else source
             raise _refusal(f"{where} is not a readable tokenizer.json", e) from None
         if not tokenizer.get_vocab_size():
@@ -53,10 +70,18 @@ class Text:
         return Text.from_parts(tokenizer, config or {}, eos=eos, template=template)
 
     @staticmethod
-    def from_parts(tokenizer: Tokenizer, config: Mapping[str, Any], *, eos: Iterable[int] = (),
-                   template: str | None = None) -> Text:
-        names = {role: token.get("content") if isinstance(token, Mapping) else token
-                 for role, token in config.items() if role.endswith("_token") and role[:3] != "add"}
+    def from_parts(
+        tokenizer: Tokenizer,
+        config: Mapping[str, Any],
+        *,
+        eos: Iterable[int] = (),
+        template: str | None = None,
+    ) -> Text:
+        names = {
+            role: token.get("content") if isinstance(token, Mapping) else token
+            for role, token in config.items()
+            if role.endswith("_token") and role[:3] != "add"
+        }
         names = {role: token for role, token in names.items() if isinstance(token, str)}
         eos = frozenset(eos)
         if not eos and "eos_token" in names:
@@ -82,11 +107,15 @@ class Text:
         as such. Raises ValueError where the tokenizer has nothing for a part of the text."""
         try:
             ids = tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
-        except BaseException as e:                # the library raises bare Exceptions, and panics that are none
-            raise _refusal(f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e) from None
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            raise _refusal(
+                f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e
+            ) from None
 
         if self.rows is not None and ids and max(ids) >= self.rows:
-            raise ValueError(f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens")
+            raise ValueError(
+                f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens"
+            )
         return ids
 
     def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
@@ -110,7 +139,9 @@ class Text:
     def has_chat(self) -> bool:
         return self.template is not None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True, **values: Any) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True, **values: Any
+    ) -> str:
         """The text of a chat; reply: with what opens the assistant's next turn; values: further names that the
         template may know (tools, enable_thinking …). Raises ValueError where there is no template, or it refuses."""
         if self.template is None:
@@ -118,17 +149,26 @@ class Text:
         if not messages:
             raise ValueError("messages is empty: a chat needs at least one")
         for i, message in enumerate(messages):
-            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
-                raise ValueError(f"messages[{i}] is {message!r}: each must be a dict with role and content")
+            if (
+                not isinstance(message, Mapping)
+                or not isinstance(message.get("role"), str)
+                or "content" not in message
+            ):
+                raise ValueError(
+                    f"messages[{i}] is {message!r}: each must be a dict with role and content"
+                )
         known = {"tools": None, "documents": None, **self.names}
-        return self.template.render({**known, **values, "messages": list(messages), "add_generation_prompt": reply})
+        return self.template.render(
+            {**known, **values, "messages": list(messages), "add_generation_prompt": reply}
+        )
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
         """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
         return self.encode(self.render(messages, **values), special=False)
 
-    def writer(self, stop: Sequence[str] = (), include_stop: bool = False, *,
-               after: Sequence[int] = ()) -> Callable[[], Writer]:
+    def writer(
+        self, stop: Sequence[str] = (), include_stop: bool = False, *, after: Sequence[int] = ()
+    ) -> Callable[[], Writer]:
         """Makes writers: their pieces, joined, are decode(all tokens) up to the first stop string (with it where
         include_stop). A stop string may begin and end inside tokens; what may still become one is held back."""
         for s in stop:
@@ -154,7 +194,9 @@ class Text:
         """What a token stands for; None: nothing is written for it."""
         if token not in self._table:
             name = None if token in self._skipped else self.tokenizer.id_to_token(token)
-            self._table[token] = None if name is None or self._rule is None else self._rule.spell(name)
+            self._table[token] = (
+                None if name is None or self._rule is None else self._rule.spell(name)
+            )
         return self._table[token]
 
 
@@ -174,6 +216,7 @@ def default_template(template: str | Sequence[Mapping[str, str]] | None) -> str 
 
 class Speller(Protocol):
     """Turns tokens into whole characters."""
+
     def feed(self, token: int) -> str: ...
     def end(self) -> str: ...
     def fork(self) -> Speller: ...
@@ -183,6 +226,7 @@ class Speller(Protocol):
 class Rule:
     """spell: a token's name to its bytes; strip: how many leading spaces come off a text; marks: whether all spaces of
     the first token do."""
+
     spell: Callable[[str], bytes]
     strip: int = 0
     marks: bool = False
@@ -202,7 +246,7 @@ _ALPHABET = byte_alphabet()
 def _spell_bytes(name: str) -> bytes:
     try:
         return bytes([_ALPHABET[c] for c in name])
-    except KeyError:                              # an added token, written as it is
+    except KeyError:  # an added token, written as it is
         return name.encode()
 
 
@@ -216,6 +260,7 @@ def _spell_pieces(replaced: Sequence[tuple[str, str]], fallback: bool) -> Callab
         for old, new in replaced:
             name = name.replace(old, new)
         return name.encode()
+
     return spell
 
 
@@ -224,8 +269,10 @@ def read_rule(decoder: Mapping[str, Any]) -> Rule | None:
     if decoder["type"] == "ByteLevel":
         return Rule(_spell_bytes)
     if decoder["type"] == "Metaspace":
-        return Rule(_spell_pieces([(decoder["replacement"], " ")], False),
-                    marks=decoder.get("prepend_scheme", "always") != "never")
+        return Rule(
+            _spell_pieces([(decoder["replacement"], " ")], False),
+            marks=decoder.get("prepend_scheme", "always") != "never",
+        )
     if decoder["type"] != "Sequence":
         return None
     parts, replaced, strip = list(decoder["decoders"]), list[tuple[str, str]](), 0
@@ -235,13 +282,23 @@ def read_rule(decoder: Mapping[str, Any]) -> Rule | None:
         parts.pop(0)
     if parts and parts[0]["type"] == "Fuse":
         parts.pop(0)
-        if parts and parts[0]["type"] == "Strip" and parts[0]["content"] == " " and not parts[0]["stop"]:
+        if (
+            parts
+            and parts[0]["type"] == "Strip"
+            and parts[0]["content"] == " "
+            and not parts[0]["stop"]
+        ):
             strip = parts.pop(0)["start"]
-    return None if parts or not (replaced or fallback) else Rule(_spell_pieces(replaced, fallback), strip)
+    return (
+        None
+        if parts or not (replaced or fallback)
+        else Rule(_spell_pieces(replaced, fallback), strip)
+    )
 
 
 class ByteSpeller:
     """Bytes of one token after another; a character is written when its last byte has come."""
+
     def __init__(self, spell: Callable[[int], bytes | None], rule: Rule, inside: bool) -> None:
         self._spell, self._decoder = spell, codecs.getincrementaldecoder("utf-8")("replace")
         self._strip, self._marks = (0, False) if inside else (rule.strip, rule.marks)
@@ -268,9 +325,10 @@ class ByteSpeller:
 
 class WindowSpeller:
     """For decoders that look at neighbours: what a few tokens decode to with the next one, less what they do without."""
+
     def __init__(self, tokenizer: Tokenizer, before: list[int]) -> None:
         self._tokenizer, self._ids = tokenizer, before[-8:]
-        self._known = len(self._ids)              # these are written; they stand in the window as context
+        self._known = len(self._ids)  # these are written; they stand in the window as context
         self._written = tokenizer.decode(self._ids)
 
     def feed(self, token: int) -> str:
@@ -278,13 +336,13 @@ class WindowSpeller:
         text = self._tokenizer.decode(self._ids)
         if text.endswith("\ufffd") or len(text) <= len(self._written):
             return ""
-        piece = text[len(self._written):]
-        self._ids = self._ids[self._known:]
+        piece = text[len(self._written) :]
+        self._ids = self._ids[self._known :]
         self._known, self._written = len(self._ids), self._tokenizer.decode(self._ids)
         return piece
 
     def end(self) -> str:
-        return self._tokenizer.decode(self._ids)[len(self._written):]
+        return self._tokenizer.decode(self._ids)[len(self._written) :]
 
     def fork(self) -> WindowSpeller:
         twin = copy(self)
@@ -294,6 +352,7 @@ class WindowSpeller:
 
 class StopWriter:
     """Holds back what may become a stop string. Of several, the one complete first ends the text."""
+
     def __init__(self, speller: Speller, stop: tuple[str, ...], include_stop: bool) -> None:
         self._speller, self._stop, self._include = speller, stop, include_stop
         self._held = ""
@@ -322,12 +381,14 @@ class StopWriter:
         if found:
             stop, start = min(found)
             self._held, self.stopped = "", True
-            return text[:stop if self._include else start]
+            return text[: stop if self._include else start]
         keep = max(_overlap(text, s) for s in self._stop)
-        self._held = text[len(text) - keep:]
-        return text[:len(text) - keep]
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
 
 
 def _overlap(text: str, stop: str) -> int:
     """Of how many characters at its end `text` may begin `stop`."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+    return next(
+        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
+    )

@@ -1,4 +1,5 @@
 """A token tree under way."""
+
 from __future__ import annotations
 
 from torch import Tensor
@@ -13,6 +14,7 @@ class TreeBuilder:
     its children that may be accepted, by token (of equal ones the first). A draft of which no node was given a chance says
     none.
     """
+
     __slots__ = ("chance", "children", "depth", "draw", "law", "parent", "probe", "said", "token")
 
     def __init__(self, root: int) -> None:
@@ -26,15 +28,28 @@ class TreeBuilder:
         """Goes on with a draft."""
         out = TreeBuilder(draft.token[0])
         for i in range(1, len(draft.token)):
-            out.add(draft.parent[i], draft.token[i], None if draft.chance is None else draft.chance[i], draft.draw[i],
-                    draft.law[i], draft.probe is not None and draft.probe[i])
+            out.add(
+                draft.parent[i],
+                draft.token[i],
+                None if draft.chance is None else draft.chance[i],
+                draft.draw[i],
+                draft.law[i],
+                draft.probe is not None and draft.probe[i],
+            )
         return out
 
     def __len__(self) -> int:
         return len(self.token)
 
-    def add(self, parent: int, token: int, chance: float | None = None, draw: Draw = Draw.CERTAIN, law: Tensor | None = None,
-            probe: bool = False) -> int:
+    def add(
+        self,
+        parent: int,
+        token: int,
+        chance: float | None = None,
+        draw: Draw = Draw.CERTAIN,
+        law: Tensor | None = None,
+        probe: bool = False,
+    ) -> int:
         """A new node, which is returned, also beside an equal one."""
         node = len(self.token)
         self.token.append(token)
@@ -61,5 +76,11 @@ class TreeBuilder:
         return node
 
     def draft(self) -> Draft:
-        return Draft(tuple(self.token), tuple(self.parent), tuple(self.draw), tuple(self.law),
-                     tuple(self.probe) if any(self.probe) else None, tuple(self.chance) if self.said else None)
+        return Draft(
+            tuple(self.token),
+            tuple(self.parent),
+            tuple(self.draw),
+            tuple(self.law),
+            tuple(self.probe) if any(self.probe) else None,
+            tuple(self.chance) if self.said else None,
+        )

@@ -1,4 +1,5 @@
 """Draft more after a draft that was accepted whole, less after any other."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Additive:
     Reduces to: `fixed` where rise and fall are 0, or least equals most.
     Source: the "heuristic" schedule of assisted generation in Hugging Face transformers (Gante, 2023): 5, +2, -1.
     """
+
     first: int = 5
     least: int = 1
     most: int = 16
@@ -30,9 +32,13 @@ class Additive:
         if not 1 <= self.most <= 64:
             raise ValueError(f"most is {self.most}: it must lie in 1 to 64")
         if not 1 <= self.least <= self.most:
-            raise ValueError(f"least is {self.least}: it must lie in 1 to most, which is {self.most}")
+            raise ValueError(
+                f"least is {self.least}: it must lie in 1 to most, which is {self.most}"
+            )
         if not self.least <= self.first <= self.most:
-            raise ValueError(f"first is {self.first}: it must lie in {self.least} to {self.most}, the bounds least and most")
+            raise ValueError(
+                f"first is {self.first}: it must lie in {self.least} to {self.most}, the bounds least and most"
+            )
         for name in ("rise", "fall"):
             if not 0 <= getattr(self, name) <= 64:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must lie in 0 to 64")
@@ -49,4 +55,8 @@ class Additive:
         deepest = max(draft.depth)
         if not deepest:
             return state
-        return min(state + self.rise, self.most) if len(verdict.path) == deepest else max(state - self.fall, self.least)
+        return (
+            min(state + self.rise, self.most)
+            if len(verdict.path) == deepest
+            else max(state - self.fall, self.least)
+        )

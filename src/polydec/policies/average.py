@@ -1,4 +1,5 @@
 """As long a draft as the last ones were, and longer where they were accepted whole."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ class Average:
     Source: DiffuSpec (2025), adaptive draft length. There a draft's length ends before the first end of text of the drafter's
     likeliest tokens; here it is that of the draft itself, its end included.
     """
+
     least: int = 4
     most: int = 12
     rise: int = 3
@@ -32,7 +34,9 @@ class Average:
         if not 1 <= self.most <= 64:
             raise ValueError(f"most is {self.most}: it must lie in 1 to 64")
         if not 1 <= self.least <= self.most:
-            raise ValueError(f"least is {self.least}: it must lie in 1 to most, which is {self.most}")
+            raise ValueError(
+                f"least is {self.least}: it must lie in 1 to most, which is {self.most}"
+            )
         if not 0 <= self.rise <= 64:
             raise ValueError(f"rise is {self.rise}: it must lie in 0 to 64")
         if not 0 <= self.rate < 1:

@@ -1,4 +1,5 @@
 """Stop drafting after a draw that the draft model was not sure of."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Confidence:
     Source: the confidence threshold of assisted generation in Hugging Face transformers (0.4); Du et al., GliDe with a
     CaPE (2024), for trees.
     """
+
     threshold: float = 0.4
     depth: int = 8
     nodes: int | None = None
@@ -35,7 +37,12 @@ class Confidence:
         return None
 
     def budget(self, state: None) -> Budget:
-        return Budget(self.depth, self.depth if self.nodes is None else self.nodes, go_on=self._sure, graded=True)
+        return Budget(
+            self.depth,
+            self.depth if self.nodes is None else self.nodes,
+            go_on=self._sure,
+            graded=True,
+        )
 
     def _sure(self, depth: int, q: float) -> bool:
         return q >= self.threshold

@@ -1,4 +1,5 @@
 """The same budget for every draft."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ class Fixed:
     Exact: law: the budget depends on nothing.
     Reduces to: plain decoding at depth 0.
     """
+
     depth: int = 4
     nodes: int | None = None
 

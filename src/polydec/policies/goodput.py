@@ -1,4 +1,5 @@
 """As long a draft as pays, by measured costs and what was accepted so far."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ KEPT = 0.97
 class Track:
     """What a text has taught: by the probability that the draft gave a token, how many were accepted (never written to:
     each round has a copy); the rate at which first tokens are; tokens and ms, decaying; rounds since the last draft."""
+
     rates: Calibration
     first: float
     tokens: float
@@ -39,6 +41,7 @@ class Goodput:
     Reduces to: plain decoding, but for the exploring rounds, where the draft is never right; `fixed` where nothing costs.
     Source: Liu et al., "TurboSpec: closed-loop speculation control" (2024), with the confidence of each token.
     """
+
     costs: Costs
     depth: int = 10
     context: int = 256
@@ -62,7 +65,9 @@ class Goodput:
         worth = state.ms / state.tokens
         if state.first * worth <= self._row(0) and state.idle + 1 < self.explore:
             return Budget(0, 0)
-        go_on = while_it_pays(lambda q: state.rates.chance(bin_of(q, BINS), q), state.first, worth, self._row)
+        go_on = while_it_pays(
+            lambda q: state.rates.chance(bin_of(q, BINS), q), state.first, worth, self._row
+        )
         return Budget(self.depth, self.depth, go_on=go_on, graded=True)
 
     def observe(self, state: Track, draft: Draft, verdict: Verdict) -> Track:
@@ -76,8 +81,14 @@ class Goodput:
         if drafted:
             first += 0.1 * ((got > 0) - first)
         ms = self._pass(drafted) + max(draft.depth) * self.costs.draft_ms
-        return replace(state, rates=rates, first=first, tokens=KEPT * (state.tokens + got + 1), ms=KEPT * (state.ms + ms),
-                       idle=0 if drafted else state.idle + 1)
+        return replace(
+            state,
+            rates=rates,
+            first=first,
+            tokens=KEPT * (state.tokens + got + 1),
+            ms=KEPT * (state.ms + ms),
+            idle=0 if drafted else state.idle + 1,
+        )
 
     def _pass(self, drafted: int) -> float:
         return self.costs.share(1 + drafted, 1, self.context)

@@ -1,4 +1,5 @@
 """Stop drafting below a probability that follows the acceptance rate."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ class Threshold:
     Reduces to: `confidence` at step 0; `fixed` at step 0 and threshold 0.
     Source: Zhang et al., "Draft & verify: lossless large language model acceleration via self-speculative decoding" (2023).
     """
+
     threshold: float = 0.8
     rate: float = 0.9
     depth: int = 12
@@ -43,11 +45,15 @@ class Threshold:
     def budget(self, state: tuple[float, float]) -> Budget:
         return Budget(self.depth, self.depth, go_on=lambda depth, q: q >= state[0], graded=True)
 
-    def observe(self, state: tuple[float, float], draft: Draft, verdict: Verdict) -> tuple[float, float]:
+    def observe(
+        self, state: tuple[float, float], draft: Draft, verdict: Verdict
+    ) -> tuple[float, float]:
         tau, ar = state
         drafted = max(draft.depth)
         if not drafted:
             return state
         ar = self.keep_rate * ar + (1.0 - self.keep_rate) * len(verdict.path) / drafted
-        aim = tau + self.step if ar < self.rate else tau if drafted >= self.depth else tau - self.step
+        aim = (
+            tau + self.step if ar < self.rate else tau if drafted >= self.depth else tau - self.step
+        )
         return min(1.0, max(0.0, self.keep * tau + (1.0 - self.keep) * aim)), ar

@@ -1,4 +1,5 @@
 """A*-decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,27 +20,50 @@ CARD = Card(
     name="a-star-decoding",
     title="A*-decoding",
     summary="Goes on with the most promising beginning of a solution, several next steps at a time, led by a learned reward.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Chatziveroglou, A*-decoding: token-efficient inference scaling, 2025",
     reduces_to="plain at width 1",
-    parent="best-of-n", home="problems in steps, with a reward that knows a wrong step",
-    needs=(Trained(StepReward),), needs_training=True,
-    aliases=("a-star", "a*"), arxiv="2505.13672",
+    parent="best-of-n",
+    home="problems in steps, with a reward that knows a wrong step",
+    needs=(Trained(StepReward),),
+    needs_training=True,
+    aliases=("a-star", "a*"),
+    arxiv="2505.13672",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     width: Annotated[int, Within(1, 64), "next steps that are drawn at a time"] = 4,
     delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
     budget: Annotated[int, AtLeast(1), "nothing is begun after so many tokens"] = 1024,
     toll: Annotated[float, AtLeast(0), "cost of a step"] = 0.01,
-    again: Annotated[float | None, Within(0.001, 10.0), Note("none: it is left for good"),
-                     "what a beginning waits for before more steps are drawn behind it"] = None,
-    sure: Annotated[float | None, Within(0.001, 1.0), Note("none: every step"),
-                    "the reward is not asked of a step that is as likely as this"] = None,
+    again: Annotated[
+        float | None,
+        Within(0.001, 10.0),
+        Note("none: it is left for good"),
+        "what a beginning waits for before more steps are drawn behind it",
+    ] = None,
+    sure: Annotated[
+        float | None,
+        Within(0.001, 1.0),
+        Note("none: every step"),
+        "the reward is not asked of a step that is as likely as this",
+    ] = None,
 ) -> AStar:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return AStar(method, kit.need(StepReward), width, delimiter.replace("\\n", "\n"), longest, budget, toll,
-                 again=again, sure=sure)
+    return AStar(
+        method,
+        kit.need(StepReward),
+        width,
+        delimiter.replace("\\n", "\n"),
+        longest,
+        budget,
+        toll,
+        again=again,
+        sure=sure,
+    )

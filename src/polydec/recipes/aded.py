@@ -1,4 +1,5 @@
 """ADED (Adaptix)."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,29 +18,54 @@ CARD = Card(
     name="aded",
     title="ADED (Adaptix)",
     summary="Searches a trigram table that follows the output, and drafts the most visited short sequences as a tree.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="ADED: Adaptive draft-verification for efficient large language model decoding, 2024",
     reduces_to="plain where no pair of tokens comes back",
-    parent="plain", home="text of a narrow kind, with a table of its like",
-    aliases=("adaptix", "adaptive draft-verification"), arxiv="2407.12021",
+    parent="plain",
+    home="text of a narrow kind, with a table of its like",
+    aliases=("adaptix", "adaptive draft-verification"),
+    arxiv="2407.12021",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(0, 1024), "most tokens of a draft tree"] = 8,
     iterations: Annotated[
-        int, Within(0, 1024), "searches a pass (0: the likeliest sequences, best first; published: 150)",
+        int,
+        Within(0, 1024),
+        "searches a pass (0: the likeliest sequences, best first; published: 150)",
     ] = 32,
     length: Annotated[int, Within(1, 16), "tokens of a search"] = 3,
-    rate: Annotated[float, Within(0, 1), "what a trigram of the output gains (0: no adaptation)"] = 0.04,
+    rate: Annotated[
+        float, Within(0, 1), "what a trigram of the output gains (0: no adaptation)"
+    ] = 0.04,
     window: Annotated[
-        int, Within(0, 1024), "how far back trigrams gain at each pass (0: new ones once; published: 16)",
+        int,
+        Within(0, 1024),
+        "how far back trigrams gain at each pass (0: new ones once; published: 16)",
     ] = 0,
-    decay: Annotated[float, Above(0), AtMost(1), "what other followers of the pair keep of their weight"] = 1.0,
-    longest_first: Annotated[bool, "leave out the longest sequences where nodes are short, as published"] = False,
-    cost_aware: Annotated[bool, Formerly("thrift"),
-                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    decay: Annotated[
+        float, Above(0), AtMost(1), "what other followers of the pair keep of their weight"
+    ] = 1.0,
+    longest_first: Annotated[
+        bool, "leave out the longest sequences where nodes are short, as published"
+    ] = False,
+    cost_aware: Annotated[
+        bool,
+        Formerly("thrift"),
+        "feed only what is worth its rows by the costs measured here (as published: false)",
+    ] = True,
 ) -> Speculative:
-    drafter = Trigram(iterations, length, rate=rate, window=window, decay=decay, longest_first=longest_first)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(64, nodes))
+    drafter = Trigram(
+        iterations, length, rate=rate, window=window, decay=decay, longest_first=longest_first
+    )
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(64, nodes),
+    )

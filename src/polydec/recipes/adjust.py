@@ -1,4 +1,5 @@
 """A small layer lets several gaps of one pass see each other."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -14,20 +15,31 @@ from polydec.refreshes.full import Full
 from polydec.unmaskers.entropy import Entropy
 
 CARD = Card(
-    name="adjust", title="ADJUST", aliases=("approximate-joint-sampling", "joint-sampling"), needs_training=True,
+    name="adjust",
+    title="ADJUST",
+    aliases=("approximate-joint-sampling", "joint-sampling"),
+    needs_training=True,
     summary="After each pass a trained layer runs a few times instead of the model, and sees each token that was just written.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="ADJUST: enabling approximate joint sampling in diffusion language models, 2025",
     reduces_to="dream for count = 1",
-    parent="dream", home="drawn text (temperature 1) whose tokens depend on each other",
+    parent="dream",
+    home="drawn text (temperature 1) whose tokens depend on each other",
     needs=(Trained(Joint),),
 )
 
 
 def build(
-    kit: Kit, *,
-    count: Annotated[int, AtLeast(1), "gaps that are filled after each pass, one after the other"] = 4,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 0,
+    kit: Kit,
+    *,
+    count: Annotated[
+        int, AtLeast(1), "gaps that are filled after each pass, one after the other"
+    ] = 4,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 0,
 ) -> JointDenoising:
     base = Denoising(kit.denoiser, Entropy(), Full(), block, kit.shapers)
     return JointDenoising(base, kit.need(Joint), count)

@@ -1,4 +1,5 @@
 """Input-guided aggressive decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,28 +18,47 @@ CARD = Card(
     name="aggressive-decoding",
     title="Input-guided aggressive decoding",
     summary="Copies the prompt's text on and on, and finds its place again after each departure from it.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Ge, Xia, Sun, Chen, Wei, Lossless acceleration for seq2seq generation with aggressive decoding, 2022 "
-           "(input-guided; the generalised form needs an encoder-decoder)",
+    "(input-guided; the generalised form needs an encoder-decoder)",
     reduces_to="plain where the output shares no token with the source",
-    parent="plain", home="grammar correction and code edits",
-    aliases=("input-guided aggressive decoding",), arxiv="2205.10350",
+    parent="plain",
+    home="grammar correction and code edits",
+    aliases=("input-guided aggressive decoding",),
+    arxiv="2205.10350",
 )
 
 
 def build(
-    kit: Kit, *,
-    start: Annotated[int, "where the source begins in the prompt, in tokens (negative: from its end)"] = 0,
-    stop: Annotated[int | None, "where it ends (negative: from the prompt's end), none: with the prompt"] = None,
+    kit: Kit,
+    *,
+    start: Annotated[
+        int, "where the source begins in the prompt, in tokens (negative: from its end)"
+    ] = 0,
+    stop: Annotated[
+        int | None, "where it ends (negative: from the prompt's end), none: with the prompt"
+    ] = None,
     near: Annotated[
-        bool, "after a departure, look near the place that was left (ours), else for what is unambiguous (as published)",
+        bool,
+        "after a departure, look near the place that was left (ours), else for what is unambiguous (as published)",
     ] = True,
     eager: Annotated[
-        bool, "begin with the source's first token: for a span that is just the text to be rewritten",
+        bool,
+        "begin with the source's first token: for a span that is just the text to be rewritten",
     ] = False,
     block: Annotated[int, Within(1, 64), "most tokens of a copy"] = 10,
-    cost_aware: Annotated[bool, Formerly("thrift"),
-                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[
+        bool,
+        Formerly("thrift"),
+        "feed only what is worth its rows by the costs measured here (as published: false)",
+    ] = True,
 ) -> Speculative:
     drafter = InputGuided(start, stop, near, eager, block)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(block))
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(block),
+    )

@@ -1,4 +1,5 @@
 """Arbitrage's oracle."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,20 +20,31 @@ CARD = Card(
     name="arbitrage-oracle",
     title="Arbitrage's oracle",
     summary="Both models write every step, and what a learned reward values more stands: what a router may reach.",
-    kind="routing", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="routing",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Arbitrage: Efficient reasoning via advantage-aware speculation, 2025",
     reduces_to="plain of the target at tau -2, of the draft at tau 1",
-    parent="arbitrage", home="measuring what a router could win; it saves nothing",
-    needs=(DRAFT, Trained(StepReward)), needs_training=True,
+    parent="arbitrage",
+    home="measuring what a router could win; it saves nothing",
+    needs=(DRAFT, Trained(StepReward)),
+    needs_training=True,
     aliases=(),
 )
 
 
 def build(
-    kit: Kit, *,
-    tau: Annotated[float, Within(-2.0, 1.0), "advantage above which the target's step stands"] = 0.0,
+    kit: Kit,
+    *,
+    tau: Annotated[
+        float, Within(-2.0, 1.0), "advantage above which the target's step stands"
+    ] = 0.0,
     delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
 ) -> Arbitrage:
-    big, small = (Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting))
-    return Arbitrage(big, small, ByAdvantage(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest)
+    big, small = (
+        Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting)
+    )
+    return Arbitrage(
+        big, small, ByAdvantage(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest
+    )

@@ -1,4 +1,5 @@
 """Choose by goodput, step by step, what to draft and how much."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -22,12 +23,18 @@ from polydec.trees.chain import Chain
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="auto", title="Goodput", source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
+    name="auto",
+    title="Goodput",
+    source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
     summary="Of what cheap drafters propose (copies, the model's n-gram table), feeds what is worth its rows here, or nothing.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW, parent="plain",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
+    parent="plain",
     home="wherever a pass takes a millisecond: never slower than plain",
     reduces_to="plain where every further row costs more than the token it may bring",
-    aliases=("goodput", "turbospec", "smartspec"), arxiv="2406.14066",
+    aliases=("goodput", "turbospec", "smartspec"),
+    arxiv="2406.14066",
 )
 
 
@@ -41,20 +48,33 @@ and takes 0.3 ms of each, for itself and for rows of the law that nobody else re
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     depth: Annotated[int, Within(0, 64), "most levels of a draft"] = 12,
     nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 32,
     wide: Annotated[
-        bool | None, "weigh Token Recycling too; none: where four rows cost less than 1.5 passes, and a pass 10 ms or more",
+        bool | None,
+        "weigh Token Recycling too; none: where four rows cost less than 1.5 passes, and a pass 10 ms or more",
     ] = None,
     ask: Annotated[
-        bool | None, "ask the draft model too; none: where there is one, rows cost as little, and it pays",
+        bool | None,
+        "ask the draft model too; none: where there is one, rows cost as little, and it pays",
     ] = None,
 ) -> Speculative:
-    rows_are_cheap, table, copies = kit.costs.share(4) < 1.5 * kit.costs.share(1), kit.find(NGrams), Suffix(floor=0.05)
+    rows_are_cheap, table, copies = (
+        kit.costs.share(4) < 1.5 * kit.costs.share(1),
+        kit.find(NGrams),
+        Suffix(floor=0.05),
+    )
     free = copies if table is None else CopyNGramMixture(copies, table)
     noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS if wide is None else wide
     free = MergedTree((free, Recycling())) if noted else free
-    asked = rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT) if ask is None else ask
+    asked = (
+        rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
+        if ask is None
+        else ask
+    )
     paid = FromModel(Shaped(kit.drafting, Greedy()), Chain(), 128) if asked else None
-    return Speculative(kit.target, CostAware(free, paid, kit.costs, lasting=False), Match(), Fixed(depth, nodes))
+    return Speculative(
+        kit.target, CostAware(free, paid, kit.costs, lasting=False), Match(), Fixed(depth, nodes)
+    )

@@ -1,4 +1,5 @@
 """Best of n."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -20,17 +21,22 @@ CARD = Card(
     name="best-of-n",
     title="Best of n",
     summary="Draws several texts and answers with the one that a learned reward values most, or else the likeliest.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Stiennon et al., Learning to summarize from human feedback, 2020; Cobbe et al., Training verifiers to solve math "
-           "word problems, 2021",
+    "word problems, 2021",
     reduces_to="plain at one try",
-    parent="plain", home="problems where right answers are easier to tell than to find; --with a reward",
-    aliases=("bon", "rejection-sampling", "reranking"), arxiv="2110.14168",
+    parent="plain",
+    home="problems where right answers are easier to tell than to find; --with a reward",
+    aliases=("bon", "rejection-sampling", "reranking"),
+    arxiv="2110.14168",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
 ) -> Rollouts:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))

@@ -1,4 +1,5 @@
 """Block by block, with the blocks that stand kept exactly."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -12,20 +13,36 @@ from polydec.refreshes.blockwise import Blockwise
 from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
-    name="block-diffusion", title="Block diffusion",
-    aliases=("bd3-lm", "sdar"), arxiv="2503.09573",
+    name="block-diffusion",
+    title="Block diffusion",
+    aliases=("bd3-lm", "sdar"),
+    arxiv="2503.09573",
     summary="Fills a block-causal model's blocks one after the other; finished ones keep their keys and values, exactly.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Arriola et al., Block diffusion, 2025; Cheng et al., SDAR, 2025",
     reduces_to="left-to-right for a model whose blocks have one position",
-    parent="llada", home="block-causal models, long texts",
+    parent="llada",
+    home="block-causal models, long texts",
     needs=(BLOCKS,),
 )
 
 
 def build(
-    kit: Kit, *,
-    threshold: Annotated[float, Within(0, 2), "probability from which a token is written at once (above 1: one a pass)"] = 0.9,
-    block: Annotated[int, AtLeast(0), "positions of a part of the model's block that is filled first (0: all of it)"] = 0,
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float,
+        Within(0, 2),
+        "probability from which a token is written at once (above 1: one a pass)",
+    ] = 0.9,
+    block: Annotated[
+        int,
+        AtLeast(0),
+        "positions of a part of the model's block that is filled first (0: all of it)",
+    ] = 0,
 ) -> Denoising:
-    return Denoising(kit.denoiser, Threshold(threshold), Blockwise(kit.denoiser.block), block, kit.shapers)
+    return Denoising(
+        kit.denoiser, Threshold(threshold), Blockwise(kit.denoiser.block), block, kit.shapers
+    )

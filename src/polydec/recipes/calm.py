@@ -1,4 +1,5 @@
 """Confidence exit: each token leaves at the first depth that is sure of it."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -18,20 +19,27 @@ CARD = Card(
     name="calm",
     title="Confident adaptive language modeling (early exit)",
     summary="Each token leaves the network at the first exit whose best two tokens lie far enough apart.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Schuster et al., Confident adaptive language modeling, 2022",
     reduces_to="plain at threshold above 1.2",
-    parent="plain", home="models trained with an early-exit loss, where a near text is good enough",
+    parent="plain",
+    home="models trained with an early-exit loss, where a near text is good enough",
     needs=(LAYERS,),
-    aliases=("confidence-exit", "confident adaptive language modeling"), arxiv="2207.07061",
+    aliases=("confidence-exit", "confident adaptive language modeling"),
+    arxiv="2207.07061",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     threshold: Annotated[float, AtLeast(0), "least gap between the two likeliest tokens"] = 0.9,
     every: Annotated[int, AtLeast(1), "an exit after every so many layers"] = 2,
-    decay: Annotated[float | None, AtLeast(0), "how fast the threshold falls along the text"] = None,
+    decay: Annotated[
+        float | None, AtLeast(0), "how fast the threshold falls along the text"
+    ] = None,
 ) -> Speculative:
     law = Confident(kit.target, exits_every(every, kit.target.layers), threshold, decay)
     return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

@@ -1,4 +1,5 @@
 """Tokens that agree over several passes."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -13,25 +14,46 @@ from polydec.unmaskers.agreement import Agreement
 from polydec.unmaskers.coherent import Coherent
 
 CARD = Card(
-    name="ccd", title="Coherent contextual decoding",
+    name="ccd",
+    title="Coherent contextual decoding",
     aliases=("coherent-contextual-decoding", "ccd-ds"),
     summary="Fills the gaps whose laws were clear in the last passes too, on average: sure tokens that no new context moved.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Chen et al., Beyond confidence: adaptive and coherent decoding for diffusion language models, 2025",
     reduces_to="dream for depth = 1",
-    parent="dream", home="answers whose parts hang on each other",
+    parent="dream",
+    home="answers whose parts hang on each other",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     depth: Annotated[int, AtLeast(1), "passes that are averaged"] = 3,
     width: Annotated[int, AtLeast(1), "gaps of lowest entropy that are looked at"] = 4,
-    slack: Annotated[float, AtLeast(0), "nats that the entropy of a mean law may lie above the least"] = 0.1,
+    slack: Annotated[
+        float, AtLeast(0), "nats that the entropy of a mean law may lie above the least"
+    ] = 0.1,
     count: Annotated[int, AtLeast(0), "most tokens of a pass (0: as many as agree)"] = 0,
-    agree: Annotated[bool, "compare the likeliest tokens of two passes instead, as released (width: at most)"] = False,
-    cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
+    agree: Annotated[
+        bool, "compare the likeliest tokens of two passes instead, as released (width: at most)"
+    ] = False,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
 ) -> Denoising:
-    return Denoising(kit.denoiser, Agreement(most=width + 1) if agree else Coherent(depth, width, slack, count=count),
-                     kept(kit.denoiser.block, cache), block, kit.shapers, not cache)
+    return Denoising(
+        kit.denoiser,
+        Agreement(most=width + 1) if agree else Coherent(depth, width, slack, count=count),
+        kept(kit.denoiser.block, cache),
+        block,
+        kit.shapers,
+        not cache,
+    )

@@ -1,4 +1,5 @@
 """Chimera: one layer over the target's states and codes of the last three tokens, and a head for each token ahead."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,20 +17,32 @@ from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="chimera", title="Chimera", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="chimera",
+    title="Chimera",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="A layer over all true states and the codes of the last three tokens; drafted tokens enter as codes.",
     source="Zeng et al., Chimera: a lossless decoding method for accelerating LLM inference by fusing all tokens, 2024",
     reduces_to="plain at depth 0",
-    parent="medusa", home="a target that is used long enough to train the layer for it",
-    needs=(Trained(Chimera),), needs_training=True, arxiv="2402.15758",
+    parent="medusa",
+    home="a target that is used long enough to train the layer for it",
+    needs=(Trained(Chimera),),
+    needs_training=True,
+    arxiv="2402.15758",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     chimera = kit.need(Chimera)
     drafter = FromEagle(chimera, Ranked.of(chimera.rates, nodes), prompt)

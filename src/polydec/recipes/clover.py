@@ -1,4 +1,5 @@
 """Clover: a state that every drafted token moves on, behind a layer over all true states, and few candidates."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,21 +17,35 @@ from polydec.trees.best_first import BestFirst
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="clover", title="Clover", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="clover",
+    title="Clover",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="Every drafted token moves a recurrent state, which begins behind a layer over all true states; few candidates.",
     source="Xiao et al., Clover: regressive lightweight speculative decoding with sequential knowledge, 2024",
     reduces_to="plain behind a prompt of one token, in the first round",
-    parent="medusa", home="large batches, where few candidates can be fed",
-    needs=(Trained(Clover),), needs_training=True, arxiv="2405.00263",
+    parent="medusa",
+    home="large batches, where few candidates can be fed",
+    needs=(Trained(Clover),),
+    needs_training=True,
+    arxiv="2405.00263",
 )
 
 
 def build(
-    kit: Kit, *,
-    width: Annotated[int, Within(1, 64), "paths expanded at each level and tokens tried below each"] = 4,
+    kit: Kit,
+    *,
+    width: Annotated[
+        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+    ] = 4,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 4,
-    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     clover = kit.need(Clover)
     drafter = FromHeads(clover, BestFirst(width), prompt)

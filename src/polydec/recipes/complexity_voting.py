@@ -1,4 +1,5 @@
 """Complexity-based voting."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,19 +20,26 @@ CARD = Card(
     name="complexity-voting",
     title="Complexity-based voting",
     summary="Draws several texts; of those with the most steps, the majority answers.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Fu et al., Complexity-based prompting for multi-step reasoning, 2022 (published: 50 texts, of which 30 to 40 vote)",
     reduces_to="self-consistency where all of them vote",
-    parent="self-consistency", home="problems where skipped steps cause errors",
-    aliases=("complexity-based-prompting", "complex-cot"), arxiv="2210.00720",
+    parent="self-consistency",
+    home="problems where skipped steps cause errors",
+    aliases=("complexity-based-prompting", "complex-cot"),
+    arxiv="2210.00720",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
     keep: Annotated[int, AtLeast(0), Note("0: all"), "how many vote, those of the most steps"] = 5,
-    mark: Annotated[str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"] = "",
+    mark: Annotated[
+        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+    ] = "",
 ) -> Rollouts:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return Rollouts(method, Vote(mark, keep), tries, tries)

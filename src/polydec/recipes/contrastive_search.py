@@ -1,4 +1,5 @@
 """Contrastive search."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -14,17 +15,25 @@ CARD = Card(
     name="contrastive-search",
     title="Contrastive search",
     summary="Takes a likely token whose state differs from those of the text so far, without chance.",
-    kind="search", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="search",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Su et al., A contrastive framework for neural text generation, 2022 (published: 4 to 10 candidates, penalty 0.6)",
     reduces_to="greedy decoding at one candidate, and at penalty 0",
-    parent="plain", home="open-ended text of models whose states spread in all directions",
-    aliases=("simctg",), arxiv="2202.06417", needs=(STATES,),
+    parent="plain",
+    home="open-ended text of models whose states spread in all directions",
+    aliases=("simctg",),
+    arxiv="2202.06417",
+    needs=(STATES,),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     candidates: Annotated[int, Within(1, 64), "likeliest tokens that are fed and compared"] = 5,
-    penalty: Annotated[float, Within(0, 1), Note("0 is greedy"), "weight of the likeness to the text"] = 0.6,
+    penalty: Annotated[
+        float, Within(0, 1), Note("0 is greedy"), "weight of the likeness to the text"
+    ] = 0.6,
 ) -> ContrastiveSearch:
     return ContrastiveSearch(searched(kit.target), candidates, penalty)

@@ -1,4 +1,5 @@
 """CopySpec without a draft model."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,25 +18,41 @@ CARD = Card(
     name="copyspec",
     title="CopySpec",
     summary="Copies the block that followed the last few tokens when they stood in the conversation before.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Dumitru et al., CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality, 2025",
     reduces_to="plain with block 0; prompt-lookup with one length of match, without loop",
-    parent="plain", home="later turns of a chat that repeat what was said",
+    parent="plain",
+    home="later turns of a chat that repeat what was said",
     arxiv="2502.08923",
 )
 
 
 def build(
-    kit: Kit, *,
-    gamma: Annotated[int | None, Within(1, 16), "tokens that must match; none: 3 (adapt tries 2 to 5 instead)"] = None,
+    kit: Kit,
+    *,
+    gamma: Annotated[
+        int | None, Within(1, 16), "tokens that must match; none: 3 (adapt tries 2 to 5 instead)"
+    ] = None,
     block: Annotated[int, Within(0, 64), "tokens copied"] = 10,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
     adapt: Annotated[bool, "choose the lengths of match and copy by what was right so far"] = False,
     cost: Annotated[
-        float | None, Within(0, 1), "of adapt, the price of a drafted token beside that of a pass; none: 0.1",
+        float | None,
+        Within(0, 1),
+        "of adapt, the price of a drafted token beside that of a pass; none: 0.1",
     ] = None,
-    cost_aware: Annotated[bool, Formerly("thrift"),
-                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[
+        bool,
+        Formerly("thrift"),
+        "feed only what is worth its rows by the costs measured here (as published: false)",
+    ] = True,
 ) -> Speculative:
     drafter = Copying(gamma, block, first, adapt, cost)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(block))
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(block),
+    )

@@ -1,4 +1,5 @@
 """CopySpec over a draft model."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -20,20 +21,26 @@ CARD = Card(
     name="copyspec-draft",
     title="CopySpec over a draft model",
     summary="Copies where the last few tokens stood in the conversation before; elsewhere a cheap model drafts.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Dumitru et al., CopySpec: accelerating LLMs with speculative copy-and-paste without compromising quality, 2025",
     reduces_to="draft-model with block 0",
-    parent="draft-model", home="later turns of a chat that repeat what was said",
+    parent="draft-model",
+    home="later turns of a chat that repeat what was said",
     needs=(DRAFT,),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     gamma: Annotated[int, Within(1, 16), "tokens that must match"] = 3,
     block: Annotated[int, Within(0, 64), "tokens copied"] = 10,
     depth: Annotated[int, Within(0, 64), "tokens that the model drafts a pass"] = 3,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
 ) -> Speculative:
-    drafter = FirstOf((Copying(gamma, block, first), Capped(FromModel(kit.drafting, Chain()), depth)))
+    drafter = FirstOf(
+        (Copying(gamma, block, first), Capped(FromModel(kit.drafting, Chain()), depth))
+    )
     return Speculative(kit.target, drafter, Exact(), Fixed(max(block, depth)))

@@ -1,4 +1,5 @@
 """A masked-diffusion model drafts for an autoregressive one."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -13,24 +14,40 @@ from polydec.policies.average import Average
 from polydec.verifiers.exact import Exact
 
 CARD = Card(
-    name="diffuspec", title="DiffuSpec", aliases=("diffusion-drafter",),
+    name="diffuspec",
+    title="DiffuSpec",
+    aliases=("diffusion-drafter",),
     summary="A masked-diffusion model fills several gaps behind the text in one pass; a path through their laws is verified.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="DiffuSpec: unlocking diffusion language models for speculative decoding, 2025",
     reduces_to="plain where nothing is accepted",
-    parent="plain", home="text that a masked-diffusion model of the same tokenizer predicts well, several tokens ahead",
+    parent="plain",
+    home="text that a masked-diffusion model of the same tokenizer predicts well, several tokens ahead",
     needs=(MASKED_DRAFT,),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     least: Annotated[int, Within(1, 64), "tokens of a draft at least; itself at most `most`"] = 4,
     most: Annotated[int, Within(1, 64), "tokens of a draft at most (published: 30)"] = 12,
-    rise: Annotated[int, Within(0, 64), "tokens more than the average draft, where all of these were accepted"] = 3,
+    rise: Annotated[
+        int, Within(0, 64), "tokens more than the average draft, where all of these were accepted"
+    ] = 3,
     rate: Annotated[float, Within(0, 0.99), "share of the old averages that stays"] = 0.5,
-    weight: Annotated[float, Within(0, 1), "of the model's laws beside what stood behind the same two tokens before"] = 0.5,
-    mass: Annotated[float, Within(0, 1), "keep of a gap the likeliest tokens that have this probability together"] = 0.8,
+    weight: Annotated[
+        float,
+        Within(0, 1),
+        "of the model's laws beside what stood behind the same two tokens before",
+    ] = 0.5,
+    mass: Annotated[
+        float,
+        Within(0, 1),
+        "keep of a gap the likeliest tokens that have this probability together",
+    ] = 0.8,
     top: Annotated[int, AtLeast(1), "and at most so many"] = 15,
     beam: Annotated[int, AtLeast(1), "paths that are looked at side by side"] = 3,
 ) -> Speculative:

@@ -1,4 +1,5 @@
 """Keys and values that are kept one pass late."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -12,20 +13,34 @@ from polydec.refreshes.delayed import Delayed
 from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
-    name="dkv-cache", title="dKV-Cache-Decode",
-    aliases=("dkv-cache-decode",), arxiv="2505.15781",
+    name="dkv-cache",
+    title="dKV-Cache-Decode",
+    aliases=("dkv-cache-decode",),
+    arxiv="2505.15781",
     summary="Feeds only gaps and what was written last; a token's keys and values are kept from the pass after it was written.",
-    kind="refresh", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="refresh",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Ma et al., dKV-Cache: the cache for diffusion language models, 2025",
     reduces_to="fast-dllm without a cache for every = 1",
-    parent="llada", home="long answers, of which much stands already",
+    parent="llada",
+    home="long answers, of which much stands already",
 )
 
 
 def build(
-    kit: Kit, *,
-    threshold: Annotated[float, Within(0, 2), "probability from which a token is written at once (above 1: one a pass)"] = 2.0,
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float,
+        Within(0, 2),
+        "probability from which a token is written at once (above 1: one a pass)",
+    ] = 2.0,
     every: Annotated[int, AtLeast(1), "passes of a block after which everything is fed again"] = 8,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
 ) -> Denoising:
-    return Denoising(kit.denoiser, Threshold(threshold), Delayed(every), block, kit.shapers, every == 1)
+    return Denoising(
+        kit.denoiser, Threshold(threshold), Delayed(every), block, kit.shapers, every == 1
+    )

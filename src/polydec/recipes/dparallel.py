@@ -1,4 +1,5 @@
 """Every clear gap at once, on a model that was trained to be sure."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -12,20 +13,40 @@ from polydec.refreshes import kept
 from polydec.unmaskers.entropy_threshold import EntropyThreshold
 
 CARD = Card(
-    name="dparallel", title="dParallel",
+    name="dparallel",
+    title="dParallel",
     arxiv="2509.26488",
     summary="Fills every gap whose law has little entropy; for models that `polydec train dparallel` made surer.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Chen et al., dParallel: learnable parallel decoding for dLLMs, 2025",
     reduces_to="dream for threshold = 0 unless laws have no entropy",
-    parent="fast-dllm", home="models that were trained for it",
+    parent="fast-dllm",
+    home="models that were trained for it",
 )
 
 
 def build(
-    kit: Kit, *,
-    threshold: Annotated[float, AtLeast(0), "nats: gaps of at most this entropy are written at once"] = 0.45,
-    cache: Annotated[int, Within(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"] = 0,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float, AtLeast(0), "nats: gaps of at most this entropy are written at once"
+    ] = 0.45,
+    cache: Annotated[
+        int,
+        Within(0, 2),
+        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
+    ] = 0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
 ) -> Denoising:
-    return Denoising(kit.denoiser, EntropyThreshold(threshold), kept(kit.denoiser.block, cache), block, kit.shapers, not cache)
+    return Denoising(
+        kit.denoiser,
+        EntropyThreshold(threshold),
+        kept(kit.denoiser.block, cache),
+        block,
+        kit.shapers,
+        not cache,
+    )

@@ -1,4 +1,5 @@
 """Draft & Verify: the target without some of its attentions and MLPs drafts."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -18,24 +19,43 @@ CARD = Card(
     name="draft-and-verify",
     title="Draft & Verify self-speculation",
     summary="The target drafts without some attentions and MLPs, and stops where it is less sure than a threshold that adapts.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Zhang et al., Draft & verify: lossless large language model acceleration via self-speculative decoding, 2023",
     reduces_to="plain at depth 0",
-    parent="plain", home="large models without a draft",
+    parent="plain",
+    home="large models without a draft",
     needs=(LAYERS,),
-    aliases=("layer-skip", "draft & verify", "self-speculation", "self-speculative decoding by skipping"), arxiv="2309.08168",
+    aliases=(
+        "layer-skip",
+        "draft & verify",
+        "self-speculation",
+        "self-speculative decoding by skipping",
+    ),
+    arxiv="2309.08168",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     skip: Annotated[
-        str | None, "what does not draft, such as 3,5a,7m: layer 3, attention of 5, MLP of 7; none: every second layer",
+        str | None,
+        "what does not draft, such as 3,5a,7m: layer 3, attention of 5, MLP of 7; none: every second layer",
     ] = None,
     depth: Annotated[int, Within(0, 64), "longest draft"] = 12,
-    threshold: Annotated[float, Within(0, 1), "first threshold of a token's draft probability"] = 0.8,
+    threshold: Annotated[
+        float, Within(0, 1), "first threshold of a token's draft probability"
+    ] = 0.8,
     rate: Annotated[float, Within(0, 1), "acceptance rate to hold"] = 0.9,
 ) -> Speculative:
     L = kit.target.layers
-    run = (kept_layers(L, 2.0, even=True), frozenset[int]()) if skip is None else left(halves(skip, L), L)
-    return Speculative(kit.target, SelfSpeculative(Chain(), *run), Exact(), Threshold(threshold, rate, depth))
+    run = (
+        (kept_layers(L, 2.0, even=True), frozenset[int]())
+        if skip is None
+        else left(halves(skip, L), L)
+    )
+    return Speculative(
+        kit.target, SelfSpeculative(Chain(), *run), Exact(), Threshold(threshold, rate, depth)
+    )

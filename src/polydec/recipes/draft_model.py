@@ -1,4 +1,5 @@
 """Speculative sampling."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,15 +18,21 @@ CARD = Card(
     name="draft-model",
     title="Speculative sampling",
     summary="A cheap model drafts a few tokens, the target scores them in one pass and keeps its own law.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Leviathan et al., Fast inference from transformers via speculative decoding, 2023; Chen et al., Accelerating large "
-           "language model decoding with speculative sampling, 2023",
+    "language model decoding with speculative sampling, 2023",
     reduces_to="plain where nothing is accepted",
-    parent="plain", home="any text that the draft predicts well; gains as the target grows",
+    parent="plain",
+    home="any text that the draft predicts well; gains as the target grows",
     needs=(DRAFT,),
-    aliases=("speculative-sampling", "speculative-decoding", "assisted-generation", "leviathan"), arxiv="2211.17192",
+    aliases=("speculative-sampling", "speculative-decoding", "assisted-generation", "leviathan"),
+    arxiv="2211.17192",
 )
 
 
-def build(kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2) -> Speculative:
+def build(
+    kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2
+) -> Speculative:
     return Speculative(kit.target, FromModel(kit.drafting, Chain()), Exact(), Fixed(depth))

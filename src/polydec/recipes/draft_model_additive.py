@@ -1,4 +1,5 @@
 """Speculative sampling whose drafts grow and shrink."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,21 +18,30 @@ CARD = Card(
     name="draft-model-additive",
     title="Speculative sampling, length by success",
     summary="The draft gets two tokens longer after it was accepted whole, one shorter after it was not.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Leviathan et al., 2023; the heuristic schedule of Hugging Face transformers (Gante, Assisted generation, 2023)",
     reduces_to="draft-model where rise and fall are 0",
-    parent="draft-model", home="texts in which easy and hard stretches take turns",
+    parent="draft-model",
+    home="texts in which easy and hard stretches take turns",
     needs=(DRAFT,),
     aliases=("assisted-generation-heuristic", "aimd"),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     first: Annotated[int, "depth of the first draft, least to most"] = 5,
     least: Annotated[int, AtLeast(1), "shortest draft, at most most"] = 1,
     most: Annotated[int, Within(1, 64), "longest draft"] = 16,
     rise: Annotated[int, Within(0, 64), "tokens more after a draft that was accepted whole"] = 2,
     fall: Annotated[int, Within(0, 64), "tokens less after any other"] = 1,
 ) -> Speculative:
-    return Speculative(kit.target, FromModel(kit.drafting, Chain()), Exact(), Additive(first, least, most, rise, fall))
+    return Speculative(
+        kit.target,
+        FromModel(kit.drafting, Chain()),
+        Exact(),
+        Additive(first, least, most, rise, fall),
+    )

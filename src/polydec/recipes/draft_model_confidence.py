@@ -1,4 +1,5 @@
 """Speculative sampling that stops where the draft model is unsure."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,18 +18,26 @@ CARD = Card(
     name="draft-model-confidence",
     title="Speculative sampling, length by confidence",
     summary="The draft stops after a token that its model held for unlikely.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Leviathan et al., 2023; the confidence threshold of Hugging Face transformers (Assisted generation)",
     reduces_to="draft-model where threshold is 0",
-    parent="draft-model", home="any text; most where passes over more tokens cost more, as on CPUs",
+    parent="draft-model",
+    home="any text; most where passes over more tokens cost more, as on CPUs",
     needs=(DRAFT,),
     aliases=("assisted-generation-confidence",),
 )
 
 
 def build(
-    kit: Kit, *,
-    threshold: Annotated[float, Within(0, 1), "least probability of a token that the draft goes on after"] = 0.4,
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float, Within(0, 1), "least probability of a token that the draft goes on after"
+    ] = 0.4,
     depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
 ) -> Speculative:
-    return Speculative(kit.target, FromModel(kit.drafting, Chain()), Exact(), Confidence(threshold, depth))
+    return Speculative(
+        kit.target, FromModel(kit.drafting, Chain()), Exact(), Confidence(threshold, depth)
+    )

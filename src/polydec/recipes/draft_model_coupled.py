@@ -1,4 +1,5 @@
 """Drafter-invariant speculative sampling."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,14 +18,20 @@ CARD = Card(
     name="draft-model-coupled",
     title="Drafter-invariant speculative sampling",
     summary="Draft and target draw with the same noise at each position: the text of a seed does not depend on the draft.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Daliri, Musco, Suresh, Coupling without communication and drafter-invariant speculative decoding, 2024",
     reduces_to="draft-model where the target is greedy",
-    parent="plain", home="sampling where a text must be reproducible under any draft",
+    parent="plain",
+    home="sampling where a text must be reproducible under any draft",
     needs=(DRAFT,),
-    aliases=("drafter-invariant", "gumbel-coupling"), arxiv="2408.07978",
+    aliases=("drafter-invariant", "gumbel-coupling"),
+    arxiv="2408.07978",
 )
 
 
-def build(kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2) -> Speculative:
+def build(
+    kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2
+) -> Speculative:
     return Speculative(kit.target, FromModel(kit.drafting, CoupledChain()), Coupled(), Fixed(depth))

@@ -1,4 +1,5 @@
 """Drafter-invariant speculative sampling with a token tree."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,20 +18,29 @@ CARD = Card(
     name="draft-model-coupled-tree",
     title="Drafter-invariant speculative sampling with a token tree",
     summary="At each node the draft proposes the tokens that come first under the noise that the target will draw with.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Daliri, Musco, Suresh, Coupling without communication and drafter-invariant speculative decoding, 2024; "
-           "Kool et al., Stochastic beams and where to find them, 2019",
+    "Kool et al., Stochastic beams and where to find them, 2019",
     reduces_to="draft-model-coupled where every level has one child",
-    parent="draft-model-coupled", home="sampling where a text must be reproducible under any draft",
+    parent="draft-model-coupled",
+    home="sampling where a text must be reproducible under any draft",
     needs=(DRAFT,),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     levels: Annotated[
-        tuple[int, ...], Length(1, 16), Within(1, 16), "children of each node, level by level, such as 2,1,1",
+        tuple[int, ...],
+        Length(1, 16),
+        Within(1, 16),
+        "children of each node, level by level, such as 2,1,1",
     ] = (2, 1, 1),
     nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
 ) -> Speculative:
-    return Speculative(kit.target, FromModel(kit.drafting, CoupledStatic(levels)), Coupled(), Fixed(64, nodes))
+    return Speculative(
+        kit.target, FromModel(kit.drafting, CoupledStatic(levels)), Coupled(), Fixed(64, nodes)
+    )

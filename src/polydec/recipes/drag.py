@@ -1,4 +1,5 @@
 """Decoding with response aggregation."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,22 +20,35 @@ CARD = Card(
     name="drag",
     title="Decoding with response aggregation",
     summary="Draws several answers and says as much as they agree in: the month where they differ in the day, or that it does "
-            "not know.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    "not know.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Yona et al., Narrowing the knowledge evaluation gap: open-domain question answering with multi-granularity "
-           "answers, 2024 (there a language model aggregates; here rules for dates, numbers and places)",
+    "answers, 2024 (there a language model aggregates; here rules for dates, numbers and places)",
     reduces_to="plain at one try",
-    parent="self-consistency", home="questions after dates, numbers and places that the model knows roughly",
-    aliases=("granola", "response-aggregation", "granola-qa"), arxiv="2401.04695",
+    parent="self-consistency",
+    home="questions after dates, numbers and places that the model knows roughly",
+    aliases=("granola", "response-aggregation", "granola-qa"),
+    arxiv="2401.04695",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 5,
-    share: Annotated[float, Within(0.01, 1.0), "of them that a statement must be supported by"] = 0.5,
-    mark: Annotated[str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"] = "",
-    within: Annotated[str, Note("none: no places are known"), "what lies within what: 'Lyon < France; France < Europe'"] = "",
+    share: Annotated[
+        float, Within(0.01, 1.0), "of them that a statement must be supported by"
+    ] = 0.5,
+    mark: Annotated[
+        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+    ] = "",
+    within: Annotated[
+        str,
+        Note("none: no places are known"),
+        "what lies within what: 'Lyon < France; France < Europe'",
+    ] = "",
     unknown: Annotated[str, "what is said where they agree in nothing"] = "I don't know",
 ) -> Drag:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))

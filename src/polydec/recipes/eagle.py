@@ -1,4 +1,5 @@
 """EAGLE: a one-layer network drafts the target's states, and the target's own head their tokens."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,21 +17,34 @@ from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="eagle", title="EAGLE", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="eagle",
+    title="EAGLE",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="One layer, with a cache of its own, makes the next state of the target's state and the token behind it.",
     source="Li et al., EAGLE: speculative sampling requires rethinking feature uncertainty, 2024",
     reduces_to="plain at depth 0",
-    parent="hydra", home="a target that is used long enough to train the layer for it",
-    needs=(Trained(Eagle),), needs_training=True, aliases=("eagle-1",), arxiv="2401.15077",
+    parent="hydra",
+    home="a target that is used long enough to train the layer for it",
+    needs=(Trained(Eagle),),
+    needs_training=True,
+    aliases=("eagle-1",),
+    arxiv="2401.15077",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, Within(1, 16), "levels"] = 4,
-    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     eagle = kit.need(Eagle)
     drafter = FromEagle(eagle, Ranked.of(eagle.rates, nodes, depth), prompt)

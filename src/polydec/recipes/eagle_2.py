@@ -1,4 +1,5 @@
 """EAGLE-2: EAGLE's layer, and a tree that its own probabilities shape."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,22 +17,36 @@ from polydec.trees.best_first import BestFirst
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="eagle-2", title="EAGLE-2", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="eagle-2",
+    title="EAGLE-2",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="EAGLE's layer expands its likeliest paths level by level, and of all nodes the likeliest are fed.",
     source="Li et al., EAGLE-2: faster inference of language models with dynamic draft trees, 2024",
     reduces_to="eagle with a chain at width 1",
-    parent="eagle", home="a target that is used long enough to train the layer for it",
-    needs=(Trained(Eagle),), needs_training=True, arxiv="2406.16858",
+    parent="eagle",
+    home="a target that is used long enough to train the layer for it",
+    needs=(Trained(Eagle),),
+    needs_training=True,
+    arxiv="2406.16858",
 )
 
 
 def build(
-    kit: Kit, *,
-    width: Annotated[int, Within(1, 64), "paths expanded at each level and tokens tried below each"] = 4,
+    kit: Kit,
+    *,
+    width: Annotated[
+        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+    ] = 4,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, Within(1, 16), "levels"] = 5,
-    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     eagle = kit.need(Eagle)
     drafter = FromEagle(eagle, BestFirst(width), prompt)

@@ -1,4 +1,5 @@
 """A draft model's likeliest paths."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,19 +18,27 @@ CARD = Card(
     name="eagle-2-tree",
     title="EAGLE-2's tree over a draft model",
     summary="The draft model's likeliest paths are proposed with certainty, the likeliest nodes of all that it looked at.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Li et al., EAGLE-2: faster inference of language models with dynamic draft trees, 2024 (the tree)",
     reduces_to="draft-model under greedy laws at width 1",
-    parent="draft-model", home="greedy decoding, and sampling at low temperature",
+    parent="draft-model",
+    home="greedy decoding, and sampling at low temperature",
     needs=(DRAFT,),
     aliases=("draft-model-best-first", "eagle-2's tree", "dynamic draft tree"),
 )
 
 
 def build(
-    kit: Kit, *,
-    width: Annotated[int, Within(1, 64), "paths expanded at each level and tokens tried below each"] = 3,
+    kit: Kit,
+    *,
+    width: Annotated[
+        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+    ] = 3,
     nodes: Annotated[int, Within(0, 1024), "tokens of a tree"] = 6,
     depth: Annotated[int, Within(0, 64), "levels"] = 4,
 ) -> Speculative:
-    return Speculative(kit.target, FromModel(kit.drafting, BestFirst(width)), Match(), Fixed(depth, nodes))
+    return Speculative(
+        kit.target, FromModel(kit.drafting, BestFirst(width)), Match(), Fixed(depth, nodes)
+    )

@@ -1,4 +1,5 @@
 """EAGLE-3: a layer that reads states of several depths and is trained on its own output."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,22 +17,36 @@ from polydec.trees.best_first import BestFirst
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="eagle-3", title="EAGLE-3", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="eagle-3",
+    title="EAGLE-3",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="One layer reads states of several depths, trained on its own output, a head over some tokens; EAGLE-2's tree.",
     source="Li et al., EAGLE-3: scaling up inference acceleration of large language models via training-time test, 2025",
     reduces_to="plain at depth 0",
-    parent="eagle-2", home="a target that is used long enough to train the layer for it",
-    needs=(LAYERS, Trained(Eagle3)), needs_training=True, arxiv="2503.01840",
+    parent="eagle-2",
+    home="a target that is used long enough to train the layer for it",
+    needs=(LAYERS, Trained(Eagle3)),
+    needs_training=True,
+    arxiv="2503.01840",
 )
 
 
 def build(
-    kit: Kit, *,
-    width: Annotated[int, Within(1, 64), "paths expanded at each level and tokens tried below each"] = 4,
+    kit: Kit,
+    *,
+    width: Annotated[
+        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+    ] = 4,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, Within(1, 16), "levels"] = 5,
-    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     eagle = kit.need(Eagle3)
     drafter = FromEagle(eagle, BestFirst(width), prompt)

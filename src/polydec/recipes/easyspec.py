@@ -1,4 +1,5 @@
 """EasySpec: layers of the draft model run side by side while it drafts, and it reads anew what was accepted."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -14,18 +15,27 @@ from polydec.trees.chain import Chain
 from polydec.verifiers.exact import Exact
 
 CARD = Card(
-    name="easyspec", title="EasySpec", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="easyspec",
+    title="EasySpec",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="Neighbouring attentions of the draft model read the same input, as if several devices ran them at once.",
     source="Wu et al., EasySpec: Layer-parallel speculative decoding for efficient multi-GPU utilization, 2025",
     reduces_to="draft-model at together 1",
-    parent="draft-model", home="a draft of many layers, and idle devices beside it (none here: it shows what is accepted)",
-    needs=(DRAFT, DRAFT_LAYERS), aliases=("layer-parallel drafting",),
+    parent="draft-model",
+    home="a draft of many layers, and idle devices beside it (none here: it shows what is accepted)",
+    needs=(DRAFT, DRAFT_LAYERS),
+    aliases=("layer-parallel drafting",),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 4,
     together: Annotated[int, Within(1, 64), "attentions that read the same input"] = 4,
 ) -> Speculative:
-    return Speculative(kit.target, FromGrouped(kit.drafting, Chain(), together), Exact(), Fixed(depth))
+    return Speculative(
+        kit.target, FromGrouped(kit.drafting, Chain(), together), Exact(), Fixed(depth)
+    )

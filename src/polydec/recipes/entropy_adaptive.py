@@ -1,4 +1,5 @@
 """Entropy Adaptive Decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,18 +18,25 @@ CARD = Card(
     name="entropy-adaptive",
     title="Entropy Adaptive Decoding",
     summary="The small model writes, and hands over to the large one while its predictions are uncertain.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Entropy Adaptive Decoding: Dynamic Model Switching for Efficient Inference, 2025 (published: window 5)",
     reduces_to="plain, of the target at tau below 0, of the draft at tau none",
-    parent="plain", home="a small model that is nearly as good, where a text near the large model's is good enough",
+    parent="plain",
+    home="a small model that is nearly as good, where a text near the large model's is good enough",
     needs=(DRAFT,),
-    aliases=("entropy-adaptive-decoding", "ead-switch"), arxiv="2502.06833",
+    aliases=("entropy-adaptive-decoding", "ead-switch"),
+    arxiv="2502.06833",
 )
 
 
 def build(
-    kit: Kit, *,
-    tau: Annotated[float | None, "bits of mean entropy above which the target takes over, none: never"] = 1.0,
+    kit: Kit,
+    *,
+    tau: Annotated[
+        float | None, "bits of mean entropy above which the target takes over, none: never"
+    ] = 1.0,
     tau_down: Annotated[float | None, "bits at or below which the draft does, none: tau"] = None,
     window: Annotated[int, Within(1, 256), "tokens of the mean"] = 5,
     hold: Annotated[int, Within(1, 4096), "least tokens between two switches"] = 10,

@@ -1,4 +1,5 @@
 """Exact extraction."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -15,16 +16,21 @@ CARD = Card(
     name="exact-extract",
     title="Exact extraction",
     summary="Scores every span of a passage (or every text that a constraint allows) and answers with the most probable one.",
-    kind="search", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="search",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Castel et al., How optimal is greedy decoding for extractive question answering?, 2021",
     reduces_to="scoring all texts of the constraint one by one; without a constraint, all spans of the prompt",
-    parent="beam", home="answers that stand in a passage, labels: a fixed set of texts",
-    aliases=("exact extraction", "span extraction", "label scoring"), arxiv="2108.05857",
+    parent="beam",
+    home="answers that stand in a passage, labels: a fixed set of texts",
+    aliases=("exact extraction", "span extraction", "label scoring"),
+    arxiv="2108.05857",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     width: Annotated[int, Within(1, 1024), "most answers (n) that can be asked for"] = 16,
 ) -> Likeliest:
     return Likeliest(searched(unconstrained(kit.target)), kit.language, width)

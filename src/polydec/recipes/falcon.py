@@ -1,4 +1,5 @@
 """Falcon: one pass of a small network drafts the states of several tokens."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,21 +17,33 @@ from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="falcon", title="Falcon", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="falcon",
+    title="Falcon",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="An LSTM and a layer that sees whole blocks guess as many states a pass as a block has; trained by glancing.",
     source="Gao et al., Falcon: faster and parallel inference of LLMs through enhanced semi-autoregressive drafting, 2024",
     reduces_to="plain at depth 0",
-    parent="eagle", home="a target that is used long enough to train the network for it, where a pass of it is dear",
-    needs=(Trained(Falcon),), needs_training=True, arxiv="2412.12639",
+    parent="eagle",
+    home="a target that is used long enough to train the network for it, where a pass of it is dear",
+    needs=(Trained(Falcon),),
+    needs_training=True,
+    arxiv="2412.12639",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, Within(1, 16), "levels"] = 4,
-    prompt: Annotated[bool, "the layer reads the whole prompt's states: a cached prefix is computed again"] = True,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    prompt: Annotated[
+        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
+    ] = True,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     falcon = kit.need(Falcon)
     drafter = FromFalcon(falcon, Ranked.of(falcon.rates, nodes, depth), prompt)

@@ -1,4 +1,5 @@
 """Parts of a block from the left, with a cache of the block."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -12,21 +13,41 @@ from polydec.refreshes.blockwise import Blockwise
 from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
-    name="fast-dllm-v2", title="Fast-dLLM v2",
+    name="fast-dllm-v2",
+    title="Fast-dLLM v2",
     arxiv="2509.26328",
     summary="Fills parts of a block-causal model's blocks from the left; keeps finished blocks, and the other parts of one.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Wu et al., Fast-dLLM v2: efficient block-diffusion LLM, 2025",
     reduces_to="block-diffusion without `cache` and parts",
-    parent="block-diffusion", home="block-causal models with long blocks",
+    parent="block-diffusion",
+    home="block-causal models with long blocks",
     needs=(BLOCKS,),
 )
 
 
 def build(
-    kit: Kit, *,
-    threshold: Annotated[float, Within(0, 2), "probability from which a token is written at once (above 1: one a pass)"] = 0.9,
-    block: Annotated[int, AtLeast(0), "positions of a part of the model's block that is filled first (0: all of it)"] = 8,
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float,
+        Within(0, 2),
+        "probability from which a token is written at once (above 1: one a pass)",
+    ] = 0.9,
+    block: Annotated[
+        int,
+        AtLeast(0),
+        "positions of a part of the model's block that is filled first (0: all of it)",
+    ] = 8,
     cache: Annotated[bool, "passes of a part, its first one excepted, feed that part alone"] = True,
 ) -> Denoising:
-    return Denoising(kit.denoiser, Threshold(threshold), Blockwise(kit.denoiser.block, cache), block, kit.shapers, not cache)
+    return Denoising(
+        kit.denoiser,
+        Threshold(threshold),
+        Blockwise(kit.denoiser.block, cache),
+        block,
+        kit.shapers,
+        not cache,
+    )

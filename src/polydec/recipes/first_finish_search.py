@@ -1,4 +1,5 @@
 """First finish search."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,16 +20,21 @@ CARD = Card(
     name="first-finish-search",
     title="First finish search",
     summary="Draws several texts side by side and answers with the first that ends.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Agarwal et al., First finish search: efficient test-time scaling in large language models, 2025",
     reduces_to="plain at one try",
-    parent="plain", home="reasoning models, whose short solutions are more often right",
-    aliases=("ffs",), arxiv="2505.18149",
+    parent="plain",
+    home="reasoning models, whose short solutions are more often right",
+    aliases=("ffs",),
+    arxiv="2505.18149",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 4,
     enough: Annotated[int, AtLeast(1), "stop when so many have ended"] = 1,
 ) -> Rollouts:

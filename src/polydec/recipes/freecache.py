@@ -1,4 +1,5 @@
 """Keys and values of finished blocks are kept for good."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -12,21 +13,39 @@ from polydec.refreshes.frozen import Frozen
 from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
-    name="freecache", title="FreeCache",
-    aliases=("flashdlm",), arxiv="2505.21467",
+    name="freecache",
+    title="FreeCache",
+    aliases=("flashdlm",),
+    arxiv="2505.21467",
     summary="Feeds the block and what lies behind it; the prompt and finished blocks keep their keys and values for good.",
-    kind="refresh", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="refresh",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Hu et al., FlashDLM: accelerating diffusion language model inference via FreeCache and guided diffusion, 2025",
     reduces_to="fast-dllm without a cache for every = 1",
-    parent="llada", home="long prompts",
+    parent="llada",
+    home="long prompts",
 )
 
 
 def build(
-    kit: Kit, *,
-    threshold: Annotated[float, Within(0, 2), "probability from which a token is written at once (above 1: one a pass)"] = 2.0,
-    delay: Annotated[bool, "feed what a block's last pass wrote once more before it is kept"] = True,
-    every: Annotated[int, AtLeast(0), "passes of a block after which everything is fed again (0: never)"] = 0,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float,
+        Within(0, 2),
+        "probability from which a token is written at once (above 1: one a pass)",
+    ] = 2.0,
+    delay: Annotated[
+        bool, "feed what a block's last pass wrote once more before it is kept"
+    ] = True,
+    every: Annotated[
+        int, AtLeast(0), "passes of a block after which everything is fed again (0: never)"
+    ] = 0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
 ) -> Denoising:
-    return Denoising(kit.denoiser, Threshold(threshold), Frozen(delay, every), block, kit.shapers, every == 1)
+    return Denoising(
+        kit.denoiser, Threshold(threshold), Frozen(delay, every), block, kit.shapers, every == 1
+    )

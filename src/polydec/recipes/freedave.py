@@ -1,4 +1,5 @@
 """Several canvases a pass, and the text of one token a pass."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -13,20 +14,35 @@ from polydec.refreshes import exact
 from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
-    name="freedave", title="FreeDave", aliases=("free-draft-and-verify",), arxiv="2510.00294",
+    name="freedave",
+    title="FreeDave",
+    aliases=("free-draft-and-verify",),
+    arxiv="2510.00294",
     summary="Guesses several passes from one and checks them in the next, side by side: the same text, fewer passes.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Wu and Zhang, Free draft-and-verification: toward lossless parallel decoding for diffusion LLMs, 2025",
     reduces_to="fast-dllm of the same threshold, whose text it always writes",
-    parent="llada", home="where a pass over several canvases costs little more than over one",
+    parent="llada",
+    home="where a pass over several canvases costs little more than over one",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     drafts: Annotated[int, Within(1, 64), "canvases of a pass"] = 4,
-    threshold: Annotated[float, Within(0, 2), "probability from which a token is written at once (above 1: one a pass)"] = 2.0,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
+    threshold: Annotated[
+        float,
+        Within(0, 2),
+        "probability from which a token is written at once (above 1: one a pass)",
+    ] = 2.0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
 ) -> FreeDrafts:
-    base = Denoising(kit.denoiser, Threshold(threshold), exact(kit.denoiser.block), block, kit.shapers)
+    base = Denoising(
+        kit.denoiser, Threshold(threshold), exact(kit.denoiser.block), block, kit.shapers
+    )
     return FreeDrafts(base, drafts)

@@ -1,4 +1,5 @@
 """An autoregressive model decides how much of a draft stands."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -14,23 +15,35 @@ from polydec.refreshes.frozen import Frozen
 from polydec.unmaskers.left_to_right import LeftToRight
 
 CARD = Card(
-    name="guided-diffusion", title="Guided diffusion", aliases=("flashdlm-guided",),
+    name="guided-diffusion",
+    title="Guided diffusion",
+    aliases=("flashdlm-guided",),
     summary="A small autoregressive model reads what a pass drafts, and as much is written, from the left, as it finds likely.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Hu et al., FlashDLM: accelerating diffusion language model inference via FreeCache and guided diffusion, 2025",
     reduces_to="left-to-right for chunk = 1",
-    parent="left-to-right", home="text that a small autoregressive model predicts well",
+    parent="left-to-right",
+    home="text that a small autoregressive model predicts well",
     needs=(DRAFT,),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     chunk: Annotated[int, AtLeast(1), "tokens of a draft that the guide reads at most"] = 32,
-    top: Annotated[int, AtLeast(0), "a token stands that is among the guide's so many likeliest (0: wherever)"] = 1,
+    top: Annotated[
+        int, AtLeast(0), "a token stands that is among the guide's so many likeliest (0: wherever)"
+    ] = 1,
     least: Annotated[float, Within(0, 1), "and has at least this probability under it"] = 0.0,
-    freeze: Annotated[bool, "keep the prompt's and finished blocks' keys and values for good (FreeCache)"] = False,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
+    freeze: Annotated[
+        bool, "keep the prompt's and finished blocks' keys and values for good (FreeCache)"
+    ] = False,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
 ) -> Guided:
     refresh = Frozen() if freeze else exact(kit.denoiser.block)
     base = Denoising(kit.denoiser, LeftToRight(), refresh, block, kit.shapers, not freeze)

@@ -1,4 +1,5 @@
 """Hydra: heads on the target's last hidden state, each knowing the tokens drafted before it."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -15,21 +16,34 @@ from polydec.policies.fixed import Fixed
 from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
 
-NEED = Trained(Heads, "draft heads that read tokens", lambda heads: heads.reads and heads.layer is None)
+NEED = Trained(
+    Heads, "draft heads that read tokens", lambda heads: heads.reads and heads.layer is None
+)
 CARD = Card(
-    name="hydra", title="Hydra", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="hydra",
+    title="Hydra",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="As medusa, and each head reads the tokens drafted before it: two parents have different children.",
     source="Ankner et al., Hydra: sequentially-dependent draft heads for Medusa decoding, 2024",
     reduces_to="plain behind a prompt of one token, in the first round",
-    parent="medusa", home="a target that is used long enough to train heads for it",
-    needs=(NEED,), needs_training=True, aliases=("hydra heads",), arxiv="2402.05109",
+    parent="medusa",
+    home="a target that is used long enough to train heads for it",
+    needs=(NEED,),
+    needs_training=True,
+    aliases=("hydra heads",),
+    arxiv="2402.05109",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     heads = kit.need(Heads, NEED.which)
     drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))

@@ -1,4 +1,5 @@
 """Hydra++: heads behind a layer that reads all of the target's states, each knowing the tokens drafted before it."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,19 +18,29 @@ from polydec.verifiers.match import Match
 
 NEED = Trained(Heads, "draft heads behind a layer (hydra++)", lambda heads: heads.layer is not None)
 CARD = Card(
-    name="hydra-plus-plus", title="Hydra++", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="hydra-plus-plus",
+    title="Hydra++",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="As hydra, and a layer with a cache of its own reads all true states before the heads do.",
     source="Ankner et al., Hydra: sequentially-dependent draft heads for Medusa decoding, 2024",
     reduces_to="hydra where the layer passes its input on",
-    parent="hydra", home="a target that is used long enough to train heads for it",
-    needs=(NEED,), needs_training=True, aliases=("hydra++",),
+    parent="hydra",
+    home="a target that is used long enough to train heads for it",
+    needs=(NEED,),
+    needs_training=True,
+    aliases=("hydra++",),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     heads = kit.need(Heads, NEED.which)
     drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))

@@ -1,4 +1,5 @@
 """HyPER."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -18,25 +19,44 @@ CARD = Card(
     name="hyper",
     title="HyPER",
     summary="Draws several texts, forks the unsure ones early and gives up weak ones late; what ends votes with a weight.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Qiu et al., HyPER: bridging exploration and exploitation for scalable LLM reasoning with hypothesis path expansion "
-           "and reduction, 2026 (its formulas are not public: these are ours)",
+    "and reduction, 2026 (its formulas are not public: these are ours)",
     reduces_to="self-consistency where no text is forked or given up and all votes weigh the same",
-    parent="self-consistency", home="problems in long steps with short answers",
+    parent="self-consistency",
+    home="problems in long steps with short answers",
     aliases=("hypothesis-path-expansion",),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     tries: Annotated[int, Within(1, 64), "texts at the beginning"] = 4,
     most: Annotated[int, Within(1, 64), "texts that are written at a time, at most"] = 16,
-    least: Annotated[int, Within(1, 64), "texts that are left when others are given up: at most `most`"] = 2,
+    least: Annotated[
+        int, Within(1, 64), "texts that are left when others are given up: at most `most`"
+    ] = 2,
     interval: Annotated[int, AtLeast(1), "passes between two looks at the texts"] = 64,
     budget: Annotated[int, AtLeast(1), "tokens of all texts together"] = 1024,
-    sureness: Annotated[float, Within(0.0, 100.0), "how much a vote weighs by its last quarter's mean log-probability"] = 4.0,
-    spread: Annotated[float, Within(0.0, 100.0), Note("0: none do"), "how far lengths may be from the median to count"] = 1.0,
-    mark: Annotated[str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"] = "",
+    sureness: Annotated[
+        float,
+        Within(0.0, 100.0),
+        "how much a vote weighs by its last quarter's mean log-probability",
+    ] = 4.0,
+    spread: Annotated[
+        float,
+        Within(0.0, 100.0),
+        Note("0: none do"),
+        "how far lengths may be from the median to count",
+    ] = 1.0,
+    mark: Annotated[
+        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+    ] = "",
 ) -> Pool:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return Pool(method, Control(interval, least, most), Weights(sureness, spread), mark, tries, budget)
+    return Pool(
+        method, Control(interval, least, most), Weights(sureness, spread), mark, tries, budget
+    )

@@ -1,4 +1,5 @@
 """Iterative agent decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,23 +20,34 @@ CARD = Card(
     name="iterative-agent-decoding",
     title="Iterative agent decoding",
     summary="Draws answers, shows the model the one that a learned reward values most, and draws again, round after round.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Chakraborty et al., Review, refine, repeat: understanding iterative decoding of AI agents with dynamic evaluation "
-           "and selection, 2025",
+    "and selection, 2025",
     reduces_to="best-of-n at one round",
-    parent="best-of-n", home="models that can mend an answer which they are shown, and a reward that knows a good one",
-    needs=(Trained(StepReward),), needs_training=True,
-    aliases=("iad", "review-refine-repeat"), arxiv="2504.01931",
+    parent="best-of-n",
+    home="models that can mend an answer which they are shown, and a reward that knows a good one",
+    needs=(Trained(StepReward),),
+    needs_training=True,
+    aliases=("iad", "review-refine-repeat"),
+    arxiv="2504.01931",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     rounds: Annotated[int, Within(1, 64), "rounds, the first one included"] = 4,
     tries: Annotated[int, Within(1, 64), "answers that are drawn in a round"] = 2,
-    feedback: Annotated[str, Note("\\n: a line break; {score}: what the reward says; none: nothing"),
-                        "what stands behind the answer that is shown"] = "",
-    enough: Annotated[float, Within(0.0, 1.0), "no further round where the reward says so much"] = 1.0,
+    feedback: Annotated[
+        str,
+        Note("\\n: a line break; {score}: what the reward says; none: nothing"),
+        "what stands behind the answer that is shown",
+    ] = "",
+    enough: Annotated[
+        float, Within(0.0, 1.0), "no further round where the reward says so much"
+    ] = 1.0,
     patience: Annotated[int, AtLeast(1), "rounds in vain before another answer is shown"] = 2,
 ) -> Refine:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))

@@ -1,4 +1,5 @@
 """Jacobi decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,11 +17,15 @@ CARD = Card(
     name="jacobi",
     title="Jacobi decoding",
     summary="Guesses a block of tokens at once and lets every pass correct all of them.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Santilli et al., Accelerating transformer inference for translation via parallel decoding, 2023",
     reduces_to="plain where no guess comes true",
-    parent="plain", home="text whose next tokens hardly depend on each other; rarely more than a few per cent alone",
-    aliases=("parallel-jacobi",), arxiv="2305.10427",
+    parent="plain",
+    home="text whose next tokens hardly depend on each other; rarely more than a few per cent alone",
+    aliases=("parallel-jacobi",),
+    arxiv="2305.10427",
 )
 
 

@@ -1,4 +1,5 @@
 """Judge decoding: drafted tokens that the target would not have written are kept where a probe finds them right."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,17 +17,26 @@ from polydec.trees.ranked import Ranked
 from polydec.verifiers.judged import Judged
 
 CARD = Card(
-    name="judge-decoding", title="Judge decoding", kind="draft-and-verify", family="ar", guarantee=Exactness.APPROXIMATE,
+    name="judge-decoding",
+    title="Judge decoding",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     summary="A probe on the target's state after each drafted token keeps right ones that the target would have put otherwise.",
     source="Bachmann et al., Judge decoding: faster speculative sampling requires going beyond model alignment, 2025",
     reduces_to="a greedy chain of the draft under match at threshold 1",
-    parent="draft-model", home="a strong draft, and answers of which only the result counts",
-    needs=(DRAFT, Trained(Judge)), needs_training=True, aliases=("judge",), arxiv="2501.19309",
+    parent="draft-model",
+    home="a strong draft, and answers of which only the result counts",
+    needs=(DRAFT, Trained(Judge)),
+    needs_training=True,
+    aliases=("judge",),
+    arxiv="2501.19309",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     threshold: Annotated[float, Within(0, 1), "chance above which a token is kept"] = 0.5,
     depth: Annotated[int, Within(1, 64), "tokens drafted a pass"] = 10,
 ) -> Speculative:

@@ -1,4 +1,5 @@
 """Jump-forward decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,18 +20,24 @@ CARD = Card(
     name="jump-forward",
     title="Jump-forward decoding",
     summary="Proposes the tokens that a constraint leaves no choice about; elsewhere, if asked, what stands in the prompt.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Zheng et al., SGLang: efficient execution of structured language model programs, 2024 (here verified)",
     reduces_to="plain without a constraint",
-    parent="plain", home="JSON with long keys, templates: text that a constraint dictates in part",
+    parent="plain",
+    home="JSON with long keys, templates: text that a constraint dictates in part",
     aliases=("forced tokens", "fast-forward", "jump forward decoding"),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     depth: Annotated[int, Within(0, 64), "most tokens a draft may hold"] = 16,
-    lookup: Annotated[int, Within(0, 64), Note("0: none"), "tokens copied from earlier text where none is forced"] = 0,
+    lookup: Annotated[
+        int, Within(0, 64), Note("0: none"), "tokens copied from earlier text where none is forced"
+    ] = 0,
 ) -> Speculative:
     drafter = FirstOf((Forced(kit.target.vocab, kit.language), Capped(Lookup(), lookup)))
     return Speculative(kit.target, drafter, Match(), Fixed(depth))

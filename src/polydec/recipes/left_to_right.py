@@ -1,4 +1,5 @@
 """A masked-diffusion model read as an autoregressive one."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -12,18 +13,28 @@ from polydec.refreshes import exact
 from polydec.unmaskers.left_to_right import LeftToRight
 
 CARD = Card(
-    name="left-to-right", title="Left to right", aliases=("sequential-unmasking",),
+    name="left-to-right",
+    title="Left to right",
+    aliases=("sequential-unmasking",),
     summary="Fills the leftmost gaps of the canvas, one a pass.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.LAW,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.LAW,
     source="the chain rule; SDAR's sequential order (Cheng et al., 2025)",
     reduces_to="mdlm, in law, where the model's conditionals are consistent",
-    parent="mdlm", home="order-bound text, and as a yardstick of the other orders",
+    parent="mdlm",
+    home="order-bound text, and as a yardstick of the other orders",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     block: Annotated[int, AtLeast(0), "positions of a block (0: all are one block)"] = 0,
-    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"] = 0,
+    steps: Annotated[
+        int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"
+    ] = 0,
 ) -> Denoising:
-    return Denoising(kit.denoiser, LeftToRight(steps), exact(kit.denoiser.block), block, kit.shapers)
+    return Denoising(
+        kit.denoiser, LeftToRight(steps), exact(kit.denoiser.block), block, kit.shapers
+    )

@@ -1,4 +1,5 @@
 """Lexical unit decoding: spans that the model is sure of are written at once, without a check."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,18 +17,26 @@ from polydec.verifiers.trust import Trust
 
 NEED = Trained(Probes, "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
 CARD = Card(
-    name="lexical-unit-decoding", title="Lexical unit decoding", kind="draft-and-verify", family="ar",
+    name="lexical-unit-decoding",
+    title="Lexical unit decoding",
+    kind="draft-and-verify",
+    family="ar",
     guarantee=Exactness.APPROXIMATE,
     summary="Pads behind the last token guess the rest of a span; what is sure is written at once, unchecked.",
     source="Sun et al., Decoding at the speed of thought: harnessing parallel decoding of lexical units for LLMs, 2024",
     reduces_to="plain at a confidence above 1",
-    parent="plain", home="text of fixed phrases, where a few wrong tokens do not matter",
-    needs=(NEED,), needs_training=True, aliases=("lud",), arxiv="2405.15208",
+    parent="plain",
+    home="text of fixed phrases, where a few wrong tokens do not matter",
+    needs=(NEED,),
+    needs_training=True,
+    aliases=("lud",),
+    arxiv="2405.15208",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     confidence: Annotated[float, AtLeast(0), "probability that each guessed token needs"] = 0.9,
     rows: Annotated[int, Within(1, 256), "tokens and pads fed beside the last token"] = 8,
 ) -> Speculative:

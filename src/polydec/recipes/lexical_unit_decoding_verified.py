@@ -1,4 +1,5 @@
 """Lexical unit decoding, verified: spans that the model is sure of are checked in the pass that follows anyway."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,18 +17,25 @@ from polydec.verifiers.match import Match
 
 NEED = Trained(Probes, "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
 CARD = Card(
-    name="lexical-unit-decoding-verified", title="Lexical unit decoding, verified", kind="draft-and-verify", family="ar",
+    name="lexical-unit-decoding-verified",
+    title="Lexical unit decoding, verified",
+    kind="draft-and-verify",
+    family="ar",
     guarantee=Exactness.LAW,
     summary="As lexical-unit-decoding, and the pass that feeds a span checks it.",
     source="Sun et al., Decoding at the speed of thought: harnessing parallel decoding of lexical units for LLMs, 2024",
     reduces_to="plain at a confidence above 1",
-    parent="plain", home="text of fixed phrases",
-    needs=(NEED,), needs_training=True, aliases=("lud-verified",),
+    parent="plain",
+    home="text of fixed phrases",
+    needs=(NEED,),
+    needs_training=True,
+    aliases=("lud-verified",),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     confidence: Annotated[float, AtLeast(0), "probability that each guessed token needs"] = 0.9,
     rows: Annotated[int, Within(1, 256), "tokens and pads fed beside the last token"] = 8,
 ) -> Speculative:

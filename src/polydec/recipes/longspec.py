@@ -1,4 +1,5 @@
 """LongSpec: a layer with a window of its own and the target's own keys and values drafts, at any length in the same memory."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,24 +18,41 @@ from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="longspec", title="LongSpec", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="longspec",
+    title="LongSpec",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="A layer sees the last tokens through a window, and all before them through the target's own last-layer cache.",
     source="Yang et al., LongSpec: long-context lossless speculative decoding with efficient drafting and verification, 2025",
     reduces_to="plain at depth 0",
-    parent="eagle-2", home="long texts: the drafter's own memory does not grow, and it is trained on short ones",
-    needs=(Trained(LongSpec),), needs_training=True, arxiv="2502.17421",
+    parent="eagle-2",
+    home="long texts: the drafter's own memory does not grow, and it is trained on short ones",
+    needs=(Trained(LongSpec),),
+    needs_training=True,
+    arxiv="2502.17421",
 )
 
 
 def build(
-    kit: Kit, *,
-    width: Annotated[int, Within(1, 64), "paths expanded at each level and tokens tried below each"] = 4,
+    kit: Kit,
+    *,
+    width: Annotated[
+        int, Within(1, 64), "paths expanded at each level and tokens tried below each"
+    ] = 4,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, Within(1, 16), "levels"] = 5,
-    static: Annotated[bool, "a tree of one shape, by how often each rank was right, in place of the likeliest paths"] = False,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    static: Annotated[
+        bool,
+        "a tree of one shape, by how often each rank was right, in place of the likeliest paths",
+    ] = False,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     longspec = kit.need(LongSpec)
-    drafter = FromLongSpec(longspec, Ranked.of(longspec.rates, nodes, depth) if static else BestFirst(width))
+    drafter = FromLongSpec(
+        longspec, Ranked.of(longspec.rates, nodes, depth) if static else BestFirst(width)
+    )
     drafter = worth_its_cost(drafter, longspec.share, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(depth, nodes))

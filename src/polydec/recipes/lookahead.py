@@ -1,4 +1,5 @@
 """Lookahead decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,17 +17,22 @@ CARD = Card(
     name="lookahead",
     title="Lookahead decoding",
     summary="A window of Jacobi guesses runs ahead in each pass, and the n-grams that it leaves behind are tried as drafts.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Fu et al., Break the sequential dependency of LLM inference using Lookahead decoding, 2024 (published: window 15, "
-           "ngram 5, guesses 15 for 7B on an A100; 7, 5, 7 in Spec-Bench)",
+    "ngram 5, guesses 15 for 7B on an A100; 7, 5, 7 in Spec-Bench)",
     reduces_to="plain where the pool has nothing to try",
-    parent="jacobi", home="devices on which fifty tokens of a pass cost little more than one; code and other repetitive text",
-    aliases=("lookahead-decoding",), arxiv="2402.02057",
+    parent="jacobi",
+    home="devices on which fifty tokens of a pass cost little more than one; code and other repetitive text",
+    aliases=("lookahead-decoding",),
+    arxiv="2402.02057",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     window: Annotated[int, Within(1, 32), "columns of the window"] = 4,
     ngram: Annotated[int, Within(2, 16), "length of the n-grams that are kept"] = 3,
     guesses: Annotated[int, Within(0, 64), "n-grams tried in a pass"] = 4,

@@ -1,4 +1,5 @@
 """MDLM's sampler, one gap at a time."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -12,19 +13,29 @@ from polydec.refreshes import exact
 from polydec.unmaskers.at_random import AtRandom
 
 CARD = Card(
-    name="mdlm", title="Random order (first hitting)", arxiv="2406.07524",
+    name="mdlm",
+    title="Random order (first hitting)",
+    arxiv="2406.07524",
     aliases=("first-hitting", "random-order", "ancestral"),
     summary="Fills one gap a pass, drawn at random: the same law as MDLM's ancestral sampler, without its idle passes.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.LAW,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.LAW,
     source="Sahoo et al., Simple and effective masked diffusion language models, 2024; Zheng et al., first hitting, 2024",
     reduces_to="left-to-right for block = 1",
-    parent="plain", home="sampling from a masked-diffusion model's own law",
+    parent="plain",
+    home="sampling from a masked-diffusion model's own law",
 )
 
 
 def build(
-    kit: Kit, *,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 0,
-    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"] = 0,
+    kit: Kit,
+    *,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 0,
+    steps: Annotated[
+        int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"
+    ] = 0,
 ) -> Denoising:
     return Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)

@@ -1,4 +1,5 @@
 """Medusa: heads on the target's last hidden state, each for one token further ahead."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,19 +18,30 @@ from polydec.verifiers.match import Match
 
 NEED = Trained(Heads, "draft heads that read the state alone", lambda heads: not heads.reads)
 CARD = Card(
-    name="medusa", title="Medusa", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="medusa",
+    title="Medusa",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="Heads on the target's last state each guess one token further ahead; their ranks form a tree by measured rates.",
     source="Cai et al., Medusa: simple LLM inference acceleration framework with multiple decoding heads, 2024",
     reduces_to="plain behind a prompt of one token, in the first round",
-    parent="plain", home="a target that is used long enough to train heads for it",
-    needs=(NEED,), needs_training=True, aliases=("medusa-1", "medusa heads"), arxiv="2401.10774",
+    parent="plain",
+    home="a target that is used long enough to train heads for it",
+    needs=(NEED,),
+    needs_training=True,
+    aliases=("medusa-1", "medusa heads"),
+    arxiv="2401.10774",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 16,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     heads = kit.need(Heads, NEED.which)
     drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))

@@ -1,4 +1,5 @@
 """Lookup, suffix automaton and Token Recycling in one tree."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,27 +18,44 @@ from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="merged-drafts", title="Lookup, suffix automaton and Token Recycling in one tree",
+    name="merged-drafts",
+    title="Lookup, suffix automaton and Token Recycling in one tree",
     summary="Merges what three sources propose and keeps the likeliest nodes, by what each source got right so far.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="composition of Saxena, 2023, Hu et al., 2024, and Luo et al., 2024; likeliest nodes: Chen et al., Sequoia, 2024",
     reduces_to="its only source that proposes something",
-    parent="lookup-recycling", home="any text without a draft model",
+    parent="lookup-recycling",
+    home="any text without a draft model",
     aliases=("grafted",),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 10,
     depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 10,
-    floor: Annotated[float, Within(0, 1), "leave out tokens whose path is right with less than this chance"] = 0.1,
+    floor: Annotated[
+        float, Within(0, 1), "leave out tokens whose path is right with less than this chance"
+    ] = 0.1,
     trust: Annotated[float, Above(0), "how many trials a source's own estimate is worth"] = 32.0,
     k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
-    recycle_prefill: Annotated[bool, "remember what the prompt's rows say too (they are computed for it)"] = False,
-    cost_aware: Annotated[bool, Formerly("thrift"),
-                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    recycle_prefill: Annotated[
+        bool, "remember what the prompt's rows say too (they are computed for it)"
+    ] = False,
+    cost_aware: Annotated[
+        bool,
+        Formerly("thrift"),
+        "feed only what is worth its rows by the costs measured here (as published: false)",
+    ] = True,
 ) -> Speculative:
     recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
     drafter = MergedTree((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(depth, nodes),
+    )

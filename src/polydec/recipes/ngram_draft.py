@@ -1,4 +1,5 @@
 """Drafts of an n-gram table."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -15,25 +16,38 @@ from polydec.policies.fixed import Fixed
 from polydec.verifiers.match import Match
 
 CARD = Card(
-    name="ngram-draft", title="N-gram draft",
+    name="ngram-draft",
+    title="N-gram draft",
     summary="Drafts what followed the last few tokens in text that the target wrote before; a look costs no pass.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Leviathan et al., speculative decoding (bigram drafts), 2023; Ou et al., adaptive n-gram decoding, 2024",
     reduces_to="plain with a table that knows nothing of the text",
-    parent="plain", home="answers of the kinds that the table was counted in",
+    parent="plain",
+    home="answers of the kinds that the table was counted in",
     needs=(Trained(NGrams),),
     aliases=("ngrams", "n-gram"),
 )
 
 
 def build(
-    kit: Kit, *,
-    floor: Annotated[float, Within(0, 1), "go on while the whole draft is right with at least this chance"] = 0.1,
+    kit: Kit,
+    *,
+    floor: Annotated[
+        float, Within(0, 1), "go on while the whole draft is right with at least this chance"
+    ] = 0.1,
     width: Annotated[int, Within(1, 16), "most alternatives after a context"] = 2,
     depth: Annotated[int, Within(0, 64), "most tokens in a row"] = 8,
     nodes: Annotated[int, Within(0, 1024), "most tokens of a draft"] = 16,
-    cost_aware: Annotated[bool, Formerly("thrift"),
-                          "feed only what is worth its rows by the costs measured here"] = True,
+    cost_aware: Annotated[
+        bool, Formerly("thrift"), "feed only what is worth its rows by the costs measured here"
+    ] = True,
 ) -> Speculative:
     drafter = Backoff(kit.need(NGrams), floor, width)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(depth, nodes))
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(depth, nodes),
+    )

@@ -1,4 +1,5 @@
 """PEARL: parallel speculative decoding with adaptive draft length."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -14,19 +15,26 @@ CARD = Card(
     name="pearl",
     title="PEARL: parallel speculative decoding",
     summary="Draft and target work at the same time: one goes on drafting while the other verifies what was drafted before.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Liu et al., PEARL: parallel speculative decoding with adaptive draft length, 2024 (published: gamma 3 to 5)",
     reduces_to="plain where nothing is accepted",
-    parent="draft-model", home="two devices, or two halves of one, that run draft and target at the same time",
+    parent="draft-model",
+    home="two devices, or two halves of one, that run draft and target at the same time",
     needs=(DRAFT,),
-    aliases=("parallel speculative decoding",), arxiv="2408.11850",
+    aliases=("parallel speculative decoding",),
+    arxiv="2408.11850",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     gamma: Annotated[
-        int, Within(1, 64), "tokens drafted a round; best about the ratio of the two models' pass times",
+        int,
+        Within(1, 64),
+        "tokens drafted a round; best about the ratio of the two models' pass times",
     ] = 4,
 ) -> Pearl:
     return Pearl(kit.target, kit.drafting, Exact(), gamma)

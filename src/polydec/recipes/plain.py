@@ -1,4 +1,5 @@
 """Plain decoding."""
+
 from __future__ import annotations
 
 from polydec.card import Card
@@ -13,7 +14,9 @@ CARD = Card(
     name="plain",
     title="Plain decoding",
     summary="One token a pass, drawn from the target's law: what every other method is measured against.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="the definition of an autoregressive law",
     reduces_to="itself",
     aliases=("autoregressive", "greedy", "sampling", "vanilla"),

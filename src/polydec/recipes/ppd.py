@@ -1,4 +1,5 @@
 """PPD: trained prompt tokens behind every drafted token make the target itself guess ahead."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,20 +18,31 @@ from polydec.verifiers.match import Match
 
 NEED = Trained(Probes, "prompt tokens (ppd)", lambda probes: probes.maps is None)
 CARD = Card(
-    name="ppd", title="PPD", kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    name="ppd",
+    title="PPD",
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     summary="A few trained prompt tokens ride behind every drafted token in the target's own pass and guess what follows.",
     source="Chen et al., Hardware-aware parallel prompt decoding for memory-efficient acceleration of LLM inference, 2024",
     reduces_to="plain without rows for probes",
-    parent="medusa", home="rows that cost little, and no memory for further weights",
-    needs=(NEED,), needs_training=True, aliases=("parallel prompt decoding", "prompt tokens"), arxiv="2405.18628",
+    parent="medusa",
+    home="rows that cost little, and no memory for further weights",
+    needs=(NEED,),
+    needs_training=True,
+    aliases=("parallel prompt decoding", "prompt tokens"),
+    arxiv="2405.18628",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     nodes: Annotated[int, Within(1, 64), "tokens of a tree"] = 8,
     rows: Annotated[int, Within(1, 256), "tokens and probes fed beside the root"] = 24,
-    cost_aware: Annotated[bool, "feed only what is worth its rows by the costs measured here (as published: false)"] = False,
+    cost_aware: Annotated[
+        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
+    ] = False,
 ) -> Speculative:
     probes = kit.need(Probes, NEED.which)
     drafter = FromProbes(probes, Ranked.of(probes.rates, nodes), rows)

@@ -1,4 +1,5 @@
 """Prompt lookup decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,26 +18,44 @@ CARD = Card(
     name="prompt-lookup",
     title="Prompt lookup decoding",
     summary="Finds the last few tokens earlier in the text and proposes what followed them there.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Saxena, Prompt lookup decoding, 2023",
     reduces_to="plain where no n-gram of the text comes back",
-    parent="plain", home="text that copies from its prompt: edits, summaries, code",
+    parent="plain",
+    home="text that copies from its prompt: edits, summaries, code",
     aliases=("pld", "ngram", "prompt-lookup-decoding"),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     max_ngram: Annotated[int, Within(1, 16), "longest run of tokens that is looked up"] = 8,
-    min_ngram: Annotated[int, AtLeast(1), "shortest run of tokens that is looked up, at most max_ngram"] = 1,
+    min_ngram: Annotated[
+        int, AtLeast(1), "shortest run of tokens that is looked up, at most max_ngram"
+    ] = 1,
     depth: Annotated[int, Within(0, 64), "most tokens a draft may hold"] = 10,
     growth: Annotated[
-        int, Within(0, 16), "tokens copied for each token that matched (0: always depth, as published)",
+        int,
+        Within(0, 16),
+        "tokens copied for each token that matched (0: always depth, as published)",
     ] = 2,
-    loop: Annotated[bool, "a copy that reaches the end of the text goes on from its own start"] = True,
+    loop: Annotated[
+        bool, "a copy that reaches the end of the text goes on from its own start"
+    ] = True,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = False,
-    cost_aware: Annotated[bool, Formerly("thrift"),
-                          "feed only what is worth its rows by the costs measured here (as published: false)"] = True,
+    cost_aware: Annotated[
+        bool,
+        Formerly("thrift"),
+        "feed only what is worth its rows by the costs measured here (as published: false)",
+    ] = True,
 ) -> Speculative:
     drafter = Lookup(max_ngram, min_ngram, first, loop, growth)
-    return Speculative(kit.target, CostAware(drafter, None, kit.costs) if cost_aware else drafter, Match(), Fixed(depth))
+    return Speculative(
+        kit.target,
+        CostAware(drafter, None, kit.costs) if cost_aware else drafter,
+        Match(),
+        Fixed(depth),
+    )

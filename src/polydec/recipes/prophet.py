@@ -1,4 +1,5 @@
 """Early commit."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -13,22 +14,37 @@ from polydec.unmaskers.confidence import Confidence
 from polydec.unmaskers.early_commit import EarlyCommit
 
 CARD = Card(
-    name="prophet", title="Prophet: early commit", aliases=("early-commit",), arxiv="2508.19982",
+    name="prophet",
+    title="Prophet: early commit",
+    aliases=("early-commit",),
+    arxiv="2508.19982",
     summary="Fills the surest gaps one a pass, and all the rest at once when the best logits stand clear of the second best.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Li et al., Diffusion language models know the answer before decoding (Prophet), 2025",
     reduces_to="llada where no bound is reached",
-    parent="llada", home="short answers that are known long before the last pass",
+    parent="llada",
+    home="short answers that are known long before the last pass",
 )
 
 
 def build(
-    kit: Kit, *,
-    early: Annotated[float, AtLeast(0), "mean distance of the best two logits that ends the first third of the passes"] = 7.5,
+    kit: Kit,
+    *,
+    early: Annotated[
+        float,
+        AtLeast(0),
+        "mean distance of the best two logits that ends the first third of the passes",
+    ] = 7.5,
     middle: Annotated[float, AtLeast(0), "the same, in the second third"] = 5.0,
     late: Annotated[float, AtLeast(0), "the same, in the last third"] = 2.5,
-    passes: Annotated[int, AtLeast(0), "that an answer is expected to take (0: one for each of max_tokens)"] = 0,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 32,
+    passes: Annotated[
+        int, AtLeast(0), "that an answer is expected to take (0: one for each of max_tokens)"
+    ] = 0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 32,
 ) -> Denoising:
     unmasker = EarlyCommit(Confidence(), early, middle, late, passes=passes)
     return Denoising(kit.denoiser, unmasker, exact(kit.denoiser.block), block, kit.shapers)

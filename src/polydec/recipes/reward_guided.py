@@ -1,4 +1,5 @@
 """Reward-guided speculative decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,20 +20,32 @@ CARD = Card(
     name="reward-guided",
     title="Reward-guided speculative decoding",
     summary="The draft model writes whole steps, and the target those that a learned reward values little.",
-    kind="routing", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="routing",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Liao et al., Reward-guided speculative decoding for efficient LLM reasoning, 2025",
     reduces_to="plain of the draft at tau 0, of the target at tau 2",
-    parent="arbitrage", home="problems in steps, with a reward that knows a wrong step",
-    needs=(DRAFT, Trained(StepReward)), needs_training=True,
-    aliases=("reward-guided-speculative-decoding",), arxiv="2501.19324",
+    parent="arbitrage",
+    home="problems in steps, with a reward that knows a wrong step",
+    needs=(DRAFT, Trained(StepReward)),
+    needs_training=True,
+    aliases=("reward-guided-speculative-decoding",),
+    arxiv="2501.19324",
 )
 
 
 def build(
-    kit: Kit, *,
-    tau: Annotated[float, Within(0.0, 2.0), "value of a step below which the target writes it, above 1: always"] = 0.7,
+    kit: Kit,
+    *,
+    tau: Annotated[
+        float, Within(0.0, 2.0), "value of a step below which the target writes it, above 1: always"
+    ] = 0.7,
     delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
 ) -> Arbitrage:
-    big, small = (Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting))
-    return Arbitrage(big, small, ByValue(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest)
+    big, small = (
+        Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting)
+    )
+    return Arbitrage(
+        big, small, ByValue(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest
+    )

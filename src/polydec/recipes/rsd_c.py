@@ -1,4 +1,5 @@
 """A token tree of draws without replacement."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,20 +18,30 @@ CARD = Card(
     name="rsd-c",
     title="Recursive speculative decoding, constant branching",
     summary="Siblings are drawn without replacement, so none is tried twice, and rejection knows what is left of the draft.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Jeon et al., Recursive speculative decoding: accelerating LLM inference via sampling without replacement, 2024",
     reduces_to="draft-model where every level has one child",
-    parent="specinfer", home="sampling, where passes over several tokens cost little more than one",
+    parent="specinfer",
+    home="sampling, where passes over several tokens cost little more than one",
     needs=(DRAFT,),
-    aliases=("draft-model-tree", "recursive speculative decoding", "constant branching"), arxiv="2402.14160",
+    aliases=("draft-model-tree", "recursive speculative decoding", "constant branching"),
+    arxiv="2402.14160",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     levels: Annotated[
-        tuple[int, ...], Length(1, 16), Within(1, 16), "children of each node, level by level, such as 2,1,1",
+        tuple[int, ...],
+        Length(1, 16),
+        Within(1, 16),
+        "children of each node, level by level, such as 2,1,1",
     ] = (2, 1, 1),
     nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
 ) -> Speculative:
-    return Speculative(kit.target, FromModel(kit.drafting, Static(levels)), Exact(), Fixed(64, nodes))
+    return Speculative(
+        kit.target, FromModel(kit.drafting, Static(levels)), Exact(), Fixed(64, nodes)
+    )

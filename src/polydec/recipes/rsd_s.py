@@ -1,4 +1,5 @@
 """Whole paths drawn without replacement."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,17 +18,21 @@ CARD = Card(
     name="rsd-s",
     title="Recursive speculative decoding, stochastic beam",
     summary="A stochastic beam draws whole paths without replacement: branches that became unlikely end early.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Jeon et al., Recursive speculative decoding: accelerating LLM inference via sampling without replacement, 2024",
     reduces_to="draft-model at width 1",
-    parent="rsd-c", home="sampling, where passes over several tokens cost little more than one",
+    parent="rsd-c",
+    home="sampling, where passes over several tokens cost little more than one",
     needs=(DRAFT,),
     aliases=("stochastic beam",),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     width: Annotated[int, Within(1, 64), "paths drawn"] = 2,
     depth: Annotated[int, Within(0, 64), "levels"] = 3,
 ) -> Speculative:

@@ -1,4 +1,5 @@
 """Self-consistency."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,18 +20,25 @@ CARD = Card(
     name="self-consistency",
     title="Self-consistency",
     summary="Draws several texts and answers with what most of them say.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Wang et al., Self-consistency improves chain of thought reasoning in language models, 2022 (published: 40 texts)",
     reduces_to="plain at one try",
-    parent="plain", home="problems with short answers, such as a number behind some steps",
-    aliases=("majority-vote", "majority-voting", "cot-sc"), arxiv="2203.11171",
+    parent="plain",
+    home="problems with short answers, such as a number behind some steps",
+    aliases=("majority-vote", "majority-voting", "cot-sc"),
+    arxiv="2203.11171",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
-    mark: Annotated[str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"] = "",
+    mark: Annotated[
+        str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
+    ] = "",
 ) -> Rollouts:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return Rollouts(method, Vote(mark), tries, tries)

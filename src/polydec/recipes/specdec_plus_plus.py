@@ -1,4 +1,5 @@
 """Speculative sampling whose drafts end where a trained head expects a rejection."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -18,18 +19,26 @@ CARD = Card(
     name="specdec-plus-plus",
     title="SpecDec++",
     summary="A trained head on the draft model's hidden states says when some token of the draft is likely to be rejected.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Huang, Guo, Wang, SpecDec++: boosting speculative decoding via adaptive candidate lengths, 2024",
     reduces_to="draft-model at threshold 1",
-    parent="draft-model-confidence", home="a draft and target that are used long enough to train the head once",
-    needs=(DRAFT, Trained(StopHead)), needs_training=True,
-    aliases=("specdec++", "stop-head"), arxiv="2405.19715",
+    parent="draft-model-confidence",
+    home="a draft and target that are used long enough to train the head once",
+    needs=(DRAFT, Trained(StopHead)),
+    needs_training=True,
+    aliases=("specdec++", "stop-head"),
+    arxiv="2405.19715",
 )
 
 
 def build(
-    kit: Kit, *,
-    threshold: Annotated[float, Within(0, 1), "chance that some token is rejected above which the draft ends"] = 0.7,
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float, Within(0, 1), "chance that some token is rejected above which the draft ends"
+    ] = 0.7,
     least: Annotated[int, AtLeast(1), "tokens that are drafted in any case, at most depth"] = 1,
     depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
 ) -> Speculative:

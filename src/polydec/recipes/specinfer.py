@@ -1,4 +1,5 @@
 """A token tree of independent draws."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,20 +18,29 @@ CARD = Card(
     name="specinfer",
     title="SpecInfer",
     summary="The draft draws several tokens independently at each node; rejection runs through them one after another.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Miao et al., SpecInfer: accelerating LLM serving with tree-based speculative inference and verification, 2023",
     reduces_to="draft-model where every level has one child",
-    parent="draft-model", home="sampling at high temperature, where passes over several tokens cost little more than one",
+    parent="draft-model",
+    home="sampling at high temperature, where passes over several tokens cost little more than one",
     needs=(DRAFT,),
     arxiv="2305.09781",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     levels: Annotated[
-        tuple[int, ...], Length(1, 16), Within(1, 16), "children of each node, level by level, such as 2,1,1",
+        tuple[int, ...],
+        Length(1, 16),
+        Within(1, 16),
+        "children of each node, level by level, such as 2,1,1",
     ] = (2, 1, 1),
     nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
 ) -> Speculative:
-    return Speculative(kit.target, FromModel(kit.drafting, Static(levels, replace=True)), Exact(), Fixed(64, nodes))
+    return Speculative(
+        kit.target, FromModel(kit.drafting, Static(levels, replace=True)), Exact(), Fixed(64, nodes)
+    )

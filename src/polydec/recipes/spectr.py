@@ -1,4 +1,5 @@
 """Several independent sequences, verified by optimal transport."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -17,18 +18,28 @@ CARD = Card(
     name="spectr",
     title="SpecTr",
     summary="Several sequences are drawn independently, and those still there are tried at each node with one threshold.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Sun et al., SpecTr: fast speculative decoding via optimal transport, 2023",
     reduces_to="draft-model where count is 1",
-    parent="draft-model", home="sampling at high temperature, where passes over several tokens cost little more than one",
+    parent="draft-model",
+    home="sampling at high temperature, where passes over several tokens cost little more than one",
     needs=(DRAFT,),
-    aliases=("k-seq",), arxiv="2310.15141",
+    aliases=("k-seq",),
+    arxiv="2310.15141",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     count: Annotated[int, Within(1, 64), "sequences drawn"] = 2,
     depth: Annotated[int, Within(0, 64), "tokens of a sequence"] = 3,
 ) -> Speculative:
-    return Speculative(kit.target, FromModel(kit.drafting, Sequences(count)), KSeq(), Fixed(depth, min(count * depth, 1024)))
+    return Speculative(
+        kit.target,
+        FromModel(kit.drafting, Sequences(count)),
+        KSeq(),
+        Fixed(depth, min(count * depth, 1024)),
+    )

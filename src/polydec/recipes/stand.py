@@ -1,4 +1,5 @@
 """STAND."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,26 +17,42 @@ CARD = Card(
     name="stand",
     title="STAND: stochastic adaptive n-gram drafting",
     summary="Averages the model's rows after each n-gram and draws a token tree from these averages, without replacement.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Accelerated test-time scaling with model-free speculative sampling (STAND), 2025",
     reduces_to="plain while no n-gram comes back",
-    parent="token-recycling", home="several sampled answers to one question that share their rows",
+    parent="token-recycling",
+    home="several sampled answers to one question that share their rows",
     arxiv="2506.04708",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     shape: Annotated[
-        tuple[int, ...], Within(0, 64), "child counts of the tree's nodes, breadth first, such as 3,2,1",
+        tuple[int, ...],
+        Within(0, 64),
+        "child counts of the tree's nodes, breadth first, such as 3,2,1",
     ] = (3, 2, 1, 1, 1, 1, 0, 1),
     longest: Annotated[int, Within(1, 16), "longest n-gram that is looked up"] = 4,
-    shortest: Annotated[int, AtLeast(1), "shortest n-gram that is looked up, at most longest (published: 2)"] = 1,
+    shortest: Annotated[
+        int, AtLeast(1), "shortest n-gram that is looked up, at most longest (published: 2)"
+    ] = 1,
     keep: Annotated[int, Within(1, 64), "tokens kept of an averaged row"] = 10,
     draws: Annotated[bool, "draw the tree, else take the likeliest tokens"] = True,
     hot: Annotated[
-        bool, "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
+        bool,
+        "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
     ] = False,
 ) -> Speculative:
-    drafter = NgramRows(shape, longest, shortest, keep, draws, store=kit.memory.setdefault("rows", Rows()) if hot else None)
+    drafter = NgramRows(
+        shape,
+        longest,
+        shortest,
+        keep,
+        draws,
+        store=kit.memory.setdefault("rows", Rows()) if hot else None,
+    )
     return Speculative(kit.target, drafter, Exact(), Fixed(64, 256))

@@ -1,4 +1,5 @@
 """A beam of steps."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -19,21 +20,29 @@ CARD = Card(
     name="step-beam",
     title="Beam of steps",
     summary="Draws several next steps behind the best beginnings of a solution and keeps what a learned reward values most.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Snell et al., Scaling LLM test-time compute optimally can be more effective than scaling model parameters, 2024",
     reduces_to="plain where one is kept and one is drawn; best-of-n where a step is a whole text",
-    parent="best-of-n", home="problems in steps, with a reward that knows a wrong step",
-    needs=(Trained(StepReward),), needs_training=True,
-    aliases=("prm-beam-search", "process-reward-beam", "reward-guided-beam"), arxiv="2408.03314",
+    parent="best-of-n",
+    home="problems in steps, with a reward that knows a wrong step",
+    needs=(Trained(StepReward),),
+    needs_training=True,
+    aliases=("prm-beam-search", "process-reward-beam", "reward-guided-beam"),
+    arxiv="2408.03314",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     keep: Annotated[int, Within(1, 64), "beginnings that are kept after a step"] = 2,
     width: Annotated[int, Within(1, 64), "next steps that are drawn behind each"] = 2,
     delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
 ) -> StepBeam:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
-    return StepBeam(method, kit.need(StepReward), keep, width, delimiter.replace("\\n", "\n"), longest)
+    return StepBeam(
+        method, kit.need(StepReward), keep, width, delimiter.replace("\\n", "\n"), longest
+    )

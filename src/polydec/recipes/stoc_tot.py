@@ -1,4 +1,5 @@
 """Stochastic tree of thought."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -18,29 +19,45 @@ CARD = Card(
     name="stoc-tot",
     title="Stochastic tree of thought",
     summary="Grows a tree of sub-questions, draws lots for those that the model itself finds valid, and answers in the words "
-            "of the prompt.",
-    kind="rollouts", family="ar", guarantee=Exactness.APPROXIMATE,
+    "of the prompt.",
+    kind="rollouts",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Bi et al., STOC-TOT: Stochastic tree-of-thought with constrained decoding for complex reasoning in multi-hop "
-           "question answering, 2024 (its prompts and widths are ours)",
+    "question answering, 2024 (its prompts and widths are ours)",
     reduces_to="greedy decoding at depth 0, not grounded, without a cue",
-    parent="self-consistency", home="questions over passages that take several steps; the prompt shows examples of such steps",
-    aliases=("stochastic-tree-of-thought", "tree-of-thought", "tot"), arxiv="2407.03687",
+    parent="self-consistency",
+    home="questions over passages that take several steps; the prompt shows examples of such steps",
+    aliases=("stochastic-tree-of-thought", "tree-of-thought", "tot"),
+    arxiv="2407.03687",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     steps: Annotated[int, Within(1, 64), "next steps that are drawn behind a beginning"] = 3,
     keep: Annotated[int, Within(1, 64), "beginnings that are kept of a level"] = 2,
     depth: Annotated[int, Within(0, 64), "steps before the answer, at most"] = 3,
     most: Annotated[int, AtLeast(1), "tokens of the answer"] = 16,
-    check: Annotated[str, Note("\\n: a line break; none: by how likely its tokens are"),
-                     "what a step is checked with, such as 'Is this right? Answer yes or no:'"] = "",
-    cue: Annotated[str, Note("\\n: a line break"), "what an answer is written behind, such as 'So the answer is'"] = "",
+    check: Annotated[
+        str,
+        Note("\\n: a line break; none: by how likely its tokens are"),
+        "what a step is checked with, such as 'Is this right? Answer yes or no:'",
+    ] = "",
+    cue: Annotated[
+        str,
+        Note("\\n: a line break"),
+        "what an answer is written behind, such as 'So the answer is'",
+    ] = "",
     grounded: Annotated[bool, "the answer uses words of the prompt and of the steps only"] = True,
-    alike: Annotated[float, Within(0.0, 1.0), "words that two steps share before one of them goes"] = 0.8,
+    alike: Annotated[
+        float, Within(0.0, 1.0), "words that two steps share before one of them goes"
+    ] = 0.8,
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
 ) -> ThoughtTree:
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     asked, said = (text.replace("\\n", "\n") for text in (check, cue))
-    return ThoughtTree(method, steps, keep, depth, most, asked, said, grounded, alike, longest, kit.language)
+    return ThoughtTree(
+        method, steps, keep, depth, most, asked, said, grounded, alike, longest, kit.language
+    )

@@ -1,4 +1,5 @@
 """Stochastic beam search."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -14,16 +15,21 @@ CARD = Card(
     name="stochastic-beam-search",
     title="Stochastic beam search",
     summary="Draws several texts without replacement: no two answers are the same.",
-    kind="search", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="search",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Kool, van Hoof and Welling, Stochastic beams and where to find them, 2019",
     reduces_to="plain sampling at width 1",
-    parent="plain", home="several different answers (--n) that are draws, not the likeliest ones",
-    aliases=("sbs", "gumbel-top-k-search"), arxiv="1903.06059",
+    parent="plain",
+    home="several different answers (--n) that are draws, not the likeliest ones",
+    aliases=("sbs", "gumbel-top-k-search"),
+    arxiv="1903.06059",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     width: Annotated[int, Within(1, 64), "texts that are drawn"] = 4,
 ) -> StochasticBeam:
     return StochasticBeam(searched(kit.target), width)

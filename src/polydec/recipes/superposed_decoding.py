@@ -1,4 +1,5 @@
 """Superposed decoding."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -15,20 +16,30 @@ CARD = Card(
     name="superposed-decoding",
     title="Superposed decoding",
     summary="Writes several texts with one pass a token: the model reads a mixture of their last tokens.",
-    kind="search", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="search",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Shen et al., Superposed decoding: multiple generations from a single autoregressive inference pass, 2024 "
-           "(published: 3 texts, alpha 0.54, temperature 0.06, 9 tokens kept)",
+    "(published: 3 texts, alpha 0.54, temperature 0.06, 9 tokens kept)",
     reduces_to="greedy decoding at width 1 and alpha 0",
-    parent="beam", home="several short suggestions (--n) for the price of one; with an n-gram table",
-    aliases=("superposed",), arxiv="2405.18400", needs=(STATES,),
+    parent="beam",
+    home="several short suggestions (--n) for the price of one; with an n-gram table",
+    aliases=("superposed",),
+    arxiv="2405.18400",
+    needs=(STATES,),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     width: Annotated[int, Within(1, 64), "texts that are kept"] = 3,
     temperature: Annotated[float, Above(0), "of the shared law"] = 0.06,
-    kept: Annotated[int, Within(1, 4096), "likeliest tokens that may follow: at least width, at most all there are"] = 9,
+    kept: Annotated[
+        int,
+        Within(1, 4096),
+        "likeliest tokens that may follow: at least width, at most all there are",
+    ] = 9,
     alpha: Annotated[float, Within(0, 1), "share of the n-gram table in a score"] = 0.54,
 ) -> Superposed:
     return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))

@@ -1,4 +1,5 @@
 """An autoregressive model says which of several edits is taken."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -13,21 +14,34 @@ from polydec.refreshes import exact
 from polydec.unmaskers.at_random import AtRandom
 
 CARD = Card(
-    name="svdd", title="SVDD", aliases=("soft-value-based-decoding",), arxiv="2408.08252",
+    name="svdd",
+    title="SVDD",
+    aliases=("soft-value-based-decoding",),
+    arxiv="2408.08252",
     summary="Draws several edits for each pass; taken is the one whose finished text an autoregressive model finds likeliest.",
-    kind="unmasking", family="diffusion", guarantee=Exactness.APPROXIMATE,
+    kind="unmasking",
+    family="diffusion",
+    guarantee=Exactness.APPROXIMATE,
     source="Li et al., Derivative-free guidance in continuous and discrete diffusion models (SVDD), 2024",
     reduces_to="mdlm for tries = 1",
-    parent="mdlm", home="drawn text (temperature 1) that a small autoregressive model judges well",
+    parent="mdlm",
+    home="drawn text (temperature 1) that a small autoregressive model judges well",
     needs=(DRAFT,),
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     tries: Annotated[int, Within(1, 64), "edits that are drawn for each pass"] = 8,
-    heat: Annotated[float, AtLeast(0), "nats a token: the higher, the less the judge counts (0: the best edit is taken)"] = 0.0,
-    block: Annotated[int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"] = 0,
+    heat: Annotated[
+        float,
+        AtLeast(0),
+        "nats a token: the higher, the less the judge counts (0: the best edit is taken)",
+    ] = 0.0,
+    block: Annotated[
+        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+    ] = 0,
     steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
 ) -> Valued:
     base = Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)

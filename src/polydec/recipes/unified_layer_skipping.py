@@ -1,4 +1,5 @@
 """Unified Layer Skipping, alone."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -18,18 +19,24 @@ CARD = Card(
     name="unified-layer-skipping",
     title="Unified Layer Skipping",
     summary="The prompt passes every layer, each generated token the same evenly spaced share of them.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.APPROXIMATE,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
     source="Liu et al., Accelerating inference in large language models with a unified layer skipping strategy, 2024",
     reduces_to="plain at speed 1",
-    parent="plain", home="models tuned with the same pattern, and a fixed speed to reach",
+    parent="plain",
+    home="models tuned with the same pattern, and a fixed speed to reach",
     needs=(LAYERS,),
     arxiv="2404.06954",
 )
 
 
 def build(
-    kit: Kit, *,
-    speed: Annotated[float, AtLeast(1), "layers of the model for each one that runs (at least two run)"] = 1.3,
+    kit: Kit,
+    *,
+    speed: Annotated[
+        float, AtLeast(1), "layers of the model for each one that runs (at least two run)"
+    ] = 1.3,
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
 ) -> Speculative:
     law = Skipping(kit.target, kept_layers(kit.target.layers, speed, even=even))

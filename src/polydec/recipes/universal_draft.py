@@ -1,4 +1,5 @@
 """Universal assisted decoding: a draft model of any tokenizer."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,19 +17,26 @@ CARD = Card(
     name="universal-draft",
     title="Universal assisted decoding",
     summary="A draft model of any tokenizer reads the text in its own tokens, and what it writes is spelled in the target's.",
-    kind="draft-and-verify", family="ar", guarantee=Exactness.LAW,
+    kind="draft-and-verify",
+    family="ar",
+    guarantee=Exactness.LAW,
     source="Universal assisted generation, transformers, 2024; Timor et al., Accelerating LLM inference with lossless "
-           "speculative decoding algorithms for heterogeneous vocabularies, 2025 (string-level exact match)",
+    "speculative decoding algorithms for heterogeneous vocabularies, 2025 (string-level exact match)",
     reduces_to="plain where nothing is accepted",
-    parent="plain", home="a target whose family has no small model, at low temperature",
+    parent="plain",
+    home="a target whose family has no small model, at low temperature",
     needs=(ANY_DRAFT,),
-    aliases=("universal-assisted-generation", "universal assisted decoding", "uag"), arxiv="2502.05202",
+    aliases=("universal-assisted-generation", "universal assisted decoding", "uag"),
+    arxiv="2502.05202",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 3,
     context: Annotated[int, Within(16, 65536), "most tokens that the draft reads"] = 512,
 ) -> Speculative:
-    return Speculative(kit.target, OtherTokenizer(kit.drafting, kit.target.vocab, context), Match(), Fixed(depth))
+    return Speculative(
+        kit.target, OtherTokenizer(kit.drafting, kit.target.vocab, context), Match(), Fixed(depth)
+    )

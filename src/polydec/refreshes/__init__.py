@@ -1,4 +1,5 @@
 """Which positions of a canvas are fed: the keys and values of the others stay as an earlier pass left them."""
+
 from __future__ import annotations
 
 from polydec.refreshes.blockwise import Blockwise

@@ -1,4 +1,5 @@
 """What stands before the model's own block keeps its keys and values for good (block diffusion)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ class Blockwise:
     Reduces to: full for one block.
     Source: Arriola et al., block diffusion (2025); Wu et al., Fast-dLLM v2 (2025). There a whole block is fed once more alone.
     """
+
     size: int = 32
     inner: bool = False
 

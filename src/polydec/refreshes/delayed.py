@@ -1,4 +1,5 @@
 """A token keeps its keys and values from the pass after the one that wrote it (dKV-Cache-Decode)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ class Delayed:
     Reduces to: full for every = 1.
     Source: Ma et al., dKV-Cache (2025).
     """
+
     every: int = 8
 
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:

@@ -1,4 +1,5 @@
 """All but the block keeps its keys and values while the block is filled (Fast-dLLM's dual cache)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,5 +14,6 @@ class Dual:
     Exact: no; neither what stands before the block nor the gaps behind it see what is written in it.
     Reduces to: full where every pass fills its block, prefix in the last block.
     """
+
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
         return range(block.start, block.stop) if step else range(len(canvas))

@@ -1,4 +1,5 @@
 """What stands before the block keeps its keys and values for good (FreeCache)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ class Frozen:
     Reduces to: full for every = 1.
     Source: Hu et al., FlashDLM (2025); there, delay is off and nothing is ever fed again.
     """
+
     delay: bool = True
     every: int = 0
 

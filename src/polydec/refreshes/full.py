@@ -1,4 +1,5 @@
 """Everything is fed, every time."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,5 +14,6 @@ class Full:
     Exact: the laws are the model's.
     Reduces to: itself.
     """
+
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
         return range(len(canvas))

@@ -1,4 +1,5 @@
 """What stands before the block keeps its keys and values while the block is filled (Fast-dLLM's prefix cache)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,5 +14,6 @@ class Prefix:
     Exact: no; what stands before the block does not see what is written in it. Under a block-causal model it would be.
     Reduces to: full where every pass fills its block.
     """
+
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
         return range(block.start if step else 0, len(canvas))

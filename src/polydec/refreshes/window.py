@@ -1,4 +1,5 @@
 """Only what was just written and a few gaps at the left are fed (dKV-Cache-Greedy)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ class Window:
     Reduces to: full for every = 1; delayed for a window over all gaps.
     Source: Ma et al., dKV-Cache-Greedy (2025); there the order is drawn beforehand, here it goes from the left.
     """
+
     width: int = 4
     every: int = 2
 
@@ -25,4 +27,4 @@ class Window:
         if before is None or step < 2 or step % self.every == 0:
             return range(len(canvas))
         new = [i for i, x in enumerate(canvas) if x is not None and before[i] is None]
-        return sorted((*new, *gaps(canvas, block.start)[:self.width + 1]))
+        return sorted((*new, *gaps(canvas, block.start)[: self.width + 1]))

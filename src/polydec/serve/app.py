@@ -1,4 +1,5 @@
 """The routes."""
+
 from __future__ import annotations
 
 import asyncio
@@ -30,13 +31,23 @@ from polydec.shapers.sampling import fields as sampling_fields
 PATIENCE = 30.0
 """Seconds that a client has to send its body."""
 
-PAGE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-                                   "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
-        "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+PAGE = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 
 
-def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None = None, keys: tuple[str, ...] = (),
-               method: str = "auto", local: bool = True) -> FastAPI:
+def create_app(
+    loaders: Mapping[str, Callable[[], LM]],
+    *,
+    limits: Limits | None = None,
+    keys: tuple[str, ...] = (),
+    method: str = "auto",
+    local: bool = True,
+) -> FastAPI:
     """The application. loaders: models by the names under which they are served; method: of requests that name none; local:
     without keys, answer only to this machine's names. `app.state.models` is what it works with."""
     registry.get(method)
@@ -65,7 +76,9 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
             answers = await worker.start(wanted.asks, steps=wanted.steps)
         except ValueError as error:
             raise refused(error, sent) from None
-        reply = endpoint.answer(shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time()))
+        reply = endpoint.answer(
+            shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time())
+        )
         return await _respond(request, reply, wanted, answers)
 
     @app.post("/v1/chat/completions")
@@ -83,7 +96,13 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
     def card(name: str) -> dict[str, Any]:
         known = models.workers.get(name)
         about = {} if known is None else {"max_model_len": known.model.network.context}
-        return {"id": name, "object": "model", "created": models.began, "owned_by": "polydec", **about}
+        return {
+            "id": name,
+            "object": "model",
+            "created": models.began,
+            "owned_by": "polydec",
+            **about,
+        }
 
     @app.get("/v1/models")
     async def listed() -> dict[str, Any]:
@@ -92,7 +111,7 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
     @app.get("/v1/models/{name:path}")
     async def one(name: str) -> dict[str, Any]:
         if name not in models.loaders:
-            models.find(name)                     # raises
+            models.find(name)  # raises
         return card(name)
 
     @app.post("/tokenize")
@@ -123,7 +142,9 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
             tokens = given.take("tokens")
             given.end()
             if not isinstance(tokens, list):
-                raise Refusal(f"tokens is {shown(tokens)}: it must be a list of token ids", param="tokens")
+                raise Refusal(
+                    f"tokens is {shown(tokens)}: it must be a list of token ids", param="tokens"
+                )
             ids = model.ids(tokens) if tokens else ()
         except ValueError as error:
             raise Refusal(str(error).replace("prompt", "tokens", 1), param="tokens") from None
@@ -132,23 +153,42 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
     @app.get("/tokenizer_info")
     async def tokenizer(model: str | None = None) -> dict[str, Any]:
         text = models.find(model).model.checkpoint.text
-        return {"bos_token": None, "eos_token": None, **text.names,
-                "chat_template": None if text.template is None else text.template.source}
+        return {
+            "bos_token": None,
+            "eos_token": None,
+            **text.names,
+            "chat_template": None if text.template is None else text.template.source,
+        }
 
     @app.get("/methods")
     async def methods(model: str | None = None) -> dict[str, Any]:
         kit = models.find(model).model.kit()
-        return {"object": "list", "default": method, "data": [_described(n, kit) for n in sorted(registry.recipes())]}
+        return {
+            "object": "list",
+            "default": method,
+            "data": [_described(n, kit) for n in sorted(registry.recipes())],
+        }
 
     @app.get("/sampling")
     async def sampling(model: str | None = None) -> dict[str, Any]:
         own = models.find(model).model.sampling()
-        return {**_schema({name: {**o.schema(), "default": getattr(own, name)} for name, o in sampling_fields().items()})}
+        return {
+            **_schema(
+                {
+                    name: {**o.schema(), "default": getattr(own, name)}
+                    for name, o in sampling_fields().items()
+                }
+            )
+        }
 
     @app.get("/health")
     async def health() -> JSONResponse:
         states = models.states
-        state = "stopping" if models.draining else next((s for s in ("failed", "loading") if s in states.values()), "ready")
+        state = (
+            "stopping"
+            if models.draining
+            else next((s for s in ("failed", "loading") if s in states.values()), "ready")
+        )
         return JSONResponse({"status": state, "models": states}, 200 if state == "ready" else 503)
 
     @app.get("/metrics")
@@ -157,7 +197,9 @@ def create_app(loaders: Mapping[str, Callable[[], LM]], *, limits: Limits | None
 
     @app.get("/")
     async def page() -> HTMLResponse:
-        return HTMLResponse(files("polydec.serve").joinpath("page.html").read_text("utf-8"), headers=PAGE)
+        return HTMLResponse(
+            files("polydec.serve").joinpath("page.html").read_text("utf-8"), headers=PAGE
+        )
 
     return app
 
@@ -179,7 +221,9 @@ async def read_bytes(request: Request, most: int) -> bytes:
     except TimeoutError:
         raise Refusal(f"the body did not come within {PATIENCE:g} seconds", status=408) from None
     if size > most:
-        raise Refusal(f"the body has more than {most} bytes, which is what this server takes", status=413)
+        raise Refusal(
+            f"the body has more than {most} bytes, which is what this server takes", status=413
+        )
     return b"".join(parts)
 
 
@@ -187,8 +231,11 @@ async def _respond(request: Request, reply: Answer, wanted: Wanted, answers: Ans
     """The answer, whole or as a stream. A client that leaves ends its request."""
     leaving = asyncio.create_task(_left(request, answers))
     if wanted.stream:
-        return StreamingResponse(_events(reply, answers, leaving), media_type="text/event-stream",
-                                 headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        return StreamingResponse(
+            _events(reply, answers, leaving),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
     try:
         async for news in answers.news():
             reply.take(news)
@@ -198,7 +245,9 @@ async def _respond(request: Request, reply: Answer, wanted: Wanted, answers: Ans
         answers.cancel(LEFT)
 
 
-async def _events(reply: Answer, answers: Answers, leaving: asyncio.Task[None]) -> AsyncIterator[str]:
+async def _events(
+    reply: Answer, answers: Answers, leaving: asyncio.Task[None]
+) -> AsyncIterator[str]:
     """Server-sent events. What fails under way is told as an event with an error."""
     try:
         for chunk in reply.opening():
@@ -237,7 +286,11 @@ def _described(name: str, kit: Any) -> dict[str, Any]:
         why = None
     except ValueError as error:
         why = str(error)
-    return {**about, "schema": _schema({k: o["schema"] for k, o in about["options"].items()}), "unavailable": why}
+    return {
+        **about,
+        "schema": _schema({k: o["schema"] for k, o in about["options"].items()}),
+        "unavailable": why,
+    }
 
 
 def _schema(properties: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 """What every server of ours is made of, whatever its routes: the gate, errors in OpenAI's form, and an end that waits."""
+
 from __future__ import annotations
 
 import asyncio
@@ -19,11 +20,19 @@ from polydec.serve.metrics import Metrics
 log = logging.getLogger("polydec.serve")
 
 
-def application(models: Any, lifespan: Callable[[FastAPI], Any], metrics: Metrics, *, keys: tuple[str, ...],
-                local: bool) -> FastAPI:
+def application(
+    models: Any,
+    lifespan: Callable[[FastAPI], Any],
+    metrics: Metrics,
+    *,
+    keys: tuple[str, ...],
+    local: bool,
+) -> FastAPI:
     """One without routes. models: what `app.state.models` is; lifespan: runs around its life; local: without keys, answer only
     to this machine's names."""
-    app = FastAPI(title="polydec", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="polydec", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
+    )
     app.state.models = models
     app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys)
 
@@ -33,13 +42,20 @@ def application(models: Any, lifespan: Callable[[FastAPI], Any], metrics: Metric
 
     @app.exception_handler(HTTPException)
     async def missing(request: Request, error: HTTPException) -> JSONResponse:
-        said = {404: f"there is no {shown(request.url.path)} here", 405: f"{request.method} is not for {request.url.path}"}
-        return answer(Refusal(said.get(error.status_code, error.detail), status=error.status_code), metrics)
+        said = {
+            404: f"there is no {shown(request.url.path)} here",
+            405: f"{request.method} is not for {request.url.path}",
+        }
+        return answer(
+            Refusal(said.get(error.status_code, error.detail), status=error.status_code), metrics
+        )
 
     @app.exception_handler(Exception)
     async def broke(request: Request, error: Exception) -> JSONResponse:
         log.error("a request failed", exc_info=error)
-        return answer(Refusal("the request failed inside the server", status=500, code="internal"), metrics)
+        return answer(
+            Refusal("the request failed inside the server", status=500, code="internal"), metrics
+        )
 
     return app
 

@@ -4,6 +4,7 @@ Each row of the output says which line it answers and has a digest of it. What w
 a row is written at once and whole, a last one that a kill cut in half is cut off, and a line that has a row is not answered
 again. Rows come in the order in which answers end.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -34,6 +35,7 @@ BEGIN = b'{"line": '
 @dataclass(frozen=True)
 class Line:
     """A line of the input. at: its number, from 1; digest: of its text and of what else decides its answer."""
+
     at: int
     text: str
     digest: str
@@ -47,6 +49,7 @@ class Line:
 @dataclass
 class Tally:
     """How far it is. rows: of the input; before: answered by an earlier run."""
+
     rows: int = 0
     before: int = 0
     done: int = 0
@@ -58,8 +61,10 @@ class Tally:
         """One line for people."""
         seconds = max(time.perf_counter() - self.began, 1e-9)
         kept = f" ({self.before} were there)" if self.before else ""
-        return (f"{self.before + self.done} of {self.rows} rows{kept}, {self.wrong} with an error, {self.tokens} tokens, "
-                f"{self.tokens / seconds:.1f} tokens/s")
+        return (
+            f"{self.before + self.done} of {self.rows} rows{kept}, {self.wrong} with an error, {self.tokens} tokens, "
+            f"{self.tokens / seconds:.1f} tokens/s"
+        )
 
 
 Row = dict[str, Any]
@@ -68,6 +73,7 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Work:
     """A line under way: its requests, and the rows that their answers, or what went wrong with them, become."""
+
     tickets: tuple[Ticket, ...]
     row: Callable[[list[Completion]], Row]
     failed: Callable[[Exception], Row]
@@ -75,8 +81,17 @@ class Work:
 
 def lines_of(text: str, settings: str) -> list[Line]:
     """The lines that hold something. settings: whatever else decides an answer, such as the model's name."""
-    return [Line(at, line, hashlib.sha256(f"{settings}\n{at}\n{line}".encode("utf-8", "surrogatepass")).hexdigest()[:16])
-            for at, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [
+        Line(
+            at,
+            line,
+            hashlib.sha256(
+                f"{settings}\n{at}\n{line}".encode("utf-8", "surrogatepass")
+            ).hexdigest()[:16],
+        )
+        for at, line in enumerate(text.split("\n"), 1)
+        if line.strip()
+    ]
 
 
 def is_request(text: str) -> bool:
@@ -104,13 +119,25 @@ class Batch:
     served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
     (raises ValueError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known.
     """
-    def __init__(self, model: LM, served: str, *, method: str, seed: int, own: Callable[[Line], Ask],
-                 running: int = 64, names: Mapping[str, int] | None = None) -> None:
+
+    def __init__(
+        self,
+        model: LM,
+        served: str,
+        *,
+        method: str,
+        seed: int,
+        own: Callable[[Line], Ask],
+        running: int = 64,
+        names: Mapping[str, int] | None = None,
+    ) -> None:
         self.model, self.served, self.method, self.seed, self.own = model, served, method, seed, own
         self.engine, self.running = Engine(model, max_running=running), running
-        self._named = dict(names or {})           # lines by their custom_id
+        self._named = dict(names or {})  # lines by their custom_id
 
-    def answer(self, lines: Iterable[Line], done: Iterable[int], write: Callable[[Row], None], tally: Tally) -> None:
+    def answer(
+        self, lines: Iterable[Line], done: Iterable[int], write: Callable[[Row], None], tally: Tally
+    ) -> None:
         """Write a row for each line that is not among `done`. A few lines more than can run are prepared at a time."""
         known, working = frozenset(done), list[Work]()
         try:
@@ -132,7 +159,9 @@ class Batch:
             for work in working:
                 self._cancel(work.tickets)
 
-    def _tick(self, working: list[Work], write: Callable[[Row], None], tally: Tally) -> Iterator[Work]:
+    def _tick(
+        self, working: list[Work], write: Callable[[Row], None], tally: Tally
+    ) -> Iterator[Work]:
         """One tick; the rows of what has ended are written, and what has not is given back."""
         self.engine.step()
         for work in working:
@@ -141,7 +170,7 @@ class Batch:
                 continue
             try:
                 answers = [ticket.completion() for ticket in work.tickets]
-            except Exception as error:            # a request's own: the others go on
+            except Exception as error:  # a request's own: the others go on
                 self._write(work.failed(error), write, tally, wrong=True)
             else:
                 tally.tokens += sum(a.usage["completion_tokens"] for a in answers)
@@ -191,10 +220,18 @@ class Batch:
     def _request(self, line: Line, twice: int | None) -> Work:
         given = parse_object(line.text, "the line")
         name = given.get("custom_id")
-        head = {**line.head, "id": f"batch_req_{line.digest}", "custom_id": name if isinstance(name, str) else None}
+        head = {
+            **line.head,
+            "id": f"batch_req_{line.digest}",
+            "custom_id": name if isinstance(name, str) else None,
+        }
 
         def answered(status: int, body: Row) -> Row:
-            return {**head, "response": {"status_code": status, "request_id": line.digest, "body": body}, "error": None}
+            return {
+                **head,
+                "response": {"status_code": status, "request_id": line.digest, "body": body},
+                "error": None,
+            }
 
         def failed(error: Exception) -> Row:
             if isinstance(error, ValueError):
@@ -205,7 +242,13 @@ class Batch:
 
         why = _wrong(given, twice)
         if why is not None:
-            raise _Bad({**head, "response": None, "error": {"code": "invalid_line", "message": str(Refusal(why))}})
+            raise _Bad(
+                {
+                    **head,
+                    "response": None,
+                    "error": {"code": "invalid_line", "message": str(Refusal(why))},
+                }
+            )
         endpoint, sent = ENDPOINTS[given["url"]], frozenset(given["body"])
         shape = endpoint.reads()
         try:
@@ -219,19 +262,31 @@ class Batch:
             raise _Bad(failed(error)) from None
         except ValueError as error:
             raise _Bad(failed(refused(error, sent))) from None
-        reply = endpoint.answer(shape, replace(wanted, details=False), self.model, self.served, line.digest, int(time.time()))
+        reply = endpoint.answer(
+            shape,
+            replace(wanted, details=False),
+            self.model,
+            self.served,
+            line.digest,
+            int(time.time()),
+        )
         return Work(tickets, lambda answers: answered(200, reply.whole(answers)), failed)
 
     def _check_model(self, body: Body) -> None:
         name = body.take("model", self.served)
         if name != self.served:
             near = get_close_matches(str(name)[:100], [self.served], 1, 0.0)
-            raise Refusal(f"model {shown(name)} is not what this batch runs: did you mean {next(iter(near), self.served)}?",
-                          status=404, param="model", code="model_not_found")
+            raise Refusal(
+                f"model {shown(name)} is not what this batch runs: did you mean {next(iter(near), self.served)}?",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
 
 
 class _Bad(Exception):
     """A line that is answered with a row at once."""
+
     def __init__(self, row: Row) -> None:
         super().__init__()
         self.row = row
@@ -250,7 +305,11 @@ def _wrong(given: Mapping[str, Any], twice: int | None) -> str | None:
     if not isinstance(given.get("body"), Mapping):
         return f"body is {shown(given.get('body'))}: it must be an object"
     more = next((k for k in given if k not in ("custom_id", "method", "url", "body")), None)
-    return None if more is None else f"field {shown(more)} is unknown: a line has custom_id, method, url and body"
+    return (
+        None
+        if more is None
+        else f"field {shown(more)} is unknown: a line has custom_id, method, url and body"
+    )
 
 
 def resume(path: Path, lines: Iterable[Line]) -> list[int]:
@@ -262,26 +321,35 @@ def resume(path: Path, lines: Iterable[Line]) -> list[int]:
     digests, done = {line.at: line.digest for line in lines}, set[int]()
     for number, text in enumerate(rows, 1):
         if not text.startswith(BEGIN):
-            raise ValueError(f"line {number} of {str(path)!r} is no row of a batch: give another file to write to")
+            raise ValueError(
+                f"line {number} of {str(path)!r} is no row of a batch: give another file to write to"
+            )
         row = parse_object(text, f"line {number} of {str(path)!r}")
         at = row["line"]
         if type(at) is not int or digests.get(at) != row.get("digest"):
-            raise ValueError(f"line {number} of {str(path)!r} answers another line {shown(at)} than this input has, or with "
-                             "other flags: give another file to write to")
+            raise ValueError(
+                f"line {number} of {str(path)!r} answers another line {shown(at)} than this input has, or with "
+                "other flags: give another file to write to"
+            )
         if at in done:
-            raise ValueError(f"line {number} of {str(path)!r} answers line {at} once more: give another file to write to")
+            raise ValueError(
+                f"line {number} of {str(path)!r} answers line {at} once more: give another file to write to"
+            )
         done.add(at)
-    if tail and tail[:len(BEGIN)] != BEGIN[:len(tail)]:
-        raise ValueError(f"the end of {str(path)!r} is no row of a batch: give another file to write to")
+    if tail and tail[: len(BEGIN)] != BEGIN[: len(tail)]:
+        raise ValueError(
+            f"the end of {str(path)!r} is no row of a batch: give another file to write to"
+        )
     files.end_last_line(path, lambda text: False)
     return sorted(done)
 
 
 def writer(file: BinaryIO) -> Callable[[Row], None]:
     """Writes each row at once, in one piece; the file must be open without a buffer."""
+
     def write(row: Row) -> None:
         text = memoryview(json.dumps(row, allow_nan=False).encode() + b"\n")
         while text:
-            text = text[file.write(text):]
+            text = text[file.write(text) :]
 
     return write

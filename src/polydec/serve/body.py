@@ -1,4 +1,5 @@
 """The fields of a request. Each is taken by somebody; what nobody takes is refused, so that nothing is dropped in silence."""
+
 from __future__ import annotations
 
 import json
@@ -18,21 +19,40 @@ from polydec.shapers.sampling import fields as sampling_fields
 IDLE = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id", "service_tier")
 """Fields that clients send and that change nothing here, whatever they hold."""
 
-ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType({
-    "store": (False,), "best_of": (1,), "use_beam_search": (False,), "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,), "detokenize": (True,), "add_generation_prompt": (True,),
-    "continue_final_message": (False,), "chat_template_kwargs": ({},),
-    "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],), "background": (False,),
-    "truncation": ("disabled",), "previous_response_id": (), "conversation": (), "reasoning": ({},),
-    "suffix": ("",), "length_penalty": (1, 1.0), "priority": (0,),
-    "truncate_prompt_tokens": (), "reasoning_effort": ("none",), "logit_processors": ([],),
-    "bad_words": ([],),
-})
+ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "store": (False,),
+        "best_of": (1,),
+        "use_beam_search": (False,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
+        "detokenize": (True,),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "chat_template_kwargs": ({},),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "background": (False,),
+        "truncation": ("disabled",),
+        "previous_response_id": (),
+        "conversation": (),
+        "reasoning": ({},),
+        "suffix": ("",),
+        "length_penalty": (1, 1.0),
+        "priority": (0,),
+        "truncate_prompt_tokens": (),
+        "reasoning_effort": ("none",),
+        "logit_processors": ([],),
+        "bad_words": ([],),
+    }
+)
 """Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
 
 
 class Body:
     """What a client sent. null means that a field was not given, as clients write it."""
+
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._left = {k: v for k, v in data.items() if v is not None}
         self.fields = frozenset(data)
@@ -42,7 +62,10 @@ class Body:
         for name, legal in ONLY.items():
             if name in self._left and not any(_same(self._left[name], x) for x in legal):
                 allowed = " or ".join(map(shown, legal)) or "none"
-                raise Refusal(f"{name} is {shown(self._left[name])}: this server takes only {allowed}", param=name)
+                raise Refusal(
+                    f"{name} is {shown(self._left[name])}: this server takes only {allowed}",
+                    param=name,
+                )
             self._left.pop(name, None)
 
     def take(self, name: str, default: Any = None) -> Any:
@@ -66,7 +89,10 @@ class Body:
         """A whole number, or None where it is not given."""
         value = self.take(name)
         if value is not None and (type(value) is not int or not low <= value <= high):
-            raise Refusal(f"{name} is {shown(value)}: it must be a whole number in {low} to {high}", param=name)
+            raise Refusal(
+                f"{name} is {shown(value)}: it must be a whole number in {low} to {high}",
+                param=name,
+            )
         return value
 
     def mapping(self, name: str) -> Mapping[str, Any]:
@@ -79,12 +105,20 @@ class Body:
         """Refuse what nobody took."""
         for name in self._left:
             near = get_close_matches(name[:100], self._known, 3, 0.6)
-            raise Refusal(f"field {shown(name)} is unknown" + (f": did you mean {' or '.join(near)}?" if near else
-                          ": this server takes no field of that name"), param=name[:100], code="unknown_field")
+            raise Refusal(
+                f"field {shown(name)} is unknown"
+                + (
+                    f": did you mean {' or '.join(near)}?"
+                    if near
+                    else ": this server takes no field of that name"
+                ),
+                param=name[:100],
+                code="unknown_field",
+            )
 
 
 def _same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and a == b          # true is not 1
+    return type(a) is type(b) and a == b  # true is not 1
 
 
 def read_body(text: str | bytes) -> Body:
@@ -122,6 +156,7 @@ class Wanted:
     list beside each token of a prompt, in vLLM's field of that name (None: no such field); tools: names of those that answers
     may call; told: fields of the request that the response repeats.
     """
+
     asks: tuple[Ask, ...]
     stream: bool
     usage: bool
@@ -138,16 +173,27 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
     """stream, usage, details and steps of `Wanted`."""
     stream, options = body.flag("stream"), body.mapping("stream_options")
     if options and not stream:
-        raise Refusal("stream_options is given without stream: it is legal only where stream is true", param="stream_options")
+        raise Refusal(
+            "stream_options is given without stream: it is legal only where stream is true",
+            param="stream_options",
+        )
     for name, value in options.items():
         if name not in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
-            raise Refusal(f"stream_options has {shown(name)}: it holds include_usage only", param="stream_options")
+            raise Refusal(
+                f"stream_options has {shown(name)}: it holds include_usage only",
+                param="stream_options",
+            )
         if type(value) is not bool or (value and name != "include_usage"):
-            raise Refusal(f"stream_options.{name} is {shown(value)}: it must be "
-                          + ("true or false" if name == "include_usage" else "false"), param="stream_options")
+            raise Refusal(
+                f"stream_options.{name} is {shown(value)}: it must be "
+                + ("true or false" if name == "include_usage" else "false"),
+                param="stream_options",
+            )
     told = body.take("polydec", False)
     if told != "steps" and type(told) is not bool:
-        raise Refusal(f"polydec is {shown(told)}: it must be true, false or \"steps\"", param="polydec")
+        raise Refusal(
+            f'polydec is {shown(told)}: it must be true, false or "steps"', param="polydec"
+        )
     return stream, bool(options.get("include_usage", False)), bool(told), told == "steps"
 
 
@@ -157,12 +203,19 @@ def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     plain = {o.name: o for o in ask_limits()}
     sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
     return {
-        "method": body.take("method", method), "options": body.mapping("options"), "sampling": model.sampling(**sampling),
-        "n": plain["n"].convert(body.take("n", 1)), "seed": plain["seed"].convert(body.take("seed", seed)),
-        "stop": body.take("stop", ()), "stop_token_ids": body.take("stop_token_ids", ()),
-        "ignore_eos": body.flag("ignore_eos"), "include_stop": body.flag("include_stop_str_in_output"),
-        "order": body.take("order", "vllm"), "finish": body.flag("finish"),
-        "steer": body.take("steer"), "steer_options": body.mapping("steer_options"),
+        "method": body.take("method", method),
+        "options": body.mapping("options"),
+        "sampling": model.sampling(**sampling),
+        "n": plain["n"].convert(body.take("n", 1)),
+        "seed": plain["seed"].convert(body.take("seed", seed)),
+        "stop": body.take("stop", ()),
+        "stop_token_ids": body.take("stop_token_ids", ()),
+        "ignore_eos": body.flag("ignore_eos"),
+        "include_stop": body.flag("include_stop_str_in_output"),
+        "order": body.take("order", "vllm"),
+        "finish": body.flag("finish"),
+        "steer": body.take("steer"),
+        "steer_options": body.mapping("steer_options"),
         "negative_prompt": _whole(body.take("negative_prompt")),
     }
 
@@ -176,8 +229,11 @@ def prompt_logprobs(body: Body, stream: bool) -> int | None:
     """vLLM's field. Raises Refusal for a value out of its range, or in a stream, which has no place for it."""
     value = body.whole("prompt_logprobs", 0, 64)
     if value is not None and stream:
-        raise Refusal(f"prompt_logprobs is {value} with stream: it is legal only where stream is false (a stream of "
-                      "/v1/completions has those of echo with logprobs)", param="prompt_logprobs")
+        raise Refusal(
+            f"prompt_logprobs is {value} with stream: it is legal only where stream is false (a stream of "
+            "/v1/completions has those of echo with logprobs)",
+            param="prompt_logprobs",
+        )
     return value
 
 
@@ -186,8 +242,14 @@ def length(body: Body, *names: str, default: int | None = None, least: int = 1) 
     given = {name: value for name in names if (value := body.take(name)) is not None}
     for name, value in given.items():
         if type(value) is not int or value < least:
-            raise Refusal(f"{name} is {shown(value)}: it must be a whole number of at least {least}"
-                          + (" (0 only with echo)" if value == 0 and type(value) is int else ""), param=name)
+            raise Refusal(
+                f"{name} is {shown(value)}: it must be a whole number of at least {least}"
+                + (" (0 only with echo)" if value == 0 and type(value) is int else ""),
+                param=name,
+            )
     if len(set(given.values())) > 1:
-        raise Refusal(f"{' and '.join(given)} are both given and differ: give one of them", param=next(iter(given)))
+        raise Refusal(
+            f"{' and '.join(given)} are both given and differ: give one of them",
+            param=next(iter(given)),
+        )
     return next(iter(given.values()), default)

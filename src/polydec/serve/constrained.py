@@ -1,4 +1,5 @@
 """The fields of a request that constrain its answers: OpenAI's response_format and vLLM's names."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,29 +12,50 @@ from polydec.options import shown
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
 
-GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_grammar": "grammar", "guided_choice": "choice",
-          "span_of": "span_of"}
+GUIDED = {
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_grammar": "grammar",
+    "guided_choice": "choice",
+    "span_of": "span_of",
+}
 """Our names of vLLM's older fields; and one of our own."""
 
-STRUCTURED = {"json": "json_schema", "regex": "regex", "grammar": "grammar", "choice": "choice", "json_object": "json_object"}
+STRUCTURED = {
+    "json": "json_schema",
+    "regex": "regex",
+    "grammar": "grammar",
+    "choice": "choice",
+    "json_object": "json_object",
+}
 """Our names of what vLLM's `structured_outputs` holds."""
 
 
 def constraint(body: Body, model: LM) -> Constraint | None:
     """The constraint of a request, None where it has none. Raises Refusal for one that cannot be kept, several, or a field
     that is malformed."""
-    asked = {name: read for name, value in (("response_format", body.take("response_format")),
-                                            ("structured_outputs", body.take("structured_outputs")),
-                                            *((name, body.take(name)) for name in GUIDED))
-             if value is not None and (read := _read(name, value))}
+    asked = {
+        name: read
+        for name, value in (
+            ("response_format", body.take("response_format")),
+            ("structured_outputs", body.take("structured_outputs")),
+            *((name, body.take(name)) for name in GUIDED),
+        )
+        if value is not None and (read := _read(name, value))
+    }
     if len(asked) > 1:
-        raise Refusal(f"{' and '.join(asked)} are both given: an answer has one constraint", param=next(iter(asked)))
+        raise Refusal(
+            f"{' and '.join(asked)} are both given: an answer has one constraint",
+            param=next(iter(asked)),
+        )
     for name, given in asked.items():
         vocab = model.checkpoint.lm.vocab
         try:
             found = one(given)
             if found is not None and vocab.eos:
-                found.language(vocab, vocab.eos)              # so that what is wrong with it is said of this field
+                found.language(
+                    vocab, vocab.eos
+                )  # so that what is wrong with it is said of this field
             return found
         except ValueError as error:
             raise Refusal(f"{name}: {error}", param=name) from None
@@ -49,7 +71,10 @@ def _read(name: str, value: Any) -> dict[str, Any]:
     if name == "structured_outputs":
         unknown = next((x for x in value if x not in STRUCTURED), None)
         if unknown is not None:
-            raise Refusal(f"structured_outputs has {shown(unknown)}: it holds one of {', '.join(STRUCTURED)}", param=name)
+            raise Refusal(
+                f"structured_outputs has {shown(unknown)}: it holds one of {', '.join(STRUCTURED)}",
+                param=name,
+            )
         return {STRUCTURED[key]: x for key, x in value.items() if x is not None}
     return _format(value)
 
@@ -63,9 +88,13 @@ def _format(value: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "json_object":
         return {"json_object": True}
     if kind != "json_schema":
-        raise Refusal(f"response_format.type is {shown(kind)}: it must be text, json_object or json_schema",
-                      param="response_format")
+        raise Refusal(
+            f"response_format.type is {shown(kind)}: it must be text, json_object or json_schema",
+            param="response_format",
+        )
     if not isinstance(schema, Mapping) or not isinstance(schema.get("schema"), Mapping):
-        raise Refusal("response_format.json_schema has no schema: it must hold a JSON schema by that name",
-                      param="response_format")
+        raise Refusal(
+            "response_format.json_schema has no schema: it must hold a JSON schema by that name",
+            param="response_format",
+        )
     return {"json_schema": schema["schema"]}

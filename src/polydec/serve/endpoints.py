@@ -1,4 +1,5 @@
 """The endpoints that answer: how a request of each is read, and how its answers are written."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from polydec.serve.shapes import Chat, Completions
 
 class Reads(Protocol):
     """How a request is read. prefix: of the response's id."""
+
     prefix: str
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
@@ -25,6 +27,7 @@ class Reads(Protocol):
 
 class Answer(Protocol):
     """An answer on its way out: as a stream, or as one response. last: what is sent behind the events of a stream."""
+
     last: str
 
     def opening(self) -> Iterator[dict[str, Any]]: ...
@@ -39,15 +42,21 @@ class Answer(Protocol):
 class Endpoint:
     """reads: made for each request; answers: given it, what is wanted, the model, its name here, and the response's id and
     time."""
+
     reads: Callable[[], Any]
     answers: Callable[[Any, Wanted, LM, str, str, int], Answer]
 
-    def answer(self, reads: Reads, wanted: Wanted, model: LM, served: str, name: str, created: int) -> Answer:
+    def answer(
+        self, reads: Reads, wanted: Wanted, model: LM, served: str, name: str, created: int
+    ) -> Answer:
         """The answer to a request; name: its id without the prefix."""
         return self.answers(reads, wanted, model, served, f"{reads.prefix}-{name}", created)
 
 
-ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType({
-    "/v1/chat/completions": Endpoint(Chat, Reply), "/v1/completions": Endpoint(Completions, Reply),
-    "/v1/responses": Endpoint(Responses, Response),
-})
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
+    {
+        "/v1/chat/completions": Endpoint(Chat, Reply),
+        "/v1/completions": Endpoint(Completions, Reply),
+        "/v1/responses": Endpoint(Responses, Response),
+    }
+)

@@ -1,4 +1,5 @@
 """What the server refuses, in OpenAI's error form."""
+
 from __future__ import annotations
 
 import re
@@ -14,7 +15,10 @@ CALLED = {"message": "messages", "option": "options"}
 """Sentences that begin with another word than the field's name."""
 
 
-OTHERS = {"prompt": ("messages", "input"), "max_tokens": ("max_completion_tokens", "max_output_tokens")}
+OTHERS = {
+    "prompt": ("messages", "input"),
+    "max_tokens": ("max_completion_tokens", "max_output_tokens"),
+}
 """Fields that have several names."""
 
 
@@ -24,14 +28,26 @@ class Refusal(Exception):
     status: of HTTP; param: the field that is to blame; code: a word for programs; retry: seconds after which it may be worth
     asking again.
     """
-    def __init__(self, message: object, *, status: int = 400, param: str | None = None, code: str | None = None,
-                 retry: int | None = None) -> None:
+
+    def __init__(
+        self,
+        message: object,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        retry: int | None = None,
+    ) -> None:
         super().__init__(sentence(message))
         self.status, self.param, self.code, self.retry = status, param, code, retry
 
     def to_json(self) -> dict[str, Any]:
-        kind = KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        kind = KINDS.get(
+            self.status, "invalid_request_error" if self.status < 500 else "server_error"
+        )
+        return {
+            "error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        }
 
     @property
     def headers(self) -> dict[str, str]:
@@ -43,6 +59,6 @@ def refused(error: ValueError, fields: Collection[str]) -> Refusal:
     """A sentence of the library as a 400. Its first word names the field."""
     first = re.match(r"\w+", str(error))
     word = "" if first is None else CALLED.get(first[0], first[0])
-    if word not in fields:                        # what the library calls so has another name at this endpoint
+    if word not in fields:  # what the library calls so has another name at this endpoint
         word = next((name for name in OTHERS.get(word, ()) if name in fields), word)
     return Refusal(error, param=word if word in fields else None)

@@ -1,4 +1,5 @@
 """Who may come in: keys, host names, kinds and sizes of bodies."""
+
 from __future__ import annotations
 
 import hashlib
@@ -26,6 +27,7 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 class Gate:
     """The outermost layer. keys: any of them opens; none: whoever reaches the server may use it; local: only by the names of
     this machine."""
+
     def __init__(self, app: ASGIApp, keys: Iterable[str], metrics: Metrics, local: bool) -> None:
         self.app, self.metrics, self.local = app, metrics, local
         self.digests = [_digest(key) for key in keys]
@@ -45,18 +47,30 @@ class Gate:
         """Raises Refusal."""
         headers = Headers(scope=scope)
         if self.local and _host(headers.get("host", "")) not in LOCAL:
-            raise Refusal(f"host {shown(headers.get('host', ''))} is not this machine: a server without a key answers to "
-                          "localhost only", status=403, code="wrong_host")
+            raise Refusal(
+                f"host {shown(headers.get('host', ''))} is not this machine: a server without a key answers to "
+                "localhost only",
+                status=403,
+                code="wrong_host",
+            )
         if self.digests and scope["path"] not in OPEN:
             kind, _, key = headers.get("authorization", "").partition(" ")
             given = _digest(key.strip())
             # each key is compared, in constant time: how long it takes tells nothing of them
             right = sum(hmac.compare_digest(given, known) for known in self.digests)
             if kind.lower() != "bearer" or not right:
-                raise Refusal("the API key is missing or wrong: send it as `Authorization: Bearer KEY`", status=401,
-                              code="invalid_api_key")
-        if scope["method"] == "POST" and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            raise Refusal("the body must be JSON, with `Content-Type: application/json`", status=415)
+                raise Refusal(
+                    "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",
+                    status=401,
+                    code="invalid_api_key",
+                )
+        if (
+            scope["method"] == "POST"
+            and headers.get("content-type", "").partition(";")[0].strip() != "application/json"
+        ):
+            raise Refusal(
+                "the body must be JSON, with `Content-Type: application/json`", status=415
+            )
 
 
 def answer(refusal: Refusal, metrics: Metrics) -> JSONResponse:
@@ -78,7 +92,9 @@ def _host(host: str) -> str:
 def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
     """Keys from a file (one a line, # begins a remark) and from the environment. Raises ValueError where the file has none, or
     one is too short to keep anybody out."""
-    lines = [] if path is None else read_bytes(path, 1 << 20).decode("utf-8", "replace").splitlines()
+    lines = (
+        [] if path is None else read_bytes(path, 1 << 20).decode("utf-8", "replace").splitlines()
+    )
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
     if path is not None and not keys:
         raise ValueError(f"file {str(path)!r} holds no API key: write one a line")
@@ -86,7 +102,9 @@ def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
         keys.append(environment.strip())
     for key in keys:
         if not key.isascii() or not key.isprintable() or " " in key or len(key) < 8:
-            raise ValueError("an API key must have at least 8 characters, printable ASCII without spaces")
+            raise ValueError(
+                "an API key must have at least 8 characters, printable ASCII without spaces"
+            )
     return tuple(keys)
 
 

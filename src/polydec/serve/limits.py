@@ -1,4 +1,5 @@
 """What the server lets its clients take."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -13,15 +14,26 @@ from polydec.options import Option, Within, read
 @dataclass(frozen=True)
 class Limits:
     """Of one model's requests. Raises ValueError for a value out of its range."""
+
     running: Annotated[int, Within(1, 4096), "answers that are written at the same time"] = 64
-    waiting: Annotated[int, Within(0, 65536), "answers that wait for their turn; more are refused with 429"] = 256
+    waiting: Annotated[
+        int, Within(0, 65536), "answers that wait for their turn; more are refused with 429"
+    ] = 256
     body: Annotated[int, Within(1024, 1 << 28), "bytes of a request"] = 4 << 20
     prompt: Annotated[int, Within(1, 1 << 24), "tokens of a prompt"] = 1 << 17
     output: Annotated[int, Within(1, 1 << 24), "tokens of an answer"] = 4096
     seconds: Annotated[float, Within(0.001, 86400), "of a request, waiting included"] = 600.0
-    positions: Annotated[int, Within(0, 1 << 20), "of one pass of the model; 0: from what passes cost on this machine"] = 0
-    wait: Annotated[float, Within(0.001, 86400), "seconds that a request waits for its turn; then it is a 503"] = 300.0
-    cache: Annotated[int, Within(0, 1 << 50), "bytes of the caches of all requests; 0: as much as they take"] = 0
+    positions: Annotated[
+        int,
+        Within(0, 1 << 20),
+        "of one pass of the model; 0: from what passes cost on this machine",
+    ] = 0
+    wait: Annotated[
+        float, Within(0.001, 86400), "seconds that a request waits for its turn; then it is a 503"
+    ] = 300.0
+    cache: Annotated[
+        int, Within(0, 1 << 50), "bytes of the caches of all requests; 0: as much as they take"
+    ] = 0
 
     def __post_init__(self) -> None:
         for option in limits():
@@ -42,9 +54,13 @@ def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
         if len(text) > limits.prompt:
-            raise ValueError(f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}")
+            raise ValueError(
+                f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}"
+            )
     if ask.max_tokens is None:
         return replace(ask, max_tokens=min(limits.output, room(model, ask.method, ids, steered)[0]))
     if ask.max_tokens > limits.output:
-        raise ValueError(f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}")
+        raise ValueError(
+            f"max_tokens is {ask.max_tokens}: this server writes at most {limits.output}"
+        )
     return ask

@@ -1,4 +1,5 @@
 """What Prometheus reads: the names that vLLM's dashboards know, and ours by method."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,6 +14,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 class Metrics:
     """Counters of one server; each model's carry its name."""
+
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
 
@@ -27,28 +29,54 @@ class Metrics:
 
         self.running = gauge("vllm:num_requests_running", "Requests that are being written")
         self.waiting = gauge("vllm:num_requests_waiting", "Requests that wait for their turn")
-        self.usage = gauge("vllm:kv_cache_usage_perc", "Share of the caches' limit that is taken, 0 to 1; 0 without a limit")
+        self.usage = gauge(
+            "vllm:kv_cache_usage_perc",
+            "Share of the caches' limit that is taken, 0 to 1; 0 without a limit",
+        )
         self.cached = gauge("polydec:kv_cache_bytes", "Bytes of the caches of all requests")
-        self.preempted = counter("vllm:num_preemptions", "Requests that were put on hold to make room")
+        self.preempted = counter(
+            "vllm:num_preemptions", "Requests that were put on hold to make room"
+        )
         self.prompt_tokens = counter("vllm:prompt_tokens", "Tokens of prompts")
         self.generation_tokens = counter("vllm:generation_tokens", "Tokens written")
         self.success = counter("vllm:request_success", "Answers that ended", "finished_reason")
-        self.first = times("vllm:time_to_first_token_seconds", "From a request's arrival to its first token")
-        self.between = times("vllm:inter_token_latency_seconds", "Between two writings of one request")
-        self.whole = times("vllm:e2e_request_latency_seconds", "From a request's arrival to its end")
+        self.first = times(
+            "vllm:time_to_first_token_seconds", "From a request's arrival to its first token"
+        )
+        self.between = times(
+            "vllm:inter_token_latency_seconds", "Between two writings of one request"
+        )
+        self.whole = times(
+            "vllm:e2e_request_latency_seconds", "From a request's arrival to its end"
+        )
         self.queue = times("vllm:request_queue_time_seconds", "Waiting for the turn")
         self.decode = times("vllm:request_decode_time_seconds", "From the first token to the last")
         self.drafts = counter("vllm:spec_decode_num_drafts", "Passes with a draft")
         self.drafted = counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted")
-        self.accepted = counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted")
-        self.accepted_at = counter("vllm:spec_decode_num_accepted_tokens_per_pos", "Drafts accepted at a position or beyond",
-                                   "position")
-        self.passes = counter("polydec:target_passes", "Passes that a method's answers took part in", "method")
+        self.accepted = counter(
+            "vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted"
+        )
+        self.accepted_at = counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Drafts accepted at a position or beyond",
+            "position",
+        )
+        self.passes = counter(
+            "polydec:target_passes", "Passes that a method's answers took part in", "method"
+        )
         self.tokens = counter("polydec:generation_tokens", "Tokens written by a method", "method")
         self.drafted_by = counter("polydec:draft_tokens", "Tokens drafted by a method", "method")
-        self.accepted_by = counter("polydec:accepted_draft_tokens", "Drafted tokens of a method that were accepted", "method")
-        self.refused = counter("polydec:requests_refused", "Requests that were not answered", "status")
-        self.cut = counter("polydec:requests_cut", "Requests that ended before their answer did", "reason")
+        self.accepted_by = counter(
+            "polydec:accepted_draft_tokens",
+            "Drafted tokens of a method that were accepted",
+            "method",
+        )
+        self.refused = counter(
+            "polydec:requests_refused", "Requests that were not answered", "status"
+        )
+        self.cut = counter(
+            "polydec:requests_cut", "Requests that ended before their answer did", "reason"
+        )
 
     def ended(self, model: str, ticket: Ticket) -> None:
         """Count a request that has ended, as far as it came."""

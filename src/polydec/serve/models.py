@@ -1,4 +1,5 @@
 """The models of a server under their names: loaded in the background, each with a worker of its own."""
+
 from __future__ import annotations
 
 import asyncio
@@ -21,7 +22,10 @@ log = logging.getLogger("polydec.serve")
 class Models:
     """loaders: how each is loaded, by its name; the first is the one that requests mean which name none. `failed` holds why a
     model could not be loaded; `draining`: no new requests are taken."""
-    def __init__(self, loaders: Mapping[str, Callable[[], LM]], limits: Limits, metrics: Metrics) -> None:
+
+    def __init__(
+        self, loaders: Mapping[str, Callable[[], LM]], limits: Limits, metrics: Metrics
+    ) -> None:
         if not loaders:
             raise ValueError("a server needs a model")
         self.loaders, self.limits, self.metrics = dict(loaders), limits, metrics
@@ -29,7 +33,7 @@ class Models:
         self.failed: dict[str, str] = {}
         self.draining = False
         self.began = int(time.time())
-        self.cut = 0                              # requests that the end of the server ended
+        self.cut = 0  # requests that the end of the server ended
 
     async def load(self) -> None:
         """Load all, one after the other."""
@@ -46,8 +50,14 @@ class Models:
     @property
     def states(self) -> dict[str, str]:
         """Of each model: ready, loading or failed."""
-        return {name: "ready" if name in self.workers else "failed" if name in self.failed else "loading"
-                for name in self.loaders}
+        return {
+            name: "ready"
+            if name in self.workers
+            else "failed"
+            if name in self.failed
+            else "loading"
+            for name in self.loaders
+        }
 
     def find(self, name: object = None) -> Worker:
         """The worker of a model; None: of the first. Raises Refusal where there is none, or it is not ready."""
@@ -55,12 +65,20 @@ class Models:
             name = next(iter(self.loaders))
         if not isinstance(name, str) or name not in self.loaders:
             near = get_close_matches(str(name)[:100], self.loaders, 1, 0.0)
-            raise Refusal(f"model {shown(name)} is not served here: did you mean {next(iter(near), '')}?", status=404,
-                          param="model", code="model_not_found")
+            raise Refusal(
+                f"model {shown(name)} is not served here: did you mean {next(iter(near), '')}?",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
         if self.draining:
-            raise Refusal("the server stops: it takes no more requests", status=503, code="stopping", retry=5)
+            raise Refusal(
+                "the server stops: it takes no more requests", status=503, code="stopping", retry=5
+            )
         if name in self.failed:
-            raise Refusal(f"model {name} could not be loaded: {self.failed[name]}", status=503, code="failed")
+            raise Refusal(
+                f"model {name} could not be loaded: {self.failed[name]}", status=503, code="failed"
+            )
         if name not in self.workers:
             raise Refusal(f"model {name} is being loaded", status=503, code="loading", retry=5)
         return self.workers[name]

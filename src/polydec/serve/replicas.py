@@ -4,6 +4,7 @@ A replica is an ordinary server (app.py) on a port of the loopback; only this pr
 here for a key, sent to one replica (router.py), and handed on as it comes back. Where a replica dies, Ray starts it anew; a
 request of which nothing was handed on yet goes to another one, any other ends with an error.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -34,8 +35,14 @@ from polydec.serve.run import listen
 
 LOOK = 0.5
 """Seconds between two looks at replicas that are not ready."""
-PASSED = ("content-type", "retry-after", "content-security-policy", "x-content-type-options", "referrer-policy",
-          "cache-control")
+PASSED = (
+    "content-type",
+    "retry-after",
+    "content-security-policy",
+    "x-content-type-options",
+    "referrer-policy",
+    "cache-control",
+)
 """Headers of a replica's answer that are handed on."""
 GONE = (httpx.TransportError, httpx.StreamError)
 """What a connection says when its replica has gone."""
@@ -43,10 +50,22 @@ GONE = (httpx.TransportError, httpx.StreamError)
 
 class Replica:
     """One server. It runs in a process of Ray's."""
-    def __init__(self, loaders: Mapping[str, Callable[[], LM]], limits: Limits, method: str, key: str, threads: int) -> None:
+
+    def __init__(
+        self,
+        loaders: Mapping[str, Callable[[], LM]],
+        limits: Limits,
+        method: str,
+        key: str,
+        threads: int,
+    ) -> None:
         import torch
+
         torch.set_num_threads(threads)
-        self._app, sock = create_app(loaders, limits=limits, keys=(key,), method=method), listen("127.0.0.1", 0)
+        self._app, sock = (
+            create_app(loaders, limits=limits, keys=(key,), method=method),
+            listen("127.0.0.1", 0),
+        )
         self._port = int(sock.getsockname()[1])
         server = uvicorn.Server(uvicorn.Config(self._app, log_level="critical"))
         threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True).start()
@@ -59,20 +78,33 @@ class Replica:
 
 class Fleet:
     """The replicas, as run.py and the routes know a server's models. ports: of those that are ready, by their number."""
+
     def __init__(self, count: int, start: Callable[[str], Any], names: tuple[str, ...]) -> None:
-        self.key, self.loaders, self.router = secrets.token_hex(16), dict.fromkeys(names), Router(count)
+        self.key, self.loaders, self.router = (
+            secrets.token_hex(16),
+            dict.fromkeys(names),
+            Router(count),
+        )
         self.actors = [start(self.key) for _ in range(count)]
         self.ports: dict[int, int] = {}
         self.failed: dict[str, str] = {}
         self.draining, self.cut = False, 0
         self.under_way = set[asyncio.Task[Any]]()
-        self.client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False)
+        self.client = httpx.AsyncClient(
+            timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False
+        )
 
     @property
     def states(self) -> dict[str, str]:
         """Of each replica: ready, loading or failed."""
-        return {f"replica {i}": "ready" if i in self.ports else "failed" if f"replica {i}" in self.failed else "loading"
-                for i in range(len(self.actors))}
+        return {
+            f"replica {i}": "ready"
+            if i in self.ports
+            else "failed"
+            if f"replica {i}" in self.failed
+            else "loading"
+            for i in range(len(self.actors))
+        }
 
     @property
     def live(self) -> int:
@@ -82,7 +114,9 @@ class Fleet:
     async def watch(self) -> None:
         """Look for replicas that have become ready, until cancelled."""
         while True:
-            await asyncio.gather(*(self._look(i) for i in range(len(self.actors)) if i not in self.ports))
+            await asyncio.gather(
+                *(self._look(i) for i in range(len(self.actors)) if i not in self.ports)
+            )
             await asyncio.sleep(LOOK)
 
     async def _look(self, i: int) -> None:
@@ -114,7 +148,9 @@ class Fleet:
             ray.kill(actor)
 
 
-def create_front(fleet: Fleet, *, limits: Limits, keys: tuple[str, ...] = (), local: bool = True) -> FastAPI:
+def create_front(
+    fleet: Fleet, *, limits: Limits, keys: tuple[str, ...] = (), local: bool = True
+) -> FastAPI:
     """The application that stands before the replicas. `app.state.models` is the fleet."""
     metrics = Metrics()
 
@@ -129,13 +165,22 @@ def create_front(fleet: Fleet, *, limits: Limits, keys: tuple[str, ...] = (), lo
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        ready = "stopping" if fleet.draining else "ready" if fleet.ports else next(
-            (s for s in ("loading", "failed") if s in fleet.states.values()), "loading")
-        return JSONResponse({"status": ready, "replicas": fleet.states}, 200 if ready == "ready" else 503)
+        ready = (
+            "stopping"
+            if fleet.draining
+            else "ready"
+            if fleet.ports
+            else next((s for s in ("loading", "failed") if s in fleet.states.values()), "loading")
+        )
+        return JSONResponse(
+            {"status": ready, "replicas": fleet.states}, 200 if ready == "ready" else 503
+        )
 
     @app.get("/metrics")
     async def measured() -> Response:
-        return Response(await _metrics(fleet), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            await _metrics(fleet), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     @app.api_route("/{path:path}", methods=["GET", "POST"])
     async def hand_on(request: Request, path: str) -> Response:
@@ -148,21 +193,29 @@ def create_front(fleet: Fleet, *, limits: Limits, keys: tuple[str, ...] = (), lo
 async def _handed_on(fleet: Fleet, request: Request, body: bytes) -> Response:
     """The answer of one replica. Where that dies before anything of it was handed on, of another one."""
     if fleet.draining:
-        raise Refusal("the server stops: it takes no more requests", status=503, code="stopping", retry=5)
+        raise Refusal(
+            "the server stops: it takes no more requests", status=503, code="stopping", retry=5
+        )
     prompt = blocks(beginning(_json(body)))
     tried = set[int]()
     while True:
         i = fleet.router.choose(prompt, fleet.ports.keys() - tried)
         if i is None:
-            raise Refusal("no replica could answer: each is being loaded, or died" if not tried else
-                          f"{len(tried)} replicas died while they answered this", status=503, code="no_replica", retry=5)
+            raise Refusal(
+                "no replica could answer: each is being loaded, or died"
+                if not tried
+                else f"{len(tried)} replicas died while they answered this",
+                status=503,
+                code="no_replica",
+                retry=5,
+            )
         tried.add(i)
         place = Place(fleet, i)
         fleet.router.sent(i, prompt)
         try:
             response = await _sent(fleet, place.port, request, body)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
-                return Stream(place, response)    # which gives the place back
+                return Stream(place, response)  # which gives the place back
             content = await _whole(request, response)
             place.leave()
             return Response(content, response.status_code, _passed(response))
@@ -176,6 +229,7 @@ async def _handed_on(fleet: Fleet, request: Request, body: bytes) -> Response:
 
 class Place:
     """A request under way at a replica, until it leaves."""
+
     def __init__(self, fleet: Fleet, i: int) -> None:
         self.fleet, self.i, self.port, self._here = fleet, i, fleet.ports[i], True
         fleet.router.busy[i] += 1
@@ -188,6 +242,7 @@ class Place:
 
 class Stream(StreamingResponse):
     """A stream that is handed on. Whether or not it ever begins, the replica's connection is closed behind it."""
+
     def __init__(self, place: Place, response: httpx.Response) -> None:
         super().__init__(_streamed(place, response), response.status_code, _passed(response))
         self._place, self._response = place, response
@@ -204,7 +259,8 @@ class Stream(StreamingResponse):
 async def _sent(fleet: Fleet, port: int, request: Request, body: bytes) -> httpx.Response:
     """A replica's answer, of which the head has come. A client that leaves meanwhile ends the request."""
     headers = {"authorization": f"Bearer {fleet.key}"} | {
-        k: v for k, v in request.headers.items() if k in ("content-type", "accept")}
+        k: v for k, v in request.headers.items() if k in ("content-type", "accept")
+    }
     url = httpx.URL(f"http://127.0.0.1:{port}{request.url.path}", query=request.url.query.encode())
     sent = fleet.client.build_request(request.method, url, headers=headers, content=body or None)
     return await _unless_left(request, fleet.client.send(sent, stream=True))
@@ -255,14 +311,16 @@ async def _streamed(place: Place, response: httpx.Response) -> AsyncIterator[byt
         fleet.lost(place.i, place.port)
         code = "replica_died"
     except asyncio.CancelledError:
-        if fleet.cut and me.uncancel() == 0:      # the server stops; else the client has left
+        if fleet.cut and me.uncancel() == 0:  # the server stops; else the client has left
             code = "stopping"
         else:
             raise
     finally:
         fleet.under_way.discard(me)
     if code:
-        why = {"replica_died": "the replica that wrote this died", "stopping": "the server stops"}[code]
+        why = {"replica_died": "the replica that wrote this died", "stopping": "the server stops"}[
+            code
+        ]
         yield f"data: {json.dumps(Refusal(why, status=503, code=code).to_json())}\n\n".encode()
 
 
@@ -271,8 +329,12 @@ async def _metrics(fleet: Fleet) -> str:
     lines, said = list[str](), set[str]()
     for i, port in sorted(fleet.ports.items()):
         try:
-            text = (await fleet.client.get(f"http://127.0.0.1:{port}/metrics",
-                                           headers={"authorization": f"Bearer {fleet.key}"})).text
+            text = (
+                await fleet.client.get(
+                    f"http://127.0.0.1:{port}/metrics",
+                    headers={"authorization": f"Bearer {fleet.key}"},
+                )
+            ).text
         except GONE:
             fleet.lost(i, port)
             continue
@@ -284,7 +346,9 @@ async def _metrics(fleet: Fleet) -> str:
             elif line:
                 name, brace, rest = line.partition("{")
                 label = f'replica="{i}"'
-                lines.append(f"{name}{{{label},{rest}" if brace else line.replace(" ", f"{{{label}}} ", 1))
+                lines.append(
+                    f"{name}{{{label},{rest}" if brace else line.replace(" ", f"{{{label}}} ", 1)
+                )
     return "\n".join(lines) + "\n"
 
 
@@ -298,13 +362,29 @@ def _json(body: bytes) -> Mapping[str, Any]:
         data = json.loads(body) if body else {}
     except (ValueError, RecursionError):
         return {}
-    return data if isinstance(data, dict) else {}      # pyright: ignore[reportUnknownVariableType]
+    return data if isinstance(data, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
-def fleet_of(count: int, loaders: Mapping[str, Callable[[], LM]], *, limits: Limits, method: str, threads: int) -> Fleet:
+def fleet_of(
+    count: int,
+    loaders: Mapping[str, Callable[[], LM]],
+    *,
+    limits: Limits,
+    method: str,
+    threads: int,
+) -> Fleet:
     """Start `count` replicas, at least 1, on a local cluster of Ray's own; threads: of each."""
-    ray.init(address="local", num_cpus=count, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
-             configure_logging=False, namespace="polydec")
+    ray.init(
+        address="local",
+        num_cpus=count,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+        namespace="polydec",
+    )
     remote: Any = ray.remote
     actor = remote(num_cpus=1, max_restarts=-1, max_concurrency=4)(Replica)
-    return Fleet(count, lambda key: actor.remote(dict(loaders), limits, method, key, threads), tuple(loaders))
+    return Fleet(
+        count, lambda key: actor.remote(dict(loaders), limits, method, key, threads), tuple(loaders)
+    )

@@ -1,4 +1,5 @@
 """An answer on its way out: what came so far, as chunks of a stream or as one response."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ class News:
     """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for;
     prompt: notes of the prompt's tokens where they are, with the first news of an answer. steps, passes: where they are asked
     for; opened: when the request began to run."""
+
     index: int
     pieces: tuple[Piece, ...]
     notes: tuple[TokenLogprob, ...]
@@ -32,9 +34,12 @@ class News:
 
 class Reply:
     """One response of chats or completions. served: the model's name there; name: the response's id."""
+
     last = "data: [DONE]\n\n"
 
-    def __init__(self, shape: Shape, wanted: Wanted, model: LM, served: str, name: str, created: int) -> None:
+    def __init__(
+        self, shape: Shape, wanted: Wanted, model: LM, served: str, name: str, created: int
+    ) -> None:
         self.shape, self.wanted, self.model, self.served = shape, wanted, model, served
         self.name, self.created = name, created
         self.echoes = wanted.echoes or ("",) * sum(ask.n for ask in wanted.asks)
@@ -60,7 +65,9 @@ class Reply:
         if self.wanted.echoes is not None and news.index not in self._opened:
             self._opened.add(news.index)
             logprobs = self._prompt(news.index, news.prompt)
-            yield self._chunk([self.shape.delta(news.index, self.echoes[news.index], logprobs, None)])
+            yield self._chunk(
+                [self.shape.delta(news.index, self.echoes[news.index], logprobs, None)]
+            )
         if self.wanted.silent:
             news = replace(news, pieces=(), notes=(), finish_reason=news.finish_reason and "length")
         text, calls = "".join(p.text for p in news.pieces), list[Call]()
@@ -72,27 +79,43 @@ class Reply:
                 rest, more = self._readers[news.index].end()
                 text, calls = text + rest, calls + more
         if text or logprobs is not None or self.wanted.details:
-            about = {"pieces": pieces(news.pieces), **(self._steps(news) if self.wanted.steps else {})}
+            about = {
+                "pieces": pieces(news.pieces),
+                **(self._steps(news) if self.wanted.steps else {}),
+            }
             yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], about)
         if calls:
             first = self._called[news.index]
             self._called[news.index] += len(calls)
-            told = [{"index": i, **c} for i, c in enumerate(self._calls(news.index, calls, first), first)]
+            told = [
+                {"index": i, **c}
+                for i, c in enumerate(self._calls(news.index, calls, first), first)
+            ]
             yield self._chunk([self.shape.delta(news.index, "", None, None, told)])
         if news.finish_reason is not None:
-            yield self._chunk([self.shape.delta(news.index, "", None, _reason(news.finish_reason, self._called[news.index]))])
+            yield self._chunk(
+                [
+                    self.shape.delta(
+                        news.index, "", None, _reason(news.finish_reason, self._called[news.index])
+                    )
+                ]
+            )
 
     def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
         """What comes after everything is written."""
         if self.wanted.usage or self.wanted.details:
-            out = self._chunk([], {"requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]})
+            out = self._chunk(
+                [], {"requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]}
+            )
             yield {**out, "usage": self._usage(done)} if self.wanted.usage else out
 
     def failed(self, refusal: Refusal) -> dict[str, Any]:
         """What ends a stream that cannot go on."""
         return refusal.to_json()
 
-    def _chunk(self, choices: list[dict[str, Any]], details: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _chunk(
+        self, choices: list[dict[str, Any]], details: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         out = {**self._head(self.shape.chunk), "choices": choices}
         if self.wanted.usage:
             out["usage"] = None
@@ -114,14 +137,24 @@ class Reply:
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
         """The response."""
         choices = [(completion, c) for completion in done for c in completion.choices]
-        out = {**self._head(self.shape.whole), "choices": [self._choice(i, *c) for i, c in enumerate(choices)],
-               "usage": self._usage(done)}
+        out = {
+            **self._head(self.shape.whole),
+            "choices": [self._choice(i, *c) for i, c in enumerate(choices)],
+            "usage": self._usage(done),
+        }
         if self.wanted.prompt_logprobs is not None:
-            listed = [by_id(self.model.checkpoint.text, c.prompt_logprobs or (), self.wanted.prompt_logprobs) for c in done]
+            listed = [
+                by_id(
+                    self.model.checkpoint.text, c.prompt_logprobs or (), self.wanted.prompt_logprobs
+                )
+                for c in done
+            ]
             out = self.shape.beside(out, [listed[i] for i, c in enumerate(done) for _ in c.choices])
         if self.wanted.details:
-            out["polydec"] = {"pieces": [pieces(self._pieces.get(i, [])) for i in range(len(choices))],
-                              "requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)]}
+            out["polydec"] = {
+                "pieces": [pieces(self._pieces.get(i, [])) for i in range(len(choices))],
+                "requests": [about(c, ask.seed) for c, ask in zip(done, self.wanted.asks)],
+            }
         if self.wanted.steps:
             empty: dict[str, Any] = {"steps": [], "passes": []}
             out["polydec"] |= {"choices": [self._rounds.get(i, empty) for i in range(len(choices))]}
@@ -129,19 +162,33 @@ class Reply:
 
     def _steps(self, news: News) -> dict[str, list[dict[str, Any]]]:
         """What the rounds of some news did."""
-        return {"steps": steps(self.model.checkpoint.text, news.steps, news.opened),
-                "passes": passes(news.passes, news.opened, self.model.names, self.model.network)}
+        return {
+            "steps": steps(self.model.checkpoint.text, news.steps, news.opened),
+            "passes": passes(news.passes, news.opened, self.model.names, self.model.network),
+        }
 
     def _choice(self, index: int, done: Completion, choice: Choice) -> dict[str, Any]:
         if self.wanted.silent:
-            choice = replace(choice, text="", logprobs=choice.logprobs and (), finish_reason="length")
+            choice = replace(
+                choice, text="", logprobs=choice.logprobs and (), finish_reason="length"
+            )
         echo = self.echoes[index]
-        text, calls = read_calls(choice.text, self.wanted.tools) if self.wanted.tools else (choice.text, [])
+        text, calls = (
+            read_calls(choice.text, self.wanted.tools) if self.wanted.tools else (choice.text, [])
+        )
         logprobs = None if choice.logprobs is None else self._logprobs(choice.logprobs, len(echo))
-        if logprobs is not None and (prompt := self._prompt(index, done.prompt_logprobs or ())) is not None:
+        if (
+            logprobs is not None
+            and (prompt := self._prompt(index, done.prompt_logprobs or ())) is not None
+        ):
             logprobs = {name: prompt[name] + logprobs[name] for name in logprobs}
-        return self.shape.choice(index, echo + text, logprobs, _reason(choice.finish_reason, len(calls)),
-                                 self._calls(index, calls, 0))
+        return self.shape.choice(
+            index,
+            echo + text,
+            logprobs,
+            _reason(choice.finish_reason, len(calls)),
+            self._calls(index, calls, 0),
+        )
 
     def _prompt(self, index: int, notes: Sequence[PromptLogprob]) -> dict[str, Any] | None:
         """Log-probabilities of what an answer echoes; None where they are not asked for."""
@@ -152,17 +199,26 @@ class Reply:
 
     def _calls(self, index: int, calls: Sequence[Call], first: int) -> list[dict[str, Any]]:
         """Calls of an answer, with ids; first: the number of the first of them."""
-        return [call.to_json(f"call_{self.name.partition('-')[2]}_{index}_{at}") for at, call in enumerate(calls, first)]
+        return [
+            call.to_json(f"call_{self.name.partition('-')[2]}_{index}_{at}")
+            for at, call in enumerate(calls, first)
+        ]
 
     def _usage(self, done: Sequence[Completion]) -> dict[str, int]:
         prompt = sum(c.usage["prompt_tokens"] for c in done)
         written = 0 if self.wanted.silent else sum(c.usage["completion_tokens"] for c in done)
-        return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+        }
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.name, "object": kind, "created": self.created, "model": self.served}
 
-    def _logprobs(self, notes: Sequence[TokenLogprob | PromptLogprob], offset: int) -> dict[str, Any]:
+    def _logprobs(
+        self, notes: Sequence[TokenLogprob | PromptLogprob], offset: int
+    ) -> dict[str, Any]:
         return self.shape.logprobs(self.model.checkpoint.text, notes, offset)
 
 

@@ -1,4 +1,5 @@
 """Which replica answers a request: the one that has read most of its beginning, unless it has more to do than the others."""
+
 from __future__ import annotations
 
 import json
@@ -21,9 +22,9 @@ def beginning(body: Mapping[str, Any]) -> Sequence[Any]:
     """What a request's prompt begins with: characters or token ids. Whether the body is legal is said by whoever answers it."""
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
-        prompt = prompt[0]                        # pyright: ignore[reportUnknownVariableType]
+        prompt = prompt[0]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(prompt, (str, list)):
-        return prompt                             # pyright: ignore[reportUnknownVariableType]
+        return prompt  # pyright: ignore[reportUnknownVariableType]
     said = [body.get(name) for name in ("tools", "instructions", "input", "messages")]
     return json.dumps([x for x in said if x is not None])
 
@@ -32,7 +33,7 @@ def blocks(text: Sequence[Any]) -> list[bytes]:
     """Names of the beginnings of a prompt that are whole blocks, the shortest first: each stands for all before it as well."""
     out, before = list[bytes](), b""
     for at in range(0, min(len(text) // BLOCK, MOST_BLOCKS) * BLOCK, BLOCK):
-        part = repr(text[at:at + BLOCK]).encode("utf-8", "surrogatepass")
+        part = repr(text[at : at + BLOCK]).encode("utf-8", "surrogatepass")
         before = blake2b(part, digest_size=16, key=before).digest()
         out.append(before)
     return out
@@ -40,6 +41,7 @@ def blocks(text: Sequence[Any]) -> list[bytes]:
 
 class Router:
     """Remembers what each of `count` replicas was sent. `busy`: how many requests each has under way."""
+
     def __init__(self, count: int) -> None:
         self.busy = [0] * count
         self._known: list[OrderedDict[bytes, None]] = [OrderedDict() for _ in range(count)]
@@ -52,7 +54,14 @@ class Router:
         least = min(self.busy[i] for i in alive)
         free = [i for i in sorted(alive) if self.busy[i] <= least + SLACK]
         self._turn += 1
-        return max(free, key=lambda i: (self.shared(i, prompt), -self.busy[i], -((i - self._turn) % len(self.busy))))
+        return max(
+            free,
+            key=lambda i: (
+                self.shared(i, prompt),
+                -self.busy[i],
+                -((i - self._turn) % len(self.busy)),
+            ),
+        )
 
     def shared(self, replica: int, prompt: Sequence[bytes]) -> int:
         """How many blocks of a prompt a replica was sent before."""

@@ -1,4 +1,5 @@
 """The process: where it listens, when it stops, and what it says then."""
+
 from __future__ import annotations
 
 import asyncio
@@ -17,13 +18,16 @@ from polydec.serve.models import Models
 
 class Server(uvicorn.Server):
     """Ends after a drain: what is under way may end within `seconds`, and what could not is told."""
+
     def __init__(self, config: uvicorn.Config, models: Models, seconds: float) -> None:
         super().__init__(config)
         self.models, self.seconds, self._told = models, seconds, False
-        self.interrupted = False                  # by Ctrl-C; uvicorn raises it again, but the event loop may lose that
+        self.interrupted = (
+            False  # by Ctrl-C; uvicorn raises it again, but the event loop may lose that
+        )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if sig == signal.SIGTERM:                 # an ordinary end: the exit code is 0
+        if sig == signal.SIGTERM:  # an ordinary end: the exit code is 0
             self.should_exit = True
         else:
             self.interrupted = True
@@ -44,8 +48,11 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         draining.cancel()
         cut = self.models.cut
-        say(f"stopped: {under_way - cut} requests under way were finished, {cut} were cut" if under_way else
-            "stopped: nothing was under way")
+        say(
+            f"stopped: {under_way - cut} requests under way were finished, {cut} were cut"
+            if under_way
+            else "stopped: nothing was under way"
+        )
 
 
 def say(what: str) -> None:
@@ -56,26 +63,39 @@ def say(what: str) -> None:
 def listen(host: str, port: int) -> socket.socket:
     """The socket to serve on. Raises ValueError where it cannot be had."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
     except (OSError, OverflowError) as error:
-        raise ValueError(sentence(f"{host} port {port} cannot be served on: {getattr(error, 'strerror', error)}")) from None
+        raise ValueError(
+            sentence(f"{host} port {port} cannot be served on: {getattr(error, 'strerror', error)}")
+        ) from None
 
 
 def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
     """Raises ValueError where others could use the server without a key, and nobody said that they may."""
     if not loopback(host) and not keys and not anyone:
-        raise ValueError(f"host is {host!r}, which others may reach, and there is no API key: give --api-key-file, or "
-                         "POLYDEC_API_KEY in the environment, or --without-key if anybody may use it")
+        raise ValueError(
+            f"host is {host!r}, which others may reach, and there is no API key: give --api-key-file, or "
+            "POLYDEC_API_KEY in the environment, or --without-key if anybody may use it"
+        )
 
 
 def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     """Serve until a signal comes. Raises ValueError where a model cannot be loaded."""
     models: Models = app.state.models
-    sys.setswitchinterval(0.001)                  # an engine that computes in Python lets the event loop in sooner
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(drain) + 5,
-                            server_header=False)
+    sys.setswitchinterval(0.001)  # an engine that computes in Python lets the event loop in sooner
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=int(drain) + 5,
+        server_header=False,
+    )
     host, port = sock.getsockname()[:2]
-    say(f"http://{f'[{host}]' if ':' in host else host}:{port} (API under /v1, page at /); loading {', '.join(models.loaders)}")
+    say(
+        f"http://{f'[{host}]' if ':' in host else host}:{port} (API under /v1, page at /); loading {', '.join(models.loaders)}"
+    )
     server = Server(config, models, drain)
     server.run(sockets=[sock])
     if server.interrupted:

@@ -1,4 +1,5 @@
 """The two forms of OpenAI's API: how a request of each is read, and how answers are written in it."""
+
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
@@ -27,9 +28,10 @@ Note = TokenLogprob | PromptLogprob
 
 class Shape(Protocol):
     """One endpoint."""
-    prefix: str                                   # of the response's id
-    whole: str                                    # the `object` of a response
-    chunk: str                                    # the `object` of a chunk of a stream
+
+    prefix: str  # of the response's id
+    whole: str  # the `object` of a response
+    chunk: str  # the `object` of a chunk of a stream
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
         """Raises Refusal or ValueError for what cannot be honoured."""
@@ -39,13 +41,25 @@ class Shape(Protocol):
         """The first chunk of a choice; None where there is none."""
         ...
 
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
-              calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    def delta(
+        self,
+        index: int,
+        text: str,
+        logprobs: Any,
+        finish_reason: str | None,
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
         """A choice of a chunk; calls: of tools, whole."""
         ...
 
-    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str,
-               calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    def choice(
+        self,
+        index: int,
+        text: str,
+        logprobs: Any,
+        finish_reason: str,
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
         """A choice of a response; calls: of tools."""
         ...
 
@@ -60,13 +74,19 @@ class Shape(Protocol):
 
 class Chat:
     """/v1/chat/completions"""
+
     prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        given: dict[str, Any] = {**asking(body, model, method, seed), "constraint": constraint(body, model)}
+        given: dict[str, Any] = {
+            **asking(body, model, method, seed),
+            "constraint": constraint(body, model),
+        }
         logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, 64)
         if top is not None and not logprobs:
-            raise Refusal("top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs")
+            raise Refusal(
+                "top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs"
+            )
         given["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
         given["logprobs"] = (top or 0) if logprobs else None
         with_tools, tools = "tools" in body.fields, read_tools(body)
@@ -74,78 +94,150 @@ class Chat:
         stream, usage, details, steps = streaming(body)
         prompted = given["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
-        return Wanted((Ask(messages, tools=tools, **given),), stream, usage, details, steps=steps,
-                      prompt_logprobs=prompted, tools=names(tools))
+        return Wanted(
+            (Ask(messages, tools=tools, **given),),
+            stream,
+            usage,
+            details,
+            steps=steps,
+            prompt_logprobs=prompted,
+            tools=names(tools),
+        )
 
     def opening(self, index: int) -> dict[str, Any]:
-        return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        return {
+            "index": index,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
 
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
-              calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        delta: dict[str, Any] = {"content": text} if text or (finish_reason is None and not calls) else {}
+    def delta(
+        self,
+        index: int,
+        text: str,
+        logprobs: Any,
+        finish_reason: str | None,
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
+        delta: dict[str, Any] = (
+            {"content": text} if text or (finish_reason is None and not calls) else {}
+        )
         if calls:
             delta["tool_calls"] = list(calls)
-        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
 
-    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str,
-               calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    def choice(
+        self,
+        index: int,
+        text: str,
+        logprobs: Any,
+        finish_reason: str,
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
         message = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
-        return {"index": index, "message": {**message, "tool_calls": list(calls)} if calls else message,
-                "logprobs": logprobs, "finish_reason": finish_reason}
+        return {
+            "index": index,
+            "message": {**message, "tool_calls": list(calls)} if calls else message,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
 
     def logprobs(self, text: Text, notes: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
         def entry(token: int, logp: float) -> dict[str, Any]:
             known = spelled(text, token)
-            return {"token": token_text(text, token), "logprob": max(logp, LOWEST),
-                    "bytes": None if known is None else list(known)}
+            return {
+                "token": token_text(text, token),
+                "logprob": max(logp, LOWEST),
+                "bytes": None if known is None else list(known),
+            }
 
-        return {"content": [{**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]} for n in notes],
-                "refusal": None}
+        return {
+            "content": [
+                {**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]}
+                for n in notes
+            ],
+            "refusal": None,
+        }
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
-        return {**response, "prompt_logprobs": prompts[0]}       # a chat has one prompt
+        return {**response, "prompt_logprobs": prompts[0]}  # a chat has one prompt
 
 
 class Completions:
     """/v1/completions"""
+
     prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
 
     def read(self, body: Body, model: LM, method: str, seed: int) -> Wanted:
-        given: dict[str, Any] = {**asking(body, model, method, seed), "constraint": constraint(body, model)}
+        given: dict[str, Any] = {
+            **asking(body, model, method, seed),
+            "constraint": constraint(body, model),
+        }
         prompts, echo = read_prompts(body.take("prompt")), body.flag("echo")
         most = length(body, "max_tokens", default=16, least=0 if echo else 1)
-        silent = most == 0                        # a token is written all the same, and not shown
-        given["max_tokens"], given["logprobs"] = 1 if silent else most, body.whole("logprobs", 0, 64)
+        silent = most == 0  # a token is written all the same, and not shown
+        given["max_tokens"], given["logprobs"] = (
+            1 if silent else most,
+            body.whole("logprobs", 0, 64),
+        )
         stream, usage, details, steps = streaming(body)
         prompted = prompt_logprobs(body, stream)
         told = [k for k in (prompted, given["logprobs"] if echo else None) if k is not None]
         given["prompt_logprobs"] = max(told, default=None)
         body.end()
         asks = tuple(Ask(p, raw=True, **given) for p in prompts)
-        echoes = tuple(_echo(model, ask.prompt) for ask in asks for _ in range(ask.n)) if echo else None
+        echoes = (
+            tuple(_echo(model, ask.prompt) for ask in asks for _ in range(ask.n)) if echo else None
+        )
         return Wanted(asks, stream, usage, details, echoes, silent, steps, prompted)
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return None
 
-    def delta(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
-              calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    def delta(
+        self,
+        index: int,
+        text: str,
+        logprobs: Any,
+        finish_reason: str | None,
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
         return self.choice(index, text, logprobs, finish_reason)
 
-    def choice(self, index: int, text: str, logprobs: Any, finish_reason: str | None,
-               calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    def choice(
+        self,
+        index: int,
+        text: str,
+        logprobs: Any,
+        finish_reason: str | None,
+        calls: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
     def logprobs(self, text: Text, notes: Sequence[Note], offset: int) -> dict[str, Any]:
         tokens = [n.token for n in notes]
-        return {"tokens": [token_text(text, t) for t in tokens],
-                "token_logprobs": [None if n.model_logp is None else max(n.model_logp, LOWEST) for n in notes],
-                "top_logprobs": [None if n.model_logp is None else _by_text(text, [*n.top, (n.token, n.model_logp)])
-                                 for n in notes],
-                "text_offset": _offsets(text, tokens, offset)}
+        return {
+            "tokens": [token_text(text, t) for t in tokens],
+            "token_logprobs": [
+                None if n.model_logp is None else max(n.model_logp, LOWEST) for n in notes
+            ],
+            "top_logprobs": [
+                None if n.model_logp is None else _by_text(text, [*n.top, (n.token, n.model_logp)])
+                for n in notes
+            ],
+            "text_offset": _offsets(text, tokens, offset),
+        }
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
-        choices = [{**c, "prompt_logprobs": p} for c, p in zip(response["choices"], prompts, strict=True)]
+        choices = [
+            {**c, "prompt_logprobs": p} for c, p in zip(response["choices"], prompts, strict=True)
+        ]
         return {**response, "choices": choices}
 
 
@@ -180,8 +272,16 @@ def by_id(text: Text, notes: Sequence[PromptLogprob], k: int) -> list[dict[str, 
             continue
         likeliest = {t: (logp, rank) for rank, (t, logp) in enumerate(note.top[:k], 1)}
         known = {note.token: (note.model_logp, note.rank), **likeliest}
-        out.append({str(t): {"logprob": max(logp, LOWEST), "rank": rank, "decoded_token": token_text(text, t)}
-                    for t, (logp, rank) in known.items()})
+        out.append(
+            {
+                str(t): {
+                    "logprob": max(logp, LOWEST),
+                    "rank": rank,
+                    "decoded_token": token_text(text, t),
+                }
+                for t, (logp, rank) in known.items()
+            }
+        )
     return out
 
 
@@ -193,7 +293,11 @@ def spelled(text: Text, token: int) -> bytes | None:
 def token_text(text: Text, token: int) -> str:
     """A token alone. One that is part of a character has U+FFFD; a special token its name."""
     known = spelled(text, token)
-    return (text.tokenizer.id_to_token(token) or "") if known is None else known.decode("utf-8", "replace")
+    return (
+        (text.tokenizer.id_to_token(token) or "")
+        if known is None
+        else known.decode("utf-8", "replace")
+    )
 
 
 def read_prompts(prompt: Any) -> list[Any]:
@@ -203,13 +307,19 @@ def read_prompts(prompt: Any) -> list[Any]:
     many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
     prompts = prompt if many else [prompt]
     if len(prompts) > MOST_PROMPTS:
-        raise Refusal(f"prompt has {len(prompts)} entries: at most {MOST_PROMPTS} are legal", param="prompt")
+        raise Refusal(
+            f"prompt has {len(prompts)} entries: at most {MOST_PROMPTS} are legal", param="prompt"
+        )
     for at, one in enumerate(prompts):
         if not isinstance(one, (str, list)) or not one:
-            raise Refusal(f"prompt{f'[{at}]' if many else ''} is {shown(one)}: it must be a text or token ids, and not empty",
-                          param="prompt")
+            raise Refusal(
+                f"prompt{f'[{at}]' if many else ''} is {shown(one)}: it must be a text or token ids, and not empty",
+                param="prompt",
+            )
         if isinstance(one, list) and not all(type(x) is int for x in one):
-            raise Refusal("prompt holds something else than texts, or than token ids", param="prompt")
+            raise Refusal(
+                "prompt holds something else than texts, or than token ids", param="prompt"
+            )
         if isinstance(one, str):
             _whole_text(one, "prompt")
     return prompts
@@ -219,23 +329,34 @@ def read_messages(messages: Any, *, tools: bool = False) -> list[Mapping[str, An
     """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. tools: the
     request has some, so that messages may hold calls of them and what they gave."""
     if not isinstance(messages, list) or not messages:
-        raise Refusal(f"messages is {shown(messages)}: it must be a list of at least one message", param="messages")
+        raise Refusal(
+            f"messages is {shown(messages)}: it must be a list of at least one message",
+            param="messages",
+        )
     return [_message(f"messages[{at}]", m, tools) for at, m in enumerate(messages)]
 
 
 def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
-        raise Refusal(f"{where} is {shown(message)}: it must have a role and a content", param="messages")
+        raise Refusal(
+            f"{where} is {shown(message)}: it must have a role and a content", param="messages"
+        )
     role = message.get("role")
     roles = ("system", "developer", "user", "assistant", *(("tool",) if tools else ()))
     if role not in roles:
-        raise Refusal(f"{where}.role is {shown(role)}: it must be {' or '.join(roles)}"
-                      + (" (tools are not given)" if role == "tool" else ""), param="messages")
+        raise Refusal(
+            f"{where}.role is {shown(role)}: it must be {' or '.join(roles)}"
+            + (" (tools are not given)" if role == "tool" else ""),
+            param="messages",
+        )
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
-    for name, value in message.items():           # clients send back what they got, empty fields included
+    for name, value in message.items():  # clients send back what they got, empty fields included
         if name not in ("role", "content", more) and value not in (None, [], {}, ""):
-            raise Refusal(f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
-                          + ("" if tools else ", tool calls only where tools are given"), param="messages")
+            raise Refusal(
+                f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
+                + ("" if tools else ", tool calls only where tools are given"),
+                param="messages",
+            )
     return {"role": "system" if role == "developer" else role, **_said(where, message, more)}
 
 
@@ -247,7 +368,10 @@ def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str,
         content, extra = content or "", {"tool_calls": past_calls(f"{where}.tool_calls", about)}
     if more == "tool_call_id":
         if not isinstance(about, str):
-            raise Refusal(f"{where}.tool_call_id is {shown(about)}: it must name the call that this answers", param="messages")
+            raise Refusal(
+                f"{where}.tool_call_id is {shown(about)}: it must name the call that this answers",
+                param="messages",
+            )
         extra = {"tool_call_id": about}
     if isinstance(content, list):
         content = "".join(_part(f"{where}.content[{at}]", part) for at, part in enumerate(content))
@@ -257,9 +381,15 @@ def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str,
 
 
 def _part(where: str, part: Any) -> str:
-    if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+    if (
+        not isinstance(part, Mapping)
+        or part.get("type") != "text"
+        or not isinstance(part.get("text"), str)
+    ):
         kind = part.get("type") if isinstance(part, Mapping) else part
-        raise Refusal(f"{where} is {shown(kind)}: only parts of type text are legal", param="messages")
+        raise Refusal(
+            f"{where} is {shown(kind)}: only parts of type text are legal", param="messages"
+        )
     return part["text"]
 
 
@@ -267,5 +397,7 @@ def _whole_text(text: str, field: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Refusal(f"{field} holds half a character: it must be whole Unicode text", param=field) from None
+        raise Refusal(
+            f"{field} holds half a character: it must be whole Unicode text", param=field
+        ) from None
     return text

@@ -1,4 +1,5 @@
 """A file of requests, answered by several processes: Ray Data on this machine (`polydec batch --ray N`)."""
+
 from __future__ import annotations
 
 import json
@@ -15,36 +16,58 @@ from polydec.serve.batch import Batch, Line, Row, Tally, named
 
 class Answerer:
     """One process: its model is loaded once. make: makes its batch, given who has which custom_id in the whole file."""
-    def __init__(self, make: Callable[[Mapping[str, int]], Batch], names: Mapping[str, int]) -> None:
+
+    def __init__(
+        self, make: Callable[[Mapping[str, int]], Batch], names: Mapping[str, int]
+    ) -> None:
         self._batch = make(names)
 
     def __call__(self, some: dict[str, Any]) -> dict[str, list[str]]:
         rows, tally = list[Row](), Tally()
         lines = [Line(**json.loads(one)) for one in some["line"]]
         self._batch.answer(lines, (), rows.append, tally)
-        of = {"wrong": tally.wrong, "tokens": tally.tokens}          # of all of them: told with the first
-        return {"row": [json.dumps(row) for row in rows], "tally": [json.dumps(of if not i else {}) for i in range(len(rows))]}
+        of = {"wrong": tally.wrong, "tokens": tally.tokens}  # of all of them: told with the first
+        return {
+            "row": [json.dumps(row) for row in rows],
+            "tally": [json.dumps(of if not i else {}) for i in range(len(rows))],
+        }
 
 
 class Spread:
     """`Batch` over `count` processes. Lines go to them in groups of at most `group`: the rows of a group are written when all
     of it is answered, and a group whose process dies is answered anew, by another one."""
+
     def __init__(self, count: int, make: Callable[[Mapping[str, int]], Batch], group: int) -> None:
         self._count, self._make, self._group = count, make, group
 
-    def answer(self, lines: Iterable[Line], done: Iterable[int], write: Callable[[Row], None], tally: Tally) -> None:
+    def answer(
+        self, lines: Iterable[Line], done: Iterable[int], write: Callable[[Row], None], tally: Tally
+    ) -> None:
         """Write a row for each line that is not among `done`."""
         lines, known = list(lines), frozenset(done)
         left = [{"line": json.dumps(asdict(line))} for line in lines if line.at not in known]
         if not left:
             return
         group = max(1, min(self._group, len(left) // (2 * self._count)))
-        ray.init(address="local", num_cpus=self._count + 1, include_dashboard=False, log_to_driver=False,
-                 logging_level=logging.ERROR, configure_logging=False)
+        ray.init(
+            address="local",
+            num_cpus=self._count + 1,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
         try:
             ray.data.DataContext.get_current().enable_progress_bars = False
-            rows = ray.data.from_items(left, override_num_blocks=-(-len(left) // group)).map_batches(
-                Answerer, fn_constructor_args=(self._make, named(lines)), batch_size=group, concurrency=self._count, num_cpus=1)
+            rows = ray.data.from_items(
+                left, override_num_blocks=-(-len(left) // group)
+            ).map_batches(
+                Answerer,
+                fn_constructor_args=(self._make, named(lines)),
+                batch_size=group,
+                concurrency=self._count,
+                num_cpus=1,
+            )
             for row in rows.iter_rows():
                 about = json.loads(row["tally"])
                 tally.wrong += about.get("wrong", 0)

@@ -1,4 +1,5 @@
 """What each round of an answer did, for whoever looks at it: the draft tree, what was accepted of it, and when."""
+
 from __future__ import annotations
 
 import time
@@ -18,6 +19,7 @@ class Step:
     """What made some tokens final. at: when, by `time.perf_counter`; wrote: how many tokens. Of draft and verify also the tree
     that was fed, whose node 0 is the last token before, with each node's parent; path: the nodes that were accepted; bonus: the
     target's own token behind them, which the end of an answer may cut off."""
+
     at: float
     wrote: int
     token: tuple[int, ...] = ()
@@ -28,6 +30,7 @@ class Step:
 
 class Steps:
     """An observer of one request that keeps its steps until they are taken."""
+
     kinds = (Edited, Proposed, Verified)
 
     def __init__(self) -> None:
@@ -64,14 +67,35 @@ def steps(text: Text, done: Sequence[Step], begin: float) -> list[dict[str, Any]
     for step in done:
         one: dict[str, Any] = {"seconds": step.at - begin, "wrote": step.wrote}
         if step.token:
-            bonus = None if step.bonus is None else {"token": step.bonus, "text": token_text(text, step.bonus)}
-            one |= {"token": step.token, "text": [token_text(text, t) for t in step.token], "parent": step.parent,
-                    "accepted": step.path, "bonus": bonus}
+            bonus = (
+                None
+                if step.bonus is None
+                else {"token": step.bonus, "text": token_text(text, step.bonus)}
+            )
+            one |= {
+                "token": step.token,
+                "text": [token_text(text, t) for t in step.token],
+                "parent": step.parent,
+                "accepted": step.path,
+                "bonus": bonus,
+            }
         out.append(one)
     return out
 
 
-def passes(done: Sequence[Pass], begin: float, names: Mapping[Any, str], target: object) -> list[dict[str, Any]]:
+def passes(
+    done: Sequence[Pass], begin: float, names: Mapping[Any, str], target: object
+) -> list[dict[str, Any]]:
     """Passes as JSON; names: of models; target: the model that the answer is decoded from, which others draft for."""
-    return [{"model": names.get(p.model, "?"), "target": p.model is target, "start": p.start - begin, "seconds": p.seconds,
-             "positions": p.positions, "of": p.of, "queries": p.queries} for p in done]
+    return [
+        {
+            "model": names.get(p.model, "?"),
+            "target": p.model is target,
+            "start": p.start - begin,
+            "seconds": p.seconds,
+            "positions": p.positions,
+            "of": p.of,
+            "queries": p.queries,
+        }
+        for p in done
+    ]

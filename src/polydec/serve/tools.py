@@ -4,6 +4,7 @@ A chat template shows the tools to the model; what the model writes is text, in 
 are read: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of times and anywhere in the text, and an answer
 that is nothing but such an object or a list of them. What names no tool of the request, or is not whole, stays text.
 """
+
 from __future__ import annotations
 
 import json
@@ -24,24 +25,36 @@ MOST = 256
 @dataclass(frozen=True)
 class Call:
     """arguments: a JSON text."""
+
     name: str
     arguments: str
 
     def to_json(self, name: str) -> dict[str, Any]:
         """name: the call's id."""
-        return {"id": name, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+        return {
+            "id": name,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
 
 
 def read_tools(body: Body) -> tuple[Mapping[str, Any], ...]:
     """The tools that the model is shown. Raises Refusal for what cannot be honoured."""
     tools, choice = body.take("tools", []), body.take("tool_choice", "auto")
     if choice not in ("auto", "none"):
-        raise Refusal(f"tool_choice is {shown(choice)}: this server takes only 'auto' or 'none'", param="tool_choice")
+        raise Refusal(
+            f"tool_choice is {shown(choice)}: this server takes only 'auto' or 'none'",
+            param="tool_choice",
+        )
     if body.take("parallel_tool_calls", True) is not True and tools:
-        raise Refusal("parallel_tool_calls is not true: how many tools an answer calls is not limited here",
-                      param="parallel_tool_calls")
+        raise Refusal(
+            "parallel_tool_calls is not true: how many tools an answer calls is not limited here",
+            param="parallel_tool_calls",
+        )
     if not isinstance(tools, list) or len(tools) > MOST:
-        raise Refusal(f"tools is {shown(tools)}: it must be a list of at most {MOST} tools", param="tools")
+        raise Refusal(
+            f"tools is {shown(tools)}: it must be a list of at most {MOST} tools", param="tools"
+        )
     for at, tool in enumerate(tools):
         _check(f"tools[{at}]", tool)
     return () if choice == "none" else tuple(tools)
@@ -50,16 +63,34 @@ def read_tools(body: Body) -> tuple[Mapping[str, Any], ...]:
 def _check(where: str, tool: Any) -> None:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or tool.get("type") != "function":
-        raise Refusal(f"{where} is {shown(tool)}: it must be {{'type': 'function', 'function': {{…}}}}", param="tools")
-    name, about, schema = function.get("name"), function.get("description"), function.get("parameters")
+        raise Refusal(
+            f"{where} is {shown(tool)}: it must be {{'type': 'function', 'function': {{…}}}}",
+            param="tools",
+        )
+    name, about, schema = (
+        function.get("name"),
+        function.get("description"),
+        function.get("parameters"),
+    )
     if not isinstance(name, str) or not 1 <= len(name) <= 256:
-        raise Refusal(f"{where}.function.name is {shown(name)}: it must be a text of 1 to 256 characters", param="tools")
+        raise Refusal(
+            f"{where}.function.name is {shown(name)}: it must be a text of 1 to 256 characters",
+            param="tools",
+        )
     if about is not None and not isinstance(about, str):
-        raise Refusal(f"{where}.function.description is {shown(about)}: it must be a text", param="tools")
+        raise Refusal(
+            f"{where}.function.description is {shown(about)}: it must be a text", param="tools"
+        )
     if schema is not None and not isinstance(schema, Mapping):
-        raise Refusal(f"{where}.function.parameters is {shown(schema)}: it must be a JSON schema", param="tools")
+        raise Refusal(
+            f"{where}.function.parameters is {shown(schema)}: it must be a JSON schema",
+            param="tools",
+        )
     if function.get("strict"):
-        raise Refusal(f"{where}.function.strict is true: arguments are not bound to their schema here", param="tools")
+        raise Refusal(
+            f"{where}.function.strict is true: arguments are not bound to their schema here",
+            param="tools",
+        )
 
 
 def names(tools: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -73,17 +104,27 @@ def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
     for at, call in enumerate(calls if isinstance(calls, list) else [calls]):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise Refusal(f"{where}[{at}] is {shown(call)}: it must have a function with a name", param="messages")
+            raise Refusal(
+                f"{where}[{at}] is {shown(call)}: it must have a function with a name",
+                param="messages",
+            )
         given = function.get("arguments", "{}")
         try:
             arguments = json.loads(given) if isinstance(given, str) else given
         except (ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, Mapping):
-            raise Refusal(f"{where}[{at}].function.arguments is {shown(given)}: it must be a JSON object as a text",
-                          param="messages")
-        out.append({"id": str(call.get("id", "")), "type": "function",
-                    "function": {"name": function["name"], "arguments": dict(arguments)}})
+            raise Refusal(
+                f"{where}[{at}].function.arguments is {shown(given)}: it must be a JSON object as a text",
+                param="messages",
+            )
+        out.append(
+            {
+                "id": str(call.get("id", "")),
+                "type": "function",
+                "function": {"name": function["name"], "arguments": dict(arguments)},
+            }
+        )
     return out
 
 
@@ -92,11 +133,12 @@ class Reader:
 
     White space beside a call is dropped. Where the pieces are cut makes no difference.
     """
+
     def __init__(self, known: frozenset[str]) -> None:
         self.known = known
-        self._held = ""                           # not yet told: what may become a call, or white space before one
-        self._begun = False                       # something was told, so that the whole is not a call
-        self._called = False                      # the last thing was a call
+        self._held = ""  # not yet told: what may become a call, or white space before one
+        self._begun = False  # something was told, so that the whole is not a call
+        self._called = False  # the last thing was a call
 
     def feed(self, text: str) -> tuple[str, list[Call]]:
         """What became certain with one more piece."""
@@ -104,21 +146,21 @@ class Reader:
         said, calls = "", list[Call]()
         while True:
             start = self._held.lstrip()
-            if not self._begun and start[:1] in ("", "{", "["):           # the whole answer may be a call
+            if not self._begun and start[:1] in ("", "{", "["):  # the whole answer may be a call
                 return said, calls
             at = self._held.find(OPEN)
             if at < 0:
-                return said + self._say(self._held[:self._safe()]), calls
+                return said + self._say(self._held[: self._safe()]), calls
             end = self._held.find(CLOSE, at)
             if end < 0:
                 return said + self._say(self._held[:at].rstrip()), calls
-            inside, found = self._held[at + len(OPEN):end], self._held[at:end + len(CLOSE)]
+            inside, found = self._held[at + len(OPEN) : end], self._held[at : end + len(CLOSE)]
             call = _one(_parsed(inside), self.known)
             if call is None:
-                said += self._say(self._held[:at + len(found)])
+                said += self._say(self._held[: at + len(found)])
                 continue
             said += self._say(self._held[:at].rstrip())
-            self._held = self._held.lstrip()[len(found):]
+            self._held = self._held.lstrip()[len(found) :]
             self._begun = self._called = True
             calls.append(call)
 
@@ -136,7 +178,7 @@ class Reader:
 
     def _say(self, text: str) -> str:
         """Tell a beginning of what is held."""
-        self._held = self._held[len(text):]
+        self._held = self._held[len(text) :]
         if self._called:
             text = text.lstrip()
         if text:
@@ -176,4 +218,8 @@ def _one(value: Any, known: frozenset[str]) -> Call | None:
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):
         arguments = _parsed(arguments)
-    return Call(name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, Mapping) else None
+    return (
+        Call(name, json.dumps(arguments, ensure_ascii=False))
+        if isinstance(arguments, Mapping)
+        else None
+    )

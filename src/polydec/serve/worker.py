@@ -3,6 +3,7 @@
 The event loop never waits for a pass. Requests are checked (tokenizer, chat template, drafters) in the planner's thread; the
 engine's thread runs the passes and hands what they wrote to the loop, once a tick.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -41,6 +42,7 @@ second."""
 @dataclass(frozen=True)
 class End:
     """A request has ended: with its completion, or for an error. at: its number among those of the response."""
+
     at: int
     completion: Completion | None
     error: Exception | None = None
@@ -49,30 +51,42 @@ class End:
 @dataclass(eq=False)
 class Job:
     """One prompt of a response. `cut` is set in the loop's thread, everything else below it in the engine's."""
+
     at: int
-    first: int                                    # the number of its first answer in the response
+    first: int  # the number of its first answer in the response
     ask: Ask
-    steps: Steps | None                           # where they are asked for
-    told: Callable[[News | End], None]            # called in the loop's thread
+    steps: Steps | None  # where they are asked for
+    told: Callable[[News | End], None]  # called in the loop's thread
     arrived: float
     deadline: float
     cut: str = ""
     ticket: Ticket | None = None
-    written: dict[int, int] = field(default_factory=dict[int, int])       # tokens told, by choice
+    written: dict[int, int] = field(default_factory=dict[int, int])  # tokens told, by choice
     finished: set[int] = field(default_factory=set[int])
-    last: float | None = None                     # when something was told
-    passes: list[Pass] = field(default_factory=list[Pass])                # since then, where they are asked for
+    last: float | None = None  # when something was told
+    passes: list[Pass] = field(default_factory=list[Pass])  # since then, where they are asked for
 
 
 class Answers:
     """What becomes of the prompts of one response, in the order in which it happens."""
+
     def __init__(self, worker: Worker, asks: Sequence[Ask], steps: bool) -> None:
         self._worker, self._news = worker, asyncio.Queue[News | End]()
         self.ends: list[End | None] = [None] * len(asks)
         now, first = time.perf_counter(), 0
         self.jobs = list[Job]()
         for at, ask in enumerate(asks):
-            self.jobs.append(Job(at, first, ask, Steps() if steps else None, self.tell, now, now + worker.limits.seconds))
+            self.jobs.append(
+                Job(
+                    at,
+                    first,
+                    ask,
+                    Steps() if steps else None,
+                    self.tell,
+                    now,
+                    now + worker.limits.seconds,
+                )
+            )
             first += ask.n
 
     def tell(self, news: News | End) -> None:
@@ -93,7 +107,9 @@ class Answers:
     @property
     def completions(self) -> list[Completion]:
         """Of all prompts, once they have ended."""
-        return [end.completion for end in self.ends if end is not None and end.completion is not None]
+        return [
+            end.completion for end in self.ends if end is not None and end.completion is not None
+        ]
 
     def cancel(self, why: str) -> None:
         """End what has not ended."""
@@ -102,33 +118,45 @@ class Answers:
 
 def _failure(job: Job, error: Exception | None, limits: Limits) -> Refusal:
     if job.cut == LATE:
-        return Refusal(f"the request took longer than {limits.seconds:g} seconds", status=504, code="timeout")
+        return Refusal(
+            f"the request took longer than {limits.seconds:g} seconds", status=504, code="timeout"
+        )
     if job.cut == WAITED:
-        return Refusal(f"the request waited longer than {limits.wait:g} seconds for its turn", status=503, code="queue_timeout",
-                       retry=5)
+        return Refusal(
+            f"the request waited longer than {limits.wait:g} seconds for its turn",
+            status=503,
+            code="queue_timeout",
+            retry=5,
+        )
     if job.cut == STOPPED:
         return Refusal("the server stops", status=503, code="stopping", retry=5)
-    if isinstance(error, ValueError):             # such as sampling rules that leave no token
+    if isinstance(error, ValueError):  # such as sampling rules that leave no token
         return Refusal(error)
     return Refusal("the request failed inside the server", status=500, code="internal")
 
 
 class Worker:
     """One model. `start` and `cancel` are called in the event loop's thread."""
+
     def __init__(self, name: str, model: LM, limits: Limits, metrics: Metrics) -> None:
         self.name, self.model, self.limits, self.metrics = name, model, limits, metrics
         costs, alone = model.costs, ALONE * model.costs.budget(1)
-        self.engine = Engine(model, max_running=limits.running, max_cache_bytes=limits.cache or None,
-                             max_positions=limits.positions or (lambda writing: costs.budget(writing) if writing else alone),
-                             doubling=inf if limits.positions else costs.doubling)
-        self.answers = 0                          # under way: waiting, running, or being checked
+        self.engine = Engine(
+            model,
+            max_running=limits.running,
+            max_cache_bytes=limits.cache or None,
+            max_positions=limits.positions
+            or (lambda writing: costs.budget(writing) if writing else alone),
+            doubling=inf if limits.positions else costs.doubling,
+        )
+        self.answers = 0  # under way: waiting, running, or being checked
         self.live: set[Job] = set()
         self._loop = asyncio.get_running_loop()
         self._planner = ThreadPoolExecutor(1, f"plan-{name}")
         self._orders = SimpleQueue[Callable[[], None] | None]()
-        self._jobs: list[Job] = []                # the engine thread's
-        self._preempted, self._looked = 0, 0.0    # when the caches were looked at last
-        self._took: deque[float] = deque(maxlen=32)       # seconds of the last requests
+        self._jobs: list[Job] = []  # the engine thread's
+        self._preempted, self._looked = 0, 0.0  # when the caches were looked at last
+        self._took: deque[float] = deque(maxlen=32)  # seconds of the last requests
         self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
 
@@ -140,7 +168,9 @@ class Worker:
         answers = Answers(self, asks, steps)
         self.answers += count
         self.live.update(answers.jobs)
-        planned = asyncio.ensure_future(self._loop.run_in_executor(self._planner, self._plan, answers.jobs))
+        planned = asyncio.ensure_future(
+            self._loop.run_in_executor(self._planner, self._plan, answers.jobs)
+        )
         planned.add_done_callback(lambda _: self._forget_unplanned(answers))
         try:
             await asyncio.shield(planned)
@@ -152,19 +182,29 @@ class Worker:
     def _admit(self, count: int) -> None:
         most = self.limits.running + self.limits.waiting
         if count > most:
-            raise ValueError(f"n is {count} over all prompts: this server takes at most {most} answers at a time")
+            raise ValueError(
+                f"n is {count} over all prompts: this server takes at most {most} answers at a time"
+            )
         if self.answers + count > most:
             wait = max(1, min(60, round(sum(self._took) / len(self._took)))) if self._took else 1
-            raise Refusal(f"{self.answers} answers are under way: this server takes {self.limits.running} at a time and lets "
-                          f"{self.limits.waiting} wait", status=429, code="rate_limit_exceeded", retry=wait)
+            raise Refusal(
+                f"{self.answers} answers are under way: this server takes {self.limits.running} at a time and lets "
+                f"{self.limits.waiting} wait",
+                status=429,
+                code="rate_limit_exceeded",
+                retry=wait,
+            )
 
     def _plan(self, jobs: list[Job]) -> None:
         """In the planner's thread. The jobs go to the engine together, or none of them does."""
         try:
             for job in jobs:
                 if not job.cut:
-                    job.ticket = self.engine.submit(fitted(self.model, job.ask, self.limits), on=job.steps or ignore,
-                                                    passes=None if job.steps is None else job.passes)
+                    job.ticket = self.engine.submit(
+                        fitted(self.model, job.ask, self.limits),
+                        on=job.steps or ignore,
+                        passes=None if job.steps is None else job.passes,
+                    )
         except BaseException:
             for job in jobs:
                 if job.ticket is not None:
@@ -210,7 +250,7 @@ class Worker:
         while self._obey():
             try:
                 self.engine.step()
-            except Exception as error:            # no request's own: those are kept with their tickets
+            except Exception as error:  # no request's own: those are kept with their tickets
                 log.exception("a tick failed")
                 self._fail(error)
             self._tell()
@@ -227,7 +267,7 @@ class Worker:
             return True
 
     def _end_ticket(self, job: Job) -> None:
-        if job.ticket is not None:                # else it is being checked: `_tell` ends it when it comes
+        if job.ticket is not None:  # else it is being checked: `_tell` ends it when it comes
             self.engine.cancel(job.ticket)
 
     def _fail(self, error: Exception) -> None:
@@ -246,12 +286,13 @@ class Worker:
                 job.cut = why
                 self.metrics.cut.labels(self.name, why).inc()
                 self.engine.cancel(ticket)
-            if job.cut and not ticket.done:       # it was cut before its ticket was there
+            if job.cut and not ticket.done:  # it was cut before its ticket was there
                 self.engine.cancel(ticket)
             news = self._news(job, ticket)
             if news:
-                (self.metrics.first if job.last is None else self.metrics.between).labels(self.name).observe(
-                    now - (job.arrived if job.last is None else job.last))
+                (self.metrics.first if job.last is None else self.metrics.between).labels(
+                    self.name
+                ).observe(now - (job.arrived if job.last is None else job.last))
                 job.last = now
             out += [(job, n) for n in news]
             if ticket.done:
@@ -276,12 +317,14 @@ class Worker:
             return
         self._looked, cached = now, self.engine.cached
         self.metrics.cached.labels(self.name).set(cached)
-        self.metrics.usage.labels(self.name).set(cached / self.limits.cache if self.limits.cache else 0.0)
+        self.metrics.usage.labels(self.name).set(
+            cached / self.limits.cache if self.limits.cache else 0.0
+        )
         self.metrics.preempted.labels(self.name).inc(self.engine.preempted - self._preempted)
         self._preempted = self.engine.preempted
 
     def _send(self, out: list[tuple[Job, News | End]]) -> None:
-        with suppress(RuntimeError):              # the loop has been closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._deliver, out)
 
     def _deliver(self, out: list[tuple[Job, News | End]]) -> None:
@@ -303,9 +346,11 @@ class Worker:
             stop = job.written[choice] = start + len(pieces)
             reason = text.finish_reason if stop == len(text.tokens) else None
             prompt = ticket.transcript.prompt if start == 0 else ()
-            news = News(job.first + choice, tuple(pieces), tuple(text.notes[start:stop]), reason, prompt)
+            news = News(
+                job.first + choice, tuple(pieces), tuple(text.notes[start:stop]), reason, prompt
+            )
             out.append(news if job.steps is None else replace(news, steps=job.steps.take(choice)))
-        if out and job.passes:                    # those of all answers, with the first that has news
+        if out and job.passes:  # those of all answers, with the first that has news
             out[0] = replace(out[0], passes=tuple(job.passes))
             job.passes.clear()
         return [n if job.steps is None else replace(n, opened=ticket.watch.opened) for n in out]

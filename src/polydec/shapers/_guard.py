@@ -1,4 +1,5 @@
 """What the rules of a request forbid, looked at as its text is written."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from polydec.options import together
 
 class Mask(Shaper[Any], Protocol):
     """A shaper that takes tokens away, whatever their weight."""
+
     def forbids(self, state: Any, token: int) -> bool:
         """Whether `token` must not be written after the text of `state`."""
         ...
@@ -28,6 +30,7 @@ class Guard:
 
     rules: names and shapers of the masks that are on (shapers with `forbids`). States are values: a text can be forked.
     """
+
     rules: tuple[tuple[str, Mask], ...]
 
     def start(self, prompt: Sequence[int]) -> tuple[Any, ...]:
@@ -36,11 +39,18 @@ class Guard:
 
     def step(self, states: tuple[Any, ...], token: int) -> tuple[Any, ...]:
         """The state after one more token of the answer. Raises ValueError, naming the rules, where they forbid it."""
-        if any(shaper.forbids(state, token) for (_, shaper), state in zip(self.rules, states, strict=True)):
+        if any(
+            shaper.forbids(state, token)
+            for (_, shaper), state in zip(self.rules, states, strict=True)
+        ):
             names = [name for name, _ in self.rules]
-            raise ValueError(f"no token is left that {together(names)} {'allows' if len(names) == 1 else 'allow together'}: "
-                             "the answer cannot go on, so loosen one of them or ask for fewer tokens")
-        return tuple(shaper.step(state, token) for (_, shaper), state in zip(self.rules, states, strict=True))
+            raise ValueError(
+                f"no token is left that {together(names)} {'allows' if len(names) == 1 else 'allow together'}: "
+                "the answer cannot go on, so loosen one of them or ask for fewer tokens"
+            )
+        return tuple(
+            shaper.step(state, token) for (_, shaper), state in zip(self.rules, states, strict=True)
+        )
 
     def kept(self, states: tuple[Any, ...], logp_V: Tensor) -> float:
         """The log-probability, at most 0, that a law gives to all tokens together that the rules leave of it."""

@@ -1,5 +1,6 @@
 """What several shapers share: the text as an array of ids, what follows a mask that leaves nothing, and selection by mass
 without sorting a whole row."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from torch import Tensor
 from polydec.core.law import NEG_INF
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
-FIRST = 256      # how many of the largest entries a selection looks at before it looks at all
-SLOTS = 4096     # a 64th of a nat each
+FIRST = 256  # how many of the largest entries a selection looks at before it looks at all
+SLOTS = 4096  # a 64th of a nat each
 
 
 def ids(tokens: Sequence[int] = ()) -> Ids:
@@ -53,7 +54,9 @@ def by_mass(key_V: Tensor, logp_V: Tensor, mass: float) -> tuple[Tensor, int | N
     key_K, token_K = key_V.topk(min(FIRST, len(key_V)))
     before = 0.0
     p_K = logp_V[token_K].double().exp()
-    if len(key_K) < len(key_V) and float(p_K.sum()) - float(p_K[-1]) < mass:       # a flat law: find where the edge lies
+    if (
+        len(key_K) < len(key_V) and float(p_K.sum()) - float(p_K[-1]) < mass
+    ):  # a flat law: find where the edge lies
         slot_V = ((key_K[0] - key_V) * 64.0).clamp(max=SLOTS - 1).long()
         mass_S = torch.bincount(slot_V, logp_V.exp(), SLOTS).double()
         before_S = mass_S.cumsum(-1) - mass_S

@@ -1,4 +1,5 @@
 """What a file of this folder says of itself: the fields of a request that its rule reads, and its place in each order."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ class Setting:
     """What a rule is told beside its own fields. eos: ids that end a text; ends: these and the request's stop ids, in
     ascending order; seed and choice: name the randomness of rules that draw; words, geometry: of the target, None where it
     has none or nobody gave them; language: the texts that are allowed, None: all."""
+
     eos: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     seed: int = 0
@@ -49,6 +51,7 @@ class Rule:
 
     Raises ValueError where an engine has no place for it.
     """
+
     name: str
     make: Callable[..., Shaper[Any] | None]
     place: Mapping[str, int]
@@ -59,7 +62,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         if set(self.place) != set(ENGINES):
-            raise ValueError(f"place of rule {self.name} is for {', '.join(self.place)}: it must be for {', '.join(ENGINES)}")
+            raise ValueError(
+                f"place of rule {self.name} is for {', '.join(self.place)}: it must be for {', '.join(ENGINES)}"
+            )
 
     @cached_property
     def fields(self) -> tuple[Option, ...]:

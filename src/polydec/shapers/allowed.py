@@ -1,4 +1,5 @@
 """Allowed tokens: these and no others."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from polydec.options import AtLeast, Length, Note, check
 from polydec.shapers._rows import ids, index, or_end
 from polydec.shapers._rule import Rule, Setting
 
-Tokens = Annotated[tuple[int, ...], AtLeast(0), Length(1), Note("none allows all"), "no other tokens than these"]
+Tokens = Annotated[
+    tuple[int, ...], AtLeast(0), Length(1), Note("none allows all"), "no other tokens than these"
+]
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Allowed:
     Reduces to: the identity where all tokens are allowed. Raises ValueError for no token or a negative id.
     Source: vLLM, SamplingParams.allowed_token_ids.
     """
+
     tokens: tuple[int, ...]
     eos: tuple[int, ...] = ()
     reads: ClassVar[Reads] = Reads.ROW
@@ -53,5 +57,10 @@ def make(setting: Setting, *, allowed_token_ids: Tokens | None = None) -> Allowe
     return None if allowed_token_ids is None else Allowed(allowed_token_ids, setting.eos)
 
 
-RULE = Rule("allowed_token_ids", make, {"transformers": 90, "vllm": 10, "llamacpp": 30}, always=True,
-            token_ids=("allowed_token_ids",))
+RULE = Rule(
+    "allowed_token_ids",
+    make,
+    {"transformers": 90, "vllm": 10, "llamacpp": 30},
+    always=True,
+    token_ids=("allowed_token_ids",),
+)

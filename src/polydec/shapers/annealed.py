@@ -1,4 +1,5 @@
 """Exploratory annealed decoding: a temperature that starts high and falls along the answer."""
+
 from __future__ import annotations
 
 import math
@@ -12,10 +13,18 @@ from polydec.core.types import Reads
 from polydec.options import Above, AtLeast, Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
-Start = Annotated[float, Within(0, 1000), Note("0 changes nothing, 1.2 is published"),
-                  "annealing: the temperature with which an answer begins"]
-End = Annotated[float, Within(0.00001, 1000), "annealing: the temperature below which it never falls"]
-Scale = Annotated[float, Above(0), Note("it falls by e - 1 in that time"), "annealing: tokens that the fall takes"]
+Start = Annotated[
+    float,
+    Within(0, 1000),
+    Note("0 changes nothing, 1.2 is published"),
+    "annealing: the temperature with which an answer begins",
+]
+End = Annotated[
+    float, Within(0.00001, 1000), "annealing: the temperature below which it never falls"
+]
+Scale = Annotated[
+    float, Above(0), Note("it falls by e - 1 in that time"), "annealing: tokens that the fall takes"
+]
 Warmup = Annotated[int, AtLeast(0), "annealing: first tokens, which have temperature 1"]
 
 
@@ -32,6 +41,7 @@ class Annealed:
     outside the ranges.
     Source: "Let it calm: exploratory annealed decoding for verifiable reinforcement learning", 2025.
     """
+
     start_at: float = 1.2
     end_at: float = 0.1
     scale: float = 500.0
@@ -52,7 +62,9 @@ class Annealed:
         return state + 1
 
     def shape(self, state: int, logw_V: Tensor) -> Tensor:
-        return (logw_V - logw_V.max()) / self.temperature(state)      # beside another temperature it must not overflow
+        return (logw_V - logw_V.max()) / self.temperature(
+            state
+        )  # beside another temperature it must not overflow
 
     def temperature(self, t: int) -> float:
         """At token t of the answer."""
@@ -61,10 +73,20 @@ class Annealed:
         return max(1.0 + self.start_at - math.exp(min(t / self.scale, 40.0)), self.end_at)
 
 
-def make(setting: Setting, *, anneal_start: Start = 0.0, anneal_end: End = 0.1, anneal_scale: Scale = 500.0,
-         anneal_warmup: Warmup = 10) -> Annealed | None:
+def make(
+    setting: Setting,
+    *,
+    anneal_start: Start = 0.0,
+    anneal_end: End = 0.1,
+    anneal_scale: Scale = 500.0,
+    anneal_warmup: Warmup = 10,
+) -> Annealed | None:
     return Annealed(anneal_start, anneal_end, anneal_scale, anneal_warmup) if anneal_start else None
 
 
-RULE = Rule("anneal", make, {"transformers": 101, "vllm": 101, "llamacpp": 181},
-            counts=("anneal_start", "anneal_end", "anneal_scale", "anneal_warmup"))
+RULE = Rule(
+    "anneal",
+    make,
+    {"transformers": 101, "vllm": 101, "llamacpp": 181},
+    counts=("anneal_start", "anneal_end", "anneal_scale", "anneal_warmup"),
+)

@@ -1,4 +1,5 @@
 """Banned tokens: any but these."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ class Banned:
     Reduces to: the identity without tokens. Raises ValueError for a negative id.
     Source: Hugging Face transformers, GenerationConfig.suppress_tokens.
     """
+
     tokens: tuple[int, ...]
     eos: tuple[int, ...] = ()
     reads: ClassVar[Reads] = Reads.ROW
@@ -51,5 +53,10 @@ def make(setting: Setting, *, bad_token_ids: Tokens = ()) -> Banned | None:
     return Banned(bad_token_ids, setting.eos) if bad_token_ids else None
 
 
-RULE = Rule("bad_token_ids", make, {"transformers": 70, "vllm": 20, "llamacpp": 10}, always=True,
-            token_ids=("bad_token_ids",))
+RULE = Rule(
+    "bad_token_ids",
+    make,
+    {"transformers": 70, "vllm": 20, "llamacpp": 10},
+    always=True,
+    token_ids=("bad_token_ids",),
+)

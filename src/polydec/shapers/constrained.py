@@ -1,4 +1,5 @@
 """Constrained: no text but those of a language."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ class Constrained:
     Reduces to: the identity where all texts are allowed.
     Source: Willard and Louf, "Efficient guided generation for large language models", 2023.
     """
+
     language: Language[Any]
     eos: tuple[int, ...] = ()
     reads: ClassVar[Reads] = Reads.ROW

@@ -1,4 +1,5 @@
 """CyclicReflex: words of reflection get likelier and less likely in turns while a model thinks."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,17 +16,31 @@ from polydec.shapers._rule import Rule, Setting
 WORDS = ("wait", "Wait", "but", "But", "Alternatively")
 END = "</think>"
 
-Amplitude = Annotated[float, Within(-100, 100), Note("0 changes nothing, 5 is published"),
-                      "CyclicReflex: what is added at most to the logits of words of reflection"]
+Amplitude = Annotated[
+    float,
+    Within(-100, 100),
+    Note("0 changes nothing, 5 is published"),
+    "CyclicReflex: what is added at most to the logits of words of reflection",
+]
 Period = Annotated[int, AtLeast(1), "CyclicReflex: tokens of a period"]
 Shift = Annotated[float, Within(0, 1), "CyclicReflex: where in the period an answer begins"]
-Until = Annotated[int, AtLeast(0), "CyclicReflex: tokens of the answer behind which nothing is added"]
-Tokens = Annotated[tuple[int, ...] | None, AtLeast(0), Note("none: wait, but and alternatively, as the tokenizer spells them"),
-                   "CyclicReflex: the words of reflection"]
-Ends = Annotated[tuple[int, ...] | None, AtLeast(0), Note("none: </think>, where the tokenizer has it"),
-                 "CyclicReflex: tokens behind which the model no longer thinks"]
+Until = Annotated[
+    int, AtLeast(0), "CyclicReflex: tokens of the answer behind which nothing is added"
+]
+Tokens = Annotated[
+    tuple[int, ...] | None,
+    AtLeast(0),
+    Note("none: wait, but and alternatively, as the tokenizer spells them"),
+    "CyclicReflex: the words of reflection",
+]
+Ends = Annotated[
+    tuple[int, ...] | None,
+    AtLeast(0),
+    Note("none: </think>, where the tokenizer has it"),
+    "CyclicReflex: tokens behind which the model no longer thinks",
+]
 
-State = tuple[int, bool]      # tokens of the answer, and whether the thinking is over
+State = tuple[int, bool]  # tokens of the answer, and whether the thinking is over
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,7 @@ class CyclicReflex:
     Reduces to: the identity at amplitude 0. Raises ValueError outside the ranges.
     Source: "CyclicReflex: improving reasoning models via cyclical reflection token scheduling", 2025.
     """
+
     amplitude: float
     tokens: tuple[int, ...]
     period: int = 1200
@@ -80,7 +96,7 @@ def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
     for text in (form for word in wanted for form in (word, f" {word}")):
         try:
             one = words.encode(text, special=False)
-        except ValueError:                        # this tokenizer cannot spell it
+        except ValueError:  # this tokenizer cannot spell it
             continue
         if len(one) == 1 and words.pieces[one[0]] == text.encode():
             found[one[0]] = None
@@ -99,12 +115,22 @@ def ending(words: Words | None) -> tuple[int, ...]:
 def has_words(shaper: CyclicReflex, setting: Setting) -> None:
     """Raise ValueError where no word of reflection is known."""
     if not shaper.tokens:
-        raise ValueError("reflex_token_ids is none: this tokenizer has none of wait, but and alternatively as one token, so "
-                         "give the ids of the words of reflection")
+        raise ValueError(
+            "reflex_token_ids is none: this tokenizer has none of wait, but and alternatively as one token, so "
+            "give the ids of the words of reflection"
+        )
 
 
-def make(setting: Setting, *, reflex_amplitude: Amplitude = 0.0, reflex_period: Period = 1200, reflex_shift: Shift = 0.0,
-         reflex_until: Until = 8192, reflex_token_ids: Tokens = None, reflex_end_ids: Ends = None) -> CyclicReflex | None:
+def make(
+    setting: Setting,
+    *,
+    reflex_amplitude: Amplitude = 0.0,
+    reflex_period: Period = 1200,
+    reflex_shift: Shift = 0.0,
+    reflex_until: Until = 8192,
+    reflex_token_ids: Tokens = None,
+    reflex_end_ids: Ends = None,
+) -> CyclicReflex | None:
     if not reflex_amplitude:
         return None
     tokens = spelled(setting.words, WORDS) if reflex_token_ids is None else reflex_token_ids
@@ -112,5 +138,12 @@ def make(setting: Setting, *, reflex_amplitude: Amplitude = 0.0, reflex_period: 
     return CyclicReflex(reflex_amplitude, tokens, reflex_period, reflex_shift, reflex_until, ends)
 
 
-RULE = Rule("reflex", make, {"transformers": 11, "vllm": 41, "llamacpp": 41}, always=True,
-            token_ids=("reflex_token_ids", "reflex_end_ids"), counts=("reflex_amplitude",), check=has_words)
+RULE = Rule(
+    "reflex",
+    make,
+    {"transformers": 11, "vllm": 41, "llamacpp": 41},
+    always=True,
+    token_ids=("reflex_token_ids", "reflex_end_ids"),
+    counts=("reflex_amplitude",),
+    check=has_words,
+)

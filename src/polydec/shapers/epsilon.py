@@ -1,4 +1,5 @@
 """Epsilon cutoff: tokens of a probability that is not too small."""
+
 from __future__ import annotations
 
 import math
@@ -14,7 +15,13 @@ from polydec.options import AtLeast, Below, Note, check
 from polydec.shapers._rows import at_least
 from polydec.shapers._rule import Rule, Setting
 
-Least = Annotated[float, AtLeast(0), Below(1), Note("0 keeps every token"), "keep tokens of at least this probability"]
+Least = Annotated[
+    float,
+    AtLeast(0),
+    Below(1),
+    Note("0 keeps every token"),
+    "keep tokens of at least this probability",
+]
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,7 @@ class Epsilon:
     Reduces to: the identity at 0. Raises ValueError outside the range.
     Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
     """
+
     epsilon: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = True
@@ -41,7 +49,9 @@ class Epsilon:
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         if self.epsilon == 0.0:
             return logw_V
-        return at_least(logw_V, torch.minimum(logw_V.logsumexp(-1) + math.log(self.epsilon), logw_V.max()))
+        return at_least(
+            logw_V, torch.minimum(logw_V.logsumexp(-1) + math.log(self.epsilon), logw_V.max())
+        )
 
 
 def make(setting: Setting, *, epsilon_cutoff: Least = 0.0) -> Epsilon | None:

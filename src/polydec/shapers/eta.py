@@ -1,4 +1,5 @@
 """Eta cutoff: an epsilon cutoff that sinks where the law is flat."""
+
 from __future__ import annotations
 
 import math
@@ -15,8 +16,13 @@ from polydec.options import AtLeast, Below, Note, check
 from polydec.shapers._rows import at_least
 from polydec.shapers._rule import Rule, Setting
 
-Least = Annotated[float, AtLeast(0), Below(1), Note("0 keeps every token"),
-                  "keep tokens of at least this probability, or less where the law is flat"]
+Least = Annotated[
+    float,
+    AtLeast(0),
+    Below(1),
+    Note("0 keeps every token"),
+    "keep tokens of at least this probability, or less where the law is flat",
+]
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Eta:
     Reduces to: the identity at 0. Raises ValueError outside the range.
     Source: Hewitt, Manning and Liang, "Truncation sampling as language model desmoothing", 2022.
     """
+
     epsilon: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = True
@@ -45,7 +52,9 @@ class Eta:
             return logw_V
         logp_V, log_eps = normalise(logw_V), math.log(self.epsilon)
         entropy = -(logp_V.exp() * logp_V).nansum()
-        return at_least(logp_V, torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max()))
+        return at_least(
+            logp_V, torch.minimum((log_eps / 2 - entropy).clamp(max=log_eps), logp_V.max())
+        )
 
 
 def make(setting: Setting, *, eta_cutoff: Least = 0.0) -> Eta | None:

@@ -1,4 +1,5 @@
 """Frequency penalty: a constant off a token for every time that it was generated before."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +14,12 @@ from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
 from polydec.shapers._rule import Rule, Setting
 
-Penalty = Annotated[float, Within(-2, 2), Note("0 changes nothing"),
-                    "taken off the logit of a token for each time that it stands in the answer so far"]
+Penalty = Annotated[
+    float,
+    Within(-2, 2),
+    Note("0 changes nothing"),
+    "taken off the logit of a token for each time that it stands in the answer so far",
+]
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Frequency:
 
     Reduces to: the identity at 0. Raises ValueError where the penalty is not finite. Source: OpenAI API reference.
     """
+
     penalty: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = False
@@ -48,4 +54,6 @@ def make(setting: Setting, *, frequency_penalty: Penalty = 0.0) -> Frequency | N
     return Frequency(frequency_penalty) if frequency_penalty else None
 
 
-RULE = Rule("frequency_penalty", make, {"transformers": 30, "vllm": 60, "llamacpp": 60}, always=True)
+RULE = Rule(
+    "frequency_penalty", make, {"transformers": 30, "vllm": 60, "llamacpp": 60}, always=True
+)

@@ -1,4 +1,5 @@
 """Greedy: the likeliest token and no other."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ class Greedy:
 
     Reduces to: top-k with k = 1 and the limit of temperature 0, both without ties.
     """
+
     reads: ClassVar[Reads] = Reads.ARGMAX
     keeps_argmax: ClassVar[bool] = True
 

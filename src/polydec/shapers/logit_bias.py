@@ -1,4 +1,5 @@
 """Logit bias: a constant added to some tokens."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,12 @@ from polydec.options import Note, Within, check
 from polydec.shapers._rows import ids, index
 from polydec.shapers._rule import Rule, Setting
 
-Bias = Annotated[Mapping[int, float], Within(-100, 100), Note("bad_token_ids bans a token"),
-                 "added to the logits of tokens"]
+Bias = Annotated[
+    Mapping[int, float],
+    Within(-100, 100),
+    Note("bad_token_ids bans a token"),
+    "added to the logits of tokens",
+]
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class LogitBias:
     Reduces to: the identity where all b are 0. Raises ValueError for a bias out of range, or a negative id.
     Source: OpenAI API reference.
     """
+
     bias: tuple[tuple[int, float], ...]
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = False
@@ -40,7 +46,9 @@ class LogitBias:
 
     def shape(self, state: None, logw_V: Tensor) -> Tensor:
         at, out_V = index(ids([x for x, _ in self.bias]), logw_V), logw_V.clone()
-        out_V[at] += torch.tensor([b for _, b in self.bias], dtype=logw_V.dtype, device=logw_V.device)
+        out_V[at] += torch.tensor(
+            [b for _, b in self.bias], dtype=logw_V.dtype, device=logw_V.device
+        )
         return out_V
 
 
@@ -48,5 +56,10 @@ def make(setting: Setting, *, logit_bias: Bias | None = None) -> LogitBias | Non
     return LogitBias(logit_bias) if logit_bias else None
 
 
-RULE = Rule("logit_bias", make, {"transformers": 10, "vllm": 40, "llamacpp": 40}, always=True,
-            token_ids=("logit_bias",))
+RULE = Rule(
+    "logit_bias",
+    make,
+    {"transformers": 10, "vllm": 40, "llamacpp": 40},
+    always=True,
+    token_ids=("logit_bias",),
+)

@@ -1,4 +1,5 @@
 """Min-p: tokens at least a fraction as likely as the likeliest."""
+
 from __future__ import annotations
 
 import math
@@ -13,8 +14,12 @@ from polydec.options import Note, Within, check
 from polydec.shapers._rows import at_least
 from polydec.shapers._rule import Rule, Setting
 
-Fraction = Annotated[float, Within(0, 1), Note("0 keeps every token"),
-                     "keep tokens at least this fraction as likely as the likeliest"]
+Fraction = Annotated[
+    float,
+    Within(0, 1),
+    Note("0 keeps every token"),
+    "keep tokens at least this fraction as likely as the likeliest",
+]
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class MinP:
     Reduces to: the identity at 0; at 1 the likeliest token and its equals stay. Raises ValueError outside the range.
     Source: Nguyen et al., "Turning up the heat: min-p sampling for creative and coherent LLM outputs", 2024.
     """
+
     p: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = True

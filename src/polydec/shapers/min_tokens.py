@@ -1,4 +1,5 @@
 """Minimum length: the answer does not end before so many tokens."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ class MinTokens:
     Reduces to: the identity at 0. Raises ValueError outside the range or for a negative id.
     Source: vLLM, SamplingParams.min_tokens.
     """
+
     count: int
     ends: tuple[int, ...]
     reads: ClassVar[Reads] = Reads.ROW
@@ -50,9 +52,18 @@ class MinTokens:
         return state < self.count and token in self.ends
 
 
-def make(setting: Setting, *, min_tokens: Annotated[int, AtLeast(0), "no EOS or stop id before so many tokens"] = 0
-         ) -> MinTokens | None:
+def make(
+    setting: Setting,
+    *,
+    min_tokens: Annotated[int, AtLeast(0), "no EOS or stop id before so many tokens"] = 0,
+) -> MinTokens | None:
     return MinTokens(min_tokens, setting.ends) if min_tokens and setting.ends else None
 
 
-RULE = Rule("min_tokens", make, {"transformers": 80, "vllm": 30, "llamacpp": 20}, always=True, counts=("min_tokens",))
+RULE = Rule(
+    "min_tokens",
+    make,
+    {"transformers": 80, "vllm": 30, "llamacpp": 20},
+    always=True,
+    counts=("min_tokens",),
+)

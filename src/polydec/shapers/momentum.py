@@ -1,4 +1,5 @@
 """Momentum decoding: of the likeliest tokens the one that pays for the least repetition."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,10 +16,16 @@ from polydec.options import AtLeast, Note, Within, check
 from polydec.shapers._rows import Ids, add, ids
 from polydec.shapers._rule import Rule, Setting
 
-Alpha = Annotated[float, Within(0, 1), Note("0 changes nothing, 0.2 is published"),
-                  "momentum: probability that each token of a repeated run costs"]
+Alpha = Annotated[
+    float,
+    Within(0, 1),
+    Note("0 changes nothing, 0.2 is published"),
+    "momentum: probability that each token of a repeated run costs",
+]
 Candidates = Annotated[int, AtLeast(1), "momentum: how many of the likeliest tokens are looked at"]
-Longest = Annotated[int, Within(1, 64), "momentum: longest repeated run that is told from longer ones"]
+Longest = Annotated[
+    int, Within(1, 64), "momentum: longest repeated run that is told from longer ones"
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Momentum:
     Reduces to: top-k at alpha 0 (with greedy: greedy decoding). Raises ValueError outside the ranges.
     Source: Lan et al., "Momentum decoding: open-ended text generation as graph exploration", 2022.
     """
+
     alpha: float = 0.2
     k: int = 5
     longest: int = 5
@@ -72,8 +80,13 @@ class Momentum:
         return length
 
 
-def make(setting: Setting, *, momentum_alpha: Alpha = 0.0, momentum_top_k: Candidates = 5, momentum_longest: Longest = 5,
-         ) -> Momentum | None:
+def make(
+    setting: Setting,
+    *,
+    momentum_alpha: Alpha = 0.0,
+    momentum_top_k: Candidates = 5,
+    momentum_longest: Longest = 5,
+) -> Momentum | None:
     return Momentum(momentum_alpha, momentum_top_k, momentum_longest) if momentum_alpha else None
 
 

@@ -1,4 +1,5 @@
 """No repeated n-gram: no token that would complete an n-gram of the text."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ class NoRepeatNgram:
     Reduces to: the identity while no n-gram begins again. Raises ValueError outside the range.
     Source: Paulus, Xiong and Socher, "A deep reinforced model for abstractive summarization", 2018.
     """
+
     size: int
     eos: tuple[int, ...] = ()
     reads: ClassVar[Reads] = Reads.ROW
@@ -31,7 +33,9 @@ class NoRepeatNgram:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"no_repeat_ngram_size is {self.size}: NoRepeatNgram needs at least 1 (leave it out to allow all)")
+            raise ValueError(
+                f"no_repeat_ngram_size is {self.size}: NoRepeatNgram needs at least 1 (leave it out to allow all)"
+            )
 
     def start(self, prompt: Sequence[int]) -> Ids:
         return ids(prompt)
@@ -41,7 +45,7 @@ class NoRepeatNgram:
 
     def _banned(self, state: Ids) -> Ids:
         """The tokens that would end an n-gram of the text once more."""
-        at = np.arange(self.size - 1, len(state))                  # where the last token of an n-gram stands
+        at = np.arange(self.size - 1, len(state))  # where the last token of an n-gram stands
         for back in range(1, self.size):
             at = at[state[at - back] == state[-back]]
         return state[at]
@@ -58,10 +62,19 @@ class NoRepeatNgram:
         return len(state) >= self.size and token in self._banned(state)
 
 
-def make(setting: Setting, *, no_repeat_ngram_size: Annotated[int, AtLeast(0), Note("0 allows every n-gram"),
-                                                              "no n-gram of this length twice, prompt included"] = 0
-         ) -> NoRepeatNgram | None:
+def make(
+    setting: Setting,
+    *,
+    no_repeat_ngram_size: Annotated[
+        int,
+        AtLeast(0),
+        Note("0 allows every n-gram"),
+        "no n-gram of this length twice, prompt included",
+    ] = 0,
+) -> NoRepeatNgram | None:
     return NoRepeatNgram(no_repeat_ngram_size, setting.eos) if no_repeat_ngram_size else None
 
 
-RULE = Rule("no_repeat_ngram_size", make, {"transformers": 60, "vllm": 80, "llamacpp": 80}, always=True)
+RULE = Rule(
+    "no_repeat_ngram_size", make, {"transformers": 60, "vllm": 80, "llamacpp": 80}, always=True
+)

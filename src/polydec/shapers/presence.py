@@ -1,4 +1,5 @@
 """Presence penalty: a constant off every token that was generated before."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,7 +13,12 @@ from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
 from polydec.shapers._rule import Rule, Setting
 
-Penalty = Annotated[float, Within(-2, 2), Note("0 changes nothing"), "taken off the logit of every token of the answer so far"]
+Penalty = Annotated[
+    float,
+    Within(-2, 2),
+    Note("0 changes nothing"),
+    "taken off the logit of every token of the answer so far",
+]
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,7 @@ class Presence:
 
     Reduces to: the identity at 0. Raises ValueError where the penalty is not finite. Source: OpenAI API reference.
     """
+
     penalty: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = False

@@ -1,4 +1,5 @@
 """Repetition penalty: tokens that stand in the text get less likely."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +14,12 @@ from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
 from polydec.shapers._rule import Rule, Setting
 
-Penalty = Annotated[float, Within(0.001, 1000), Note("1 changes nothing"),
-                    "positive logits of tokens in the text are divided by it, others multiplied"]
+Penalty = Annotated[
+    float,
+    Within(0.001, 1000),
+    Note("1 changes nothing"),
+    "positive logits of tokens in the text are divided by it, others multiplied",
+]
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Repetition:
     Reduces to: the identity at 1. Raises ValueError outside the range.
     Source: Keskar et al., "CTRL: a conditional transformer language model for controllable generation", 2019.
     """
+
     penalty: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = False
@@ -52,4 +58,6 @@ def make(setting: Setting, *, repetition_penalty: Penalty = 1.0) -> Repetition |
     return Repetition(repetition_penalty) if repetition_penalty != 1.0 else None
 
 
-RULE = Rule("repetition_penalty", make, {"transformers": 20, "vllm": 50, "llamacpp": 50}, always=True)
+RULE = Rule(
+    "repetition_penalty", make, {"transformers": 20, "vllm": 50, "llamacpp": 50}, always=True
+)

@@ -2,6 +2,7 @@
 
 Nothing here names a rule: each file of this folder says its fields, their ranges and its place in every order (`RULE`).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,13 +28,25 @@ from polydec.shapers.temperature import GREEDY_BELOW
 def rules() -> Mapping[str, Rule]:
     """Every rule of this folder by its name, in the order of vLLM. Raises TypeError where two have one name or field."""
     package = import_module("polydec.shapers")
-    files = (m.name for m in iter_modules(package.__path__) if not m.name.startswith("_") and m.name != "sampling")
-    found = [rule for name in files if (rule := getattr(import_module(f"polydec.shapers.{name}"), "RULE", None))]
-    names = [rule.name for rule in found] + [o.name for rule in found for o in rule.fields if o.name != rule.name]
+    files = (
+        m.name
+        for m in iter_modules(package.__path__)
+        if not m.name.startswith("_") and m.name != "sampling"
+    )
+    found = [
+        rule
+        for name in files
+        if (rule := getattr(import_module(f"polydec.shapers.{name}"), "RULE", None))
+    ]
+    names = [rule.name for rule in found] + [
+        o.name for rule in found for o in rule.fields if o.name != rule.name
+    ]
     twice = next((x for x in names if names.count(x) > 1), None)
     if twice is not None:
         raise TypeError(f"two rules of sampling are called {twice}, or have a field of that name")
-    return MappingProxyType({rule.name: rule for rule in sorted(found, key=lambda r: (r.place["vllm"], r.name))})
+    return MappingProxyType(
+        {rule.name: rule for rule in sorted(found, key=lambda r: (r.place["vllm"], r.name))}
+    )
 
 
 @cache
@@ -42,17 +55,27 @@ def fields() -> Mapping[str, Option]:
     return MappingProxyType({o.name: o for rule in rules().values() for o in rule.fields})
 
 
-ORDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    engine: tuple(sorted(rules(), key=lambda name: (rules()[name].place[engine], name))) for engine in ENGINES})
+ORDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        engine: tuple(sorted(rules(), key=lambda name: (rules()[name].place[engine], name)))
+        for engine in ENGINES
+    }
+)
 """The order of each engine."""
 
 if TYPE_CHECKING:
+
     class _Fields:
         __dataclass_fields__: ClassVar[dict[str, Any]]
+
         def __getattr__(self, name: str) -> Any: ...
 else:
-    _Fields = make_dataclass("_Fields", [(o.name, o.type, field(default=o.default)) for o in fields().values()],
-                             frozen=True, kw_only=True)
+    _Fields = make_dataclass(
+        "_Fields",
+        [(o.name, o.type, field(default=o.default)) for o in fields().values()],
+        frozen=True,
+        kw_only=True,
+    )
 
 
 class Sampling(_Fields):
@@ -63,17 +86,30 @@ class Sampling(_Fields):
 
     Raises ValueError with one sentence for a field that is unknown or out of its range, or if the rules leave no token.
     """
+
     def __init__(self, **given: Any) -> None:
         known = fields()
         for name in given:
             if name not in known:
                 near = get_close_matches(name, known, 3, 0.5)
-                raise ValueError(f"sampling has no field {shown(name)}: "
-                                 + (f"did you mean {' or '.join(near)}?" if near else f"its fields are {', '.join(known)}"))
+                raise ValueError(
+                    f"sampling has no field {shown(name)}: "
+                    + (
+                        f"did you mean {' or '.join(near)}?"
+                        if near
+                        else f"its fields are {', '.join(known)}"
+                    )
+                )
         for name, option in known.items():
-            object.__setattr__(self, name, option.convert(given[name]) if name in given else option.default)
-        if self.allowed_token_ids is not None and not set(self.allowed_token_ids) - set(self.bad_token_ids):
-            raise ValueError("bad_token_ids bans every one of allowed_token_ids: at least one token must be left")
+            object.__setattr__(
+                self, name, option.convert(given[name]) if name in given else option.default
+            )
+        if self.allowed_token_ids is not None and not set(self.allowed_token_ids) - set(
+            self.bad_token_ids
+        ):
+            raise ValueError(
+                "bad_token_ids bans every one of allowed_token_ids: at least one token must be left"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -92,18 +128,31 @@ class Sampling(_Fields):
             if high >= size:
                 raise ValueError(f"{name} has token {high}: the vocabulary ends at {size - 1}")
         if len(set(self.bad_token_ids)) == size:
-            raise ValueError(f"bad_token_ids bans all {size} tokens of the vocabulary: at least one must be left")
+            raise ValueError(
+                f"bad_token_ids bans all {size} tokens of the vocabulary: at least one must be left"
+            )
 
 
 def _made(sampling: Sampling, setting: Setting) -> dict[str, Shaper[Any] | None]:
     """Of each rule its shaper, or None where it is off."""
-    return {rule.name: rule.make(setting, **{o.name: getattr(sampling, o.name) for o in rule.fields})
-            for rule in rules().values()}
+    return {
+        rule.name: rule.make(setting, **{o.name: getattr(sampling, o.name) for o in rule.fields})
+        for rule in rules().values()
+    }
 
 
-def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eos: Iterable[int] = (),
-                  stop_ids: Iterable[int] = (), seed: int = 0, choice: int = 0, words: Words | None = None,
-                  geometry: Geometry | None = None, language: Language[Any] | None = None) -> tuple[Shaper[Any], ...]:
+def build_shapers(
+    sampling: Sampling,
+    *,
+    order: str | Sequence[str] = "vllm",
+    eos: Iterable[int] = (),
+    stop_ids: Iterable[int] = (),
+    seed: int = 0,
+    choice: int = 0,
+    words: Words | None = None,
+    geometry: Geometry | None = None,
+    language: Language[Any] | None = None,
+) -> tuple[Shaper[Any], ...]:
     """The shapers of `sampling` in the order of an engine ("transformers", "vllm", "llamacpp"), or in an order written out
     (the rules of ORDERS, each once, those that are off may be left out). Neutral rules are left out.
 
@@ -116,28 +165,53 @@ def build_shapers(sampling: Sampling, *, order: str | Sequence[str] = "vllm", eo
     Only the order is the engine's: penalties look at the whole text also where llama.cpp looks at 64 tokens.
     Raises ValueError for an order that is unknown or lacks a rule that is on, and for a rule that needs what is not there.
     """
-    return tuple(shaper for _, shaper in _acting(sampling, order, Setting(
-        tuple(sorted(eos)), tuple(sorted({*eos, *stop_ids})), seed, choice, words, geometry, language)))
+    return tuple(
+        shaper
+        for _, shaper in _acting(
+            sampling,
+            order,
+            Setting(
+                tuple(sorted(eos)),
+                tuple(sorted({*eos, *stop_ids})),
+                seed,
+                choice,
+                words,
+                geometry,
+                language,
+            ),
+        )
+    )
 
 
-def acting(sampling: Sampling, setting: Setting, order: str | Sequence[str] = "vllm") -> tuple[list[str], list[str]]:
+def acting(
+    sampling: Sampling, setting: Setting, order: str | Sequence[str] = "vllm"
+) -> tuple[list[str], list[str]]:
     """Names of the rules that shape a law, in their order, and of those that are on and change nothing, as a greedy text has no
     unlikely tokens to cut off. Raises ValueError as `build_shapers` does."""
     names = [name for name, _ in _acting(sampling, order, setting)]
-    return names, [name for name, s in _made(sampling, setting).items() if s is not None and name not in names]
+    return names, [
+        name for name, s in _made(sampling, setting).items() if s is not None and name not in names
+    ]
 
 
-def _acting(sampling: Sampling, order: str | Sequence[str], setting: Setting) -> list[tuple[str, Shaper[Any]]]:
+def _acting(
+    sampling: Sampling, order: str | Sequence[str], setting: Setting
+) -> list[tuple[str, Shaper[Any]]]:
     """The rules that act, by name, in an order."""
     if isinstance(order, str):
         if order not in ORDERS:
             near = get_close_matches(order, ORDERS, 1, 0.0)[0]
-            raise ValueError(f"order is {shown(order)}: it must be one of {', '.join(ORDERS)} (nearest: {near})")
+            raise ValueError(
+                f"order is {shown(order)}: it must be one of {', '.join(ORDERS)} (nearest: {near})"
+            )
         order = ORDERS[order]
     bad = next((x for x in order if x not in rules()), None)
     if bad is not None or len(set(order)) != len(order):
-        raise ValueError(f"order has {shown(bad)}: its rules are {', '.join(ORDERS['vllm'])}" if bad is not None
-                         else f"order is {', '.join(order)}: each rule may stand in it once")
+        raise ValueError(
+            f"order has {shown(bad)}: its rules are {', '.join(ORDERS['vllm'])}"
+            if bad is not None
+            else f"order is {', '.join(order)}: each rule may stand in it once"
+        )
     made = _made(sampling, setting)
     for name, shaper in made.items():
         if shaper is not None:
@@ -149,7 +223,11 @@ def _acting(sampling: Sampling, order: str | Sequence[str], setting: Setting) ->
     at = next((i for i, (_, s) in enumerate(on) if s.reads is Reads.ARGMAX), None)
     if at is None:
         return on
-    acts = [(name, s) for i, (name, s) in enumerate(on) if (i < at or rules()[name].always) and not s.keeps_argmax]
+    acts = [
+        (name, s)
+        for i, (name, s) in enumerate(on)
+        if (i < at or rules()[name].always) and not s.keeps_argmax
+    ]
     return [*acts, on[at]]
 
 
@@ -159,26 +237,41 @@ def sequential(sampling: Sampling) -> tuple[str, ...]:
     return tuple(name for name, s in made.items() if s is not None and s.start((0,)) is not None)
 
 
-def build_guard(sampling: Sampling, *, eos: Iterable[int] = (), stop_ids: Iterable[int] = (),
-                language: Language[Any] | None = None) -> Guard | None:
+def build_guard(
+    sampling: Sampling,
+    *,
+    eos: Iterable[int] = (),
+    stop_ids: Iterable[int] = (),
+    language: Language[Any] | None = None,
+) -> Guard | None:
     """What ends a text at which `sampling` and the constraint leave no token; None where no rule forbids any. `eos`, `stop_ids`
     and `language` as in `build_shapers`."""
     eos = tuple(sorted(eos))
     made = _made(sampling, Setting(eos, tuple(sorted({*eos, *stop_ids})), language=language))
-    masks = tuple((name, cast(Mask, s)) for name, s in made.items() if s is not None and hasattr(s, "forbids"))
+    masks = tuple(
+        (name, cast(Mask, s)) for name, s in made.items() if s is not None and hasattr(s, "forbids")
+    )
     return Guard(masks) if masks else None
 
 
 def table() -> str:
     """The fields as a table in Markdown, for the docs."""
     rows = ["| field | what it is | legal | default |", "|---|---|---|---|"]
-    return "\n".join(rows + [f"| `{o.name}` | {o.help} | {o.legal} | {_plain(o.default)} |" for o in fields().values()])
+    return "\n".join(
+        rows
+        + [
+            f"| `{o.name}` | {o.help} | {o.legal} | {_plain(o.default)} |"
+            for o in fields().values()
+        ]
+    )
 
 
 def order_table() -> str:
     """The order of each engine as a table in Markdown."""
     rows = ["| engine | rules, the first one applied first |", "|---|---|"]
-    return "\n".join(rows + [f"| `{engine}` | {', '.join(order)} |" for engine, order in ORDERS.items()])
+    return "\n".join(
+        rows + [f"| `{engine}` | {', '.join(order)} |" for engine, order in ORDERS.items()]
+    )
 
 
 def _plain(default: Any) -> str:

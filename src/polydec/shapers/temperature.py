@@ -1,4 +1,5 @@
 """Temperature: sharper below one, flatter above."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ class Temperature:
     Reduces to: the identity at 1, Greedy in the limit of 0. Raises ValueError outside the range.
     Source: Ackley, Hinton and Sejnowski, "A learning algorithm for Boltzmann machines", 1985.
     """
+
     temperature: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = True
@@ -42,9 +44,16 @@ class Temperature:
         return logw_V / self.temperature
 
 
-def make(setting: Setting, *, temperature: Annotated[float, Within(0, HIGHEST), Note("0 is greedy"),
-                                                     "below 1 sharper, above flatter; greedy below 0.00001"] = 1.0
-         ) -> Greedy | Temperature | None:
+def make(
+    setting: Setting,
+    *,
+    temperature: Annotated[
+        float,
+        Within(0, HIGHEST),
+        Note("0 is greedy"),
+        "below 1 sharper, above flatter; greedy below 0.00001",
+    ] = 1.0,
+) -> Greedy | Temperature | None:
     if temperature < GREEDY_BELOW:
         return Greedy()
     return Temperature(temperature) if temperature != 1.0 else None

@@ -1,4 +1,5 @@
 """Top-k: the k likeliest tokens."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,13 +21,16 @@ class TopK:
     Reduces to: the identity where k is the vocabulary's size or more, Greedy at k = 1 without ties. Raises ValueError
     outside the range. Source: Fan, Lewis and Dauphin, "Hierarchical neural story generation", 2018.
     """
+
     k: int
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise ValueError(f"top_k is {self.k}: TopK needs at least 1 (leave it out to keep every token)")
+            raise ValueError(
+                f"top_k is {self.k}: TopK needs at least 1 (leave it out to keep every token)"
+            )
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -40,8 +44,13 @@ class TopK:
         return at_least(logw_V, logw_V.topk(self.k, sorted=False).values.min())
 
 
-def make(setting: Setting, *, top_k: Annotated[int, AtLeast(-1), Note("0 or -1 keeps every token"),
-                                               "keep so many of the likeliest tokens"] = 0) -> TopK | None:
+def make(
+    setting: Setting,
+    *,
+    top_k: Annotated[
+        int, AtLeast(-1), Note("0 or -1 keeps every token"), "keep so many of the likeliest tokens"
+    ] = 0,
+) -> TopK | None:
     return TopK(top_k) if top_k > 0 else None
 
 

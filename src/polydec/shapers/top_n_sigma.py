@@ -1,4 +1,5 @@
 """Top-n-sigma: tokens within n standard deviations of the largest logit."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,13 +23,16 @@ class TopNSigma:
     Reduces to: the identity as n grows. Raises ValueError outside the range.
     Source: Tang et al., "Top-n-sigma: not all logits are you need", 2024.
     """
+
     n: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.n > 0.0:
-            raise ValueError(f"top_n_sigma is {self.n}: TopNSigma needs a number above 0 (leave it out to keep every token)")
+            raise ValueError(
+                f"top_n_sigma is {self.n}: TopNSigma needs a number above 0 (leave it out to keep every token)"
+            )
 
     def start(self, prompt: Sequence[int]) -> None:
         return None
@@ -44,9 +48,15 @@ class TopNSigma:
         return at_least(logw_V, logw_V.max() - self.n * sigma)
 
 
-def make(setting: Setting, *, top_n_sigma: Annotated[float, Note("0 or less keeps every token"),
-                                                     "keep logits within so many standard deviations of the largest"] = 0.0
-         ) -> TopNSigma | None:
+def make(
+    setting: Setting,
+    *,
+    top_n_sigma: Annotated[
+        float,
+        Note("0 or less keeps every token"),
+        "keep logits within so many standard deviations of the largest",
+    ] = 0.0,
+) -> TopNSigma | None:
     return TopNSigma(top_n_sigma) if top_n_sigma > 0.0 else None
 
 

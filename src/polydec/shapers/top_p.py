@@ -1,4 +1,5 @@
 """Top-p (nucleus): the fewest likeliest tokens that together have the mass p."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +14,13 @@ from polydec.options import Above, AtMost, Note, check
 from polydec.shapers._rows import at_least, by_mass
 from polydec.shapers._rule import Rule, Setting
 
-Mass = Annotated[float, Above(0), AtMost(1), Note("1 keeps every token"),
-                 "keep the fewest likeliest tokens that have this mass together"]
+Mass = Annotated[
+    float,
+    Above(0),
+    AtMost(1),
+    Note("1 keeps every token"),
+    "keep the fewest likeliest tokens that have this mass together",
+]
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class TopP:
     Reduces to: the identity at p = 1, Greedy as p goes to 0. Raises ValueError outside the range.
     Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
     """
+
     p: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = True

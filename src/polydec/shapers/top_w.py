@@ -1,4 +1,5 @@
 """Top-W: keep the tokens that stand for the whole law, where tokens that mean nearly the same count as near."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,13 +15,24 @@ from polydec.models.geometry import Geometry
 from polydec.options import AtLeast, Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
-FIRST, ROUNDS = 0.999, 9      # mass of the pool that the first set holds; how often the set is found anew at most
+FIRST, ROUNDS = (
+    0.999,
+    9,
+)  # mass of the pool that the first set holds; how often the set is found anew at most
 
-Mass = Annotated[float, Within(0, 100), Note("0 keeps every token, 2.8 is published"),
-                 "Top-W: what the logarithm of the kept mass is worth"]
+Mass = Annotated[
+    float,
+    Within(0, 100),
+    Note("0 keeps every token, 2.8 is published"),
+    "Top-W: what the logarithm of the kept mass is worth",
+]
 Entropy = Annotated[float, Within(0, 100), "Top-W: what the entropy of the kept tokens costs"]
-Scale = Annotated[float, Within(0, 100), Note("0 looks at probabilities only"),
-                  "Top-W: what the way from a token to the nearest kept one costs"]
+Scale = Annotated[
+    float,
+    Within(0, 100),
+    Note("0 looks at probabilities only"),
+    "Top-W: what the way from a token to the nearest kept one costs",
+]
 Pool = Annotated[int, AtLeast(1), "Top-W: how many of the likeliest tokens may stay"]
 
 
@@ -39,6 +51,7 @@ class TopW:
     the ranges.
     Source: "Top-W: geometry-aware decoding with Wasserstein-regularized truncation and mass penalties", 2026.
     """
+
     mass: float
     entropy: float = 2.2
     scale: float = 0.6
@@ -81,7 +94,10 @@ class TopW:
 
     def _kept(self, logp_M: Tensor, where_MH: Tensor) -> Tensor:
         """Which of the pool stay."""
-        p_M, prior_M = logp_M.exp(), self.entropy * logp_M.clamp(min=-27.631)        # the logarithm of 1e-12
+        p_M, prior_M = (
+            logp_M.exp(),
+            self.entropy * logp_M.clamp(min=-27.631),
+        )  # the logarithm of 1e-12
         kept_M = p_M.cumsum(0) - p_M < FIRST * p_M.sum()
         for _ in range(ROUNDS):
             far_M = torch.zeros_like(p_M)
@@ -90,9 +106,11 @@ class TopW:
             worth_M = prior_M - self.scale * far_M
             order_M = worth_M.sort(descending=True, stable=True).indices
             mass_M = p_M[order_M].cumsum(0)
-            score_M = (p_M * worth_M)[order_M].cumsum(0) / mass_M + (self.mass - self.entropy) * mass_M.log()
+            score_M = (p_M * worth_M)[order_M].cumsum(0) / mass_M + (
+                self.mass - self.entropy
+            ) * mass_M.log()
             best_M = torch.zeros_like(kept_M)
-            best_M[order_M[:int(score_M.argmax()) + 1]] = True
+            best_M[order_M[: int(score_M.argmax()) + 1]] = True
             if torch.equal(best_M, kept_M):
                 break
             kept_M = best_M
@@ -113,8 +131,14 @@ def has_table(shaper: TopW, setting: Setting) -> None:
     raise ValueError(NO_TABLE)
 
 
-def make(setting: Setting, *, top_w: Mass = 0.0, top_w_entropy: Entropy = 2.2, top_w_scale: Scale = 0.6,
-         top_w_pool: Pool = 1200) -> TopW | None:
+def make(
+    setting: Setting,
+    *,
+    top_w: Mass = 0.0,
+    top_w_entropy: Entropy = 2.2,
+    top_w_scale: Scale = 0.6,
+    top_w_pool: Pool = 1200,
+) -> TopW | None:
     return TopW(top_w, top_w_entropy, top_w_scale, top_w_pool, setting.geometry) if top_w else None
 
 

@@ -1,4 +1,5 @@
 """Typical sampling: tokens whose surprise is close to the expected one."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +14,13 @@ from polydec.options import Above, AtMost, Note, check
 from polydec.shapers._rows import by_mass
 from polydec.shapers._rule import Rule, Setting
 
-Mass = Annotated[float, Above(0), AtMost(1), Note("1 keeps every token"),
-                 "keep tokens of about the expected surprise until they have this mass together"]
+Mass = Annotated[
+    float,
+    Above(0),
+    AtMost(1),
+    Note("1 keeps every token"),
+    "keep tokens of about the expected surprise until they have this mass together",
+]
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Typical:
     Reduces to: the identity at 1. Raises ValueError outside the range.
     Source: Meister et al., "Locally typical sampling", 2023.
     """
+
     mass: float
     reads: ClassVar[Reads] = Reads.ROW
     keeps_argmax: ClassVar[bool] = False
@@ -42,7 +49,7 @@ class Typical:
         if self.mass == 1.0:
             return logw_V
         logp_V = normalise(logw_V)
-        entropy = -(logp_V.exp() * logp_V).nansum()                # 0 * -inf of what has no weight counts as 0
+        entropy = -(logp_V.exp() * logp_V).nansum()  # 0 * -inf of what has no weight counts as 0
         near_V = -(logp_V + entropy).abs()
         edge, _ = by_mass(near_V, logp_V, self.mass)
         return logw_V.masked_fill(near_V < edge, NEG_INF)

@@ -1,4 +1,5 @@
 """Watermark: the token before says which tokens are green, and green ones are favoured; a count finds them again."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +15,12 @@ from polydec.core.types import Reads
 from polydec.options import Above, AtLeast, Below, Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
-Bias = Annotated[float, Within(0, 100), Note("0 changes nothing, 2 is usual"), "watermark: added to the logits of green tokens"]
+Bias = Annotated[
+    float,
+    Within(0, 100),
+    Note("0 changes nothing, 2 is usual"),
+    "watermark: added to the logits of green tokens",
+]
 Share = Annotated[float, Above(0), Below(1), "watermark: how much of the vocabulary is green"]
 Key = Annotated[int, AtLeast(0), "watermark: the secret that says which tokens are green"]
 
@@ -29,6 +35,7 @@ class Watermark:
     Source: Kirchenbauer et al., "A watermark for large language models", 2023 (soft lists, one token of context; the lists
     themselves are our own stream's, not those of another library).
     """
+
     bias: float = 2.0
     share: float = 0.25
     key: int = 0
@@ -69,10 +76,20 @@ def check_list(share: float, key: int) -> None:
     check("watermark_key", key, Key)
 
 
-def make(setting: Setting, *, watermark_bias: Bias = 0.0, watermark_share: Share = 0.25, watermark_key: Key = 0,
-         ) -> Watermark | None:
+def make(
+    setting: Setting,
+    *,
+    watermark_bias: Bias = 0.0,
+    watermark_share: Share = 0.25,
+    watermark_key: Key = 0,
+) -> Watermark | None:
     return Watermark(watermark_bias, watermark_share, watermark_key) if watermark_bias else None
 
 
-RULE = Rule("watermark", make, {"transformers": 300, "vllm": 300, "llamacpp": 300}, always=True,
-            counts=("watermark_bias",))        # what another tokenizer would draw means nothing here
+RULE = Rule(
+    "watermark",
+    make,
+    {"transformers": 300, "vllm": 300, "llamacpp": 300},
+    always=True,
+    counts=("watermark_bias",),
+)  # what another tokenizer would draw means nothing here

@@ -1,4 +1,5 @@
 """XTC (exclude top choices): now and then, all of the likely tokens but the least likely of them go."""
+
 from __future__ import annotations
 
 import math
@@ -14,10 +15,18 @@ from polydec.core.types import Reads
 from polydec.options import Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
-Chance = Annotated[float, Within(0, 1), Note("0 changes nothing"),
-                   "chance at each position that the likely tokens go, but the least likely of them"]
-Threshold = Annotated[float, Within(0, 1), Note("above 0.5 nothing can go"),
-                      "from this probability on XTC takes a token for likely"]
+Chance = Annotated[
+    float,
+    Within(0, 1),
+    Note("0 changes nothing"),
+    "chance at each position that the likely tokens go, but the least likely of them",
+]
+Threshold = Annotated[
+    float,
+    Within(0, 1),
+    Note("above 0.5 nothing can go"),
+    "from this probability on XTC takes a token for likely",
+]
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,7 @@ class Xtc:
     Reduces to: the identity at probability 0. Raises ValueError outside the ranges.
     Source: p-e-w, "Exclude Top Choices (XTC)", text-generation-webui pull request 6335, 2024.
     """
+
     probability: float
     threshold: float = 0.1
     seed: int = 0
@@ -70,7 +80,9 @@ class Xtc:
         return out_V
 
 
-def make(setting: Setting, *, xtc_probability: Chance = 0.0, xtc_threshold: Threshold = 0.1) -> Xtc | None:
+def make(
+    setting: Setting, *, xtc_probability: Chance = 0.0, xtc_threshold: Threshold = 0.1
+) -> Xtc | None:
     acts = xtc_probability and xtc_threshold <= 0.5
     return Xtc(xtc_probability, xtc_threshold, setting.seed, setting.choice) if acts else None
 

@@ -1,4 +1,5 @@
 """A prompt without its worked examples."""
+
 from __future__ import annotations
 
 

@@ -1,4 +1,5 @@
 """AdaCAD."""
+
 from __future__ import annotations
 
 import math
@@ -15,22 +16,34 @@ CARD = Card(
     name="adacad",
     title="AdaCAD (adaptive context-aware decoding)",
     summary="Context-aware decoding whose strength is, at each token, how far the laws with and without the passage differ.",
-    kind="steering", family="ar", guarantee=None,
+    kind="steering",
+    family="ar",
+    guarantee=None,
     source="Wang et al., AdaCAD: adaptively decoding to balance conflicts between contextual and parametric knowledge, 2024 "
-           "(published: floor 0 for questions, 0.3 for summaries)",
+    "(published: floor 0 for questions, 0.3 for summaries)",
     reduces_to="no steering where both prompts are the same",
     home="questions of which only some contradict their passage",
     needs=(SECOND_PROMPT,),
-    aliases=("adaptive context-aware decoding",), arxiv="2409.07394",
+    aliases=("adaptive context-aware decoding",),
+    arxiv="2409.07394",
 )
 
 
 def build(
-    kit: Kit, *,
+    kit: Kit,
+    *,
     floor: Annotated[float, Within(0, 10), "least strength of the contrast"] = 0.0,
-    base: Annotated[float, Within(1.01, 10), Note("2: the strength is 1 at most; 1.26: 3"),
-                    "of the logarithm in which the laws' divergence is measured"] = math.e,
-    head: Annotated[float, Within(0, 1), Note("0 is off"),
-                    "least probability, as a fraction of the likeliest token's, that a token must have"] = 0.0,
+    base: Annotated[
+        float,
+        Within(1.01, 10),
+        Note("2: the strength is 1 at most; 1.26: 3"),
+        "of the logarithm in which the laws' divergence is measured",
+    ] = math.e,
+    head: Annotated[
+        float,
+        Within(0, 1),
+        Note("0 is off"),
+        "least probability, as a fraction of the likeliest token's, that a token must have",
+    ] = 0.0,
 ) -> Target:
     return Contrast(kit.target, (kit.second,), Adaptive(floor, head, base))

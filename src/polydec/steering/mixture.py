@@ -1,4 +1,5 @@
 """Mixture of two models."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -14,7 +15,9 @@ CARD = Card(
     name="mixture",
     title="Mixture of two models",
     summary="Draws each token from the model or, with a fixed chance, from a second one.",
-    kind="steering", family="ar", guarantee=None,
+    kind="steering",
+    family="ar",
+    guarantee=None,
     source="Jelinek and Mercer, Interpolated estimation of Markov source parameters from sparse data, 1980",
     reduces_to="no steering at share 0; the second model at share 1",
     home="a general model and a specialised one",
@@ -24,7 +27,10 @@ CARD = Card(
 
 
 def build(
-    kit: Kit, *,
-    share: Annotated[float, Within(0, 1), Note("0 changes nothing"), "weight of the second model (--draft)"] = 0.5,
+    kit: Kit,
+    *,
+    share: Annotated[
+        float, Within(0, 1), Note("0 changes nothing"), "weight of the second model (--draft)"
+    ] = 0.5,
 ) -> Target:
     return Contrast(kit.target, (kit.drafting,), Mixture(share))

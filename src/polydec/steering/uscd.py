@@ -1,4 +1,5 @@
 """USCD."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -16,13 +17,16 @@ CARD = Card(
     name="uscd",
     title="USCD (uncertainty-aware selective contrastive decoding)",
     summary="Contrasts the prompt with itself without its examples, only at tokens where the prompt's law is unsure.",
-    kind="steering", family="ar", guarantee=None,
+    kind="steering",
+    family="ar",
+    guarantee=None,
     source="Wang et al., Improving code generation of LLMs by uncertainty-aware selective contrastive decoding, 2024 "
-           "(threshold and strength: our choice)",
+    "(threshold and strength: our choice)",
     reduces_to="no steering at threshold 0; cad of alpha = strength at threshold 2 and head 0",
     home="programs asked for with examples of input and output",
     needs=(SECOND_PROMPT,),
-    aliases=("selective contrastive decoding",), arxiv="2409.05923",
+    aliases=("selective contrastive decoding",),
+    arxiv="2409.05923",
 )
 
 derive = without_examples
@@ -30,11 +34,22 @@ derive = without_examples
 
 
 def build(
-    kit: Kit, *,
-    threshold: Annotated[float, Within(0, 2), Note("0: never, above 1: always"),
-                         "sureness (0 to 1) of the law below which it is contrasted"] = 0.8,
+    kit: Kit,
+    *,
+    threshold: Annotated[
+        float,
+        Within(0, 2),
+        Note("0: never, above 1: always"),
+        "sureness (0 to 1) of the law below which it is contrasted",
+    ] = 0.8,
     strength: Annotated[float, Within(0, 99), "strength of the contrast"] = 0.5,
-    head: Annotated[float, Within(0, 1), Note("0 is off"),
-                    "least probability, as a fraction of the likeliest token's, that a token must have"] = 0.1,
+    head: Annotated[
+        float,
+        Within(0, 1),
+        Note("0 is off"),
+        "least probability, as a fraction of the likeliest token's, that a token must have",
+    ] = 0.1,
 ) -> Target:
-    return Contrast(kit.target, (kit.second,), Gated(Difference(1.0 + strength, strength, head), threshold))
+    return Contrast(
+        kit.target, (kit.second,), Gated(Difference(1.0 + strength, strength, head), threshold)
+    )

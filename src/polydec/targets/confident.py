@@ -1,4 +1,5 @@
 """Each token leaves the network at the first depth that is sure of it."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class Confident:
     Source: Schuster et al., "Confident adaptive language modeling" (2022); there, missing keys and values are made from the
     exit's state instead.
     """
+
     target: Target
     exits: tuple[int, ...]
     threshold: float = 0.9
@@ -54,11 +56,16 @@ class Confident:
 
     def bar(self, t: int) -> float:
         """Lambda at generated token t (0 is the first)."""
-        return self.threshold if self.decay is None else 0.9 * self.threshold + 0.1 * exp(-self.decay * t / 128)
+        return (
+            self.threshold
+            if self.decay is None
+            else 0.9 * self.threshold + 0.1 * exp(-self.decay * t / 128)
+        )
 
 
 class ConfidentSession:
     """done: tokens committed since the prompt."""
+
     def __init__(self, how: Confident, inner: Session, done: int = 0) -> None:
         self._how, self._inner, self._done = how, inner, done
         self._scored: Draft | None = None
@@ -72,13 +79,19 @@ class ConfidentSession:
 
     async def score(self, draft: Draft, want: Want) -> SwitchScores:
         if want.exits:
-            raise ValueError(f"exits is {want.exits}: where tokens leave early, no depth can be looked at alone")
+            raise ValueError(
+                f"exits is {want.exits}: where tokens leave early, no depth can be looked at alone"
+            )
         chosen: dict[int, Scores] = {}
         *early, last = self._how.exits
         for depth in early:
-            scores = await self._inner.part(range(depth)).score(draft, replace(want, base=Reads.ROW))
+            scores = await self._inner.part(range(depth)).score(
+                draft, replace(want, base=Reads.ROW)
+            )
             for i in range(len(draft)):
-                if i not in chosen and _margin(scores.base, i) >= self._how.bar(self._done + draft.depth[i]):
+                if i not in chosen and _margin(scores.base, i) >= self._how.bar(
+                    self._done + draft.depth[i]
+                ):
                     chosen[i] = scores
             if len(chosen) == len(draft):
                 break
@@ -124,7 +137,9 @@ class ConfidentSession:
         twin._scored = self._scored
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
         raise ValueError("layers of a model that exits early cannot be chosen again")
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
 """A law made of the rows of several laws that read one text: the first is what is wanted, the others it is held against."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ SILENT, ROW = Want(law=Reads.NOTHING), Want()
 
 class Contrasting(Protocol):
     """What becomes of the rows of several laws: a pure function of them, and of nothing else."""
+
     laws: ClassVar[int]
     """How many others there are beside the first."""
     gated: ClassVar[bool]
@@ -45,13 +47,16 @@ class Contrast:
     Exact: the law is the definition that lossless methods reproduce; nothing here is approximate.
     Reduces to: `target` under a rule that gives back the first row.
     """
+
     target: Target
     others: tuple[Target, ...]
     rule: Contrasting
 
     def __post_init__(self) -> None:
         if len(self.others) != self.rule.laws:
-            raise ValueError(f"others has {len(self.others)} laws: the rule {type(self.rule).__name__} mixes {self.rule.laws}")
+            raise ValueError(
+                f"others has {len(self.others)} laws: the rule {type(self.rule).__name__} mixes {self.rule.laws}"
+            )
         for other in self.others:
             self.target.vocab.require_same(other.vocab, "the second model")
 
@@ -65,12 +70,15 @@ class Contrast:
         return 0
 
     def open(self, prompt: Sequence[int]) -> ContrastSession:
-        return ContrastSession(self.rule, self.target.open(prompt), [other.open(prompt) for other in self.others])
+        return ContrastSession(
+            self.rule, self.target.open(prompt), [other.open(prompt) for other in self.others]
+        )
 
 
 class ContrastSession:
     """draft: what was scored last, None where nothing is staged; asked: whether the others scored it too; rows: what they said,
     none where that is not known."""
+
     def __init__(self, rule: Contrasting, first: Session, others: Sequence[Session]) -> None:
         self._rule, self._first, self._others = rule, first, others
         self._stage(None)
@@ -97,7 +105,9 @@ class ContrastSession:
             if any(self._rule.opens(first.row(i)) for i in range(len(draft))):
                 rows = await gather(*(caught_up(s, draft) for s in self._others))
         else:
-            first, *rows = await gather(self._first.score(draft, now), *(s.score(draft, ROW) for s in self._others))
+            first, *rows = await gather(
+                self._first.score(draft, now), *(s.score(draft, ROW) for s in self._others)
+            )
         self._stage(draft, rows)
         return MadeScores(Mixing(self._rule, first, rows, range(len(draft))), first)
 
@@ -147,11 +157,15 @@ class ContrastSession:
         self._stage(None)
 
     def fork(self, choice: int | None = None) -> ContrastSession:
-        twin = ContrastSession(self._rule, self._first.fork(choice), [s.fork(choice) for s in self._others])
+        twin = ContrastSession(
+            self._rule, self._first.fork(choice), [s.fork(choice) for s in self._others]
+        )
         twin._draft, twin._rows, twin._asked = self._draft, self._rows, self._asked
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
         raise ValueError("layers cannot run alone where a law is made of several")
 
     def close(self) -> None:
@@ -177,6 +191,7 @@ def places(draft: Draft, known: Draft) -> list[int]:
 @dataclass(frozen=True, eq=False)
 class Mixing:
     """Row i of a mixed law. at: of each node its row in those of the others; -1: the others were not asked there."""
+
     rule: Contrasting
     first: Scores
     rows: Sequence[Scores]
@@ -191,11 +206,13 @@ class Mixing:
 
 class Making(Protocol):
     """Makes row i of log-weights."""
+
     def __call__(self, i: int) -> Tensor: ...
 
 
 class MadeScores:
     """Scores whose rows somebody makes; each is made when it is first looked at. inner: what all else is read of."""
+
     __slots__ = ("_inner", "_make", "_row", "_weights")
 
     def __init__(self, make: Making, inner: Scores) -> None:

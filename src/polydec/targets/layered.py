@@ -1,4 +1,5 @@
 """A law held against that of an earlier layer of the same pass."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,13 +25,18 @@ class Layered:
     Reduces to: `target` under a rule that gives back the first row.
     Source: Chuang et al., "DoLa: decoding by contrasting layers improves factuality in large language models", 2023.
     """
+
     target: Target
     exits: tuple[int, ...]
     rule: Contrasting
 
     def __post_init__(self) -> None:
         last = self.target.layers - 1
-        if not self.exits or list(self.exits) != sorted(set(self.exits)) or not 1 <= self.exits[0] <= self.exits[-1] <= last:
+        if (
+            not self.exits
+            or list(self.exits) != sorted(set(self.exits))
+            or not 1 <= self.exits[0] <= self.exits[-1] <= last
+        ):
             raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 to {last}")
 
     @property
@@ -48,6 +54,7 @@ class Layered:
 class LayeredSession:
     """The inner session; what is scored there brings the exits along. draft: what was scored last; rows, at: its exits, and of
     each node its row in them (-1: it has none)."""
+
     def __init__(self, exits: tuple[int, ...], rule: Contrasting, inner: Session) -> None:
         self._exits, self._rule, self._inner = exits, rule, inner
         self._draft: Draft | None = None
@@ -111,7 +118,9 @@ class LayeredSession:
         twin._draft, twin._rows, twin._at = self._draft, self._rows, self._at
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
         """Of the model, unmixed: what few layers say is a guess in any case."""
         return self._inner.part(layers, without, together)
 
@@ -132,6 +141,7 @@ def text_nodes(draft: Draft) -> tuple[list[int], list[int]]:
 @dataclass(frozen=True, eq=False)
 class LayerMixing:
     """Row i of the mixed law. at: of each node its row in those of the exits; -1: not known."""
+
     rule: Contrasting
     last: Scores
     rows: Sequence[Scores]

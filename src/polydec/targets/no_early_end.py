@@ -1,4 +1,5 @@
 """A canvas on which no end may stand before a position."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ class NoEarlyEnd:
     Exact: law, of the model that is bent so.
     Reduces to: `denoiser` for no ends, or first = 0.
     """
+
     denoiser: Denoiser
     ends: frozenset[int]
     first: int
@@ -59,6 +61,7 @@ class NoEarlyEnd:
 
 class NoEarlyEndBoard:
     """A board of the denoiser, without early ends."""
+
     def __init__(self, model: NoEarlyEnd, board: Board) -> None:
         self._model, self._board = model, board
 

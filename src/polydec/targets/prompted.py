@@ -1,4 +1,5 @@
 """What the prompt adds to a canvas's laws, made stronger (classifier-free guidance)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ class Prompted:
     Reduces to: `denoiser` for scale = 0.
     Source: Nie et al., unsupervised classifier-free guidance for masked diffusion (2024); LLaDA's cfg_scale is this scale.
     """
+
     denoiser: Denoiser
     scale: float
     family: ClassVar[str] = "diffusion"
@@ -69,18 +71,28 @@ class Prompted:
 
 class PromptedBoard:
     """Two boards: one with the prompt, and one on which it is gaps."""
+
     def __init__(self, model: Prompted, prompt: int, told: Board, untold: Board) -> None:
         self._model, self._prompt, self._told, self._untold = model, prompt, told, untold
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
-        return self._model.bent(*await gather(self._told.score(canvas, rows, feed),
-                                              self._untold.score(self._blank(canvas), rows, feed)))
+        return self._model.bent(
+            *await gather(
+                self._told.score(canvas, rows, feed),
+                self._untold.score(self._blank(canvas), rows, feed),
+            )
+        )
 
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
-        return torch.cat(await gather(self._told.read(canvas, feed), self._untold.read(self._blank(canvas), feed)), -1)
+        return torch.cat(
+            await gather(
+                self._told.read(canvas, feed), self._untold.read(self._blank(canvas), feed)
+            ),
+            -1,
+        )
 
     def _blank(self, canvas: Canvas) -> Canvas:
-        return (*(None,) * self._prompt, *canvas[self._prompt:])
+        return (*(None,) * self._prompt, *canvas[self._prompt :])
 
     def close(self) -> None:
         self._told.close()

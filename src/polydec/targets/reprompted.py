@@ -1,4 +1,5 @@
 """A law that reads another prompt than the one that is given."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ class Reprompted:
     Exact: the law of `target` behind another prompt, no approximation of it.
     Reduces to: `target` where the prompts are the same.
     """
+
     target: Target
     prompt: tuple[int, ...]
     instead: tuple[int, ...]
@@ -47,6 +49,7 @@ class Reprompted:
 class RepromptedSession:
     """roots: the last token of the prompt that was given, and of the one that is read: while nothing is committed, the one
     stands for the other at the root of a draft. done: tokens committed since the prompt."""
+
     def __init__(self, inner: Session, roots: tuple[int, int], done: int = 0) -> None:
         self._inner, self._roots, self._done = inner, roots, done
         self._draft: Draft | None = None
@@ -58,7 +61,11 @@ class RepromptedSession:
     def _read(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Tokens that begin with the root, as the inner session knows them."""
         given, read = self._roots
-        return (read, *tokens[1:]) if not self._done and tokens and tokens[0] == given else tuple(tokens)
+        return (
+            (read, *tokens[1:])
+            if not self._done and tokens and tokens[0] == given
+            else tuple(tokens)
+        )
 
     async def prefill(self, want: Want) -> Scores:
         return await self._inner.prefill(want)
@@ -92,14 +99,18 @@ class RepromptedSession:
         return self._inner.embed(tokens)
 
     def memory(self) -> tuple[Tensor, Tensor]:
-        raise ValueError("keys cannot be read behind another prompt than the one that is given: they stand at other places")
+        raise ValueError(
+            "keys cannot be read behind another prompt than the one that is given: they stand at other places"
+        )
 
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         return self._inner.bend(replace(draft, token=self._read(draft.token)), scores)
 
     def rewind(self, n: int) -> None:
         if not 0 <= n <= self._done:
-            raise ValueError(f"n is {n}: it must lie in 0 to {self._done}, the tokens since the prompt that another stands for")
+            raise ValueError(
+                f"n is {n}: it must lie in 0 to {self._done}, the tokens since the prompt that another stands for"
+            )
         self._inner.rewind(n)
         self._done -= n
         self._draft = None
@@ -109,7 +120,9 @@ class RepromptedSession:
         twin._draft = self._draft
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
         raise ValueError("layers cannot run alone behind another prompt")
 
     def close(self) -> None:

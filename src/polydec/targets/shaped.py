@@ -3,6 +3,7 @@
 Every shaper's state is a value at a node of the text, derived along parent pointers when somebody looks at that node;
 so a rejected draft leaves nothing to roll back, and a greedy decode derives no state and writes no row at all.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from polydec.core.protocols import Scores, Session, Shaper, Target, of_choice
 from polydec.core.types import Draft, Reads, Vocab, Want
 
 Shapers = tuple[Shaper[Any], ...]
-KEEP = 32      # of the committed text, every 32nd node keeps its states: a rewind derives at most 31 of them again
+KEEP = 32  # of the committed text, every 32nd node keeps its states: a rewind derives at most 31 of them again
 
 
 @dataclass(frozen=True, init=False)
@@ -33,6 +34,7 @@ class Shaped:
     Exact: the law is the definition that lossless methods reproduce; nothing here is approximate.
     Reduces to: `target` without shapers.
     """
+
     target: Target
     shapers: Shapers
 
@@ -54,7 +56,9 @@ class Shaped:
         return getattr(self.target, "adapts", False)
 
     def open(self, prompt: Sequence[int]) -> ShapedSession:
-        return ShapedSession(self.shapers, self.target.open(prompt), Trail(Node(None, -1, tuple(prompt[:-1]))))
+        return ShapedSession(
+            self.shapers, self.target.open(prompt), Trail(Node(None, -1, tuple(prompt[:-1])))
+        )
 
 
 class Node:
@@ -64,10 +68,15 @@ class Node:
     depth: 0 for the prompt's last token, where shapers begin (`start`), then 1 more for each token. The node above that
     (depth -1) holds the rest of the prompt.
     """
+
     __slots__ = ("above", "depth", "kids", "prompt", "states", "token")
 
     def __init__(self, above: Any, token: int, prompt: tuple[int, ...] = ()) -> None:
-        self.above, self.token, self.prompt = above, token, prompt      # above: a Node, or None for the head
+        self.above, self.token, self.prompt = (
+            above,
+            token,
+            prompt,
+        )  # above: a Node, or None for the head
         self.depth = -1 if above is None else above.depth + 1
         self.kids: dict[int, Node] = {}
         self.states: tuple[Any, ...] | None = None
@@ -102,6 +111,7 @@ class Trail:
     tip: the node of the last committed token; the text is read from it upwards. draft: what was scored last. A session that
     runs only some layers of another one writes the same text, so the two share one trail.
     """
+
     __slots__ = ("draft", "tip")
 
     def __init__(self, tip: Node, draft: Draft | None = None) -> None:
@@ -132,13 +142,18 @@ class Trail:
 
 class ShapedSession:
     """The inner session, and where each of its nodes stands in the text."""
+
     def __init__(self, shapers: Shapers, inner: Session, trail: Trail) -> None:
         self._shapers, self._inner, self._trail = shapers, inner, trail
         keep = [s.keeps_argmax for s in shapers]
         self._greedy = bool(shapers) and shapers[-1].reads is Reads.ARGMAX
-        self._same = all(keep[:-1] if self._greedy else keep)      # the argmax of the inner law is known to be ours
-        self._blind = self._greedy and self._same                  # nothing else counts: no state is ever looked at
-        self._asked = self._inside = Want(law=Reads.NOTHING)       # what was wanted last, and what that is of the inner law
+        self._same = all(
+            keep[:-1] if self._greedy else keep
+        )  # the argmax of the inner law is known to be ours
+        self._blind = self._greedy and self._same  # nothing else counts: no state is ever looked at
+        self._asked = self._inside = Want(
+            law=Reads.NOTHING
+        )  # what was wanted last, and what that is of the inner law
 
     @property
     def peers(self) -> int:
@@ -151,11 +166,21 @@ class ShapedSession:
         if want is not self._asked:
             law = want.law
             if law is not Reads.NOTHING and self._shapers:
-                law = Reads.ARGMAX if self._same and (self._greedy or law is Reads.ARGMAX) else Reads.ROW
+                law = (
+                    Reads.ARGMAX
+                    if self._same and (self._greedy or law is Reads.ARGMAX)
+                    else Reads.ROW
+                )
             self._asked, self._inside = want, replace(want, law=max(law, want.base))
         inner = await self._inner.score(draft, self._inside)
         self._trail.draft = draft
-        return ShapedScores(self._shapers, inner, [] if self._blind else self._trail.nodes(draft), self._greedy, self._same)
+        return ShapedScores(
+            self._shapers,
+            inner,
+            [] if self._blind else self._trail.nodes(draft),
+            self._greedy,
+            self._same,
+        )
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._inner.commit(tokens)
@@ -186,7 +211,13 @@ class ShapedSession:
 
     def bend(self, draft: Draft, scores: Scores) -> ShapedScores:
         inner = self._inner.bend(draft, scores)
-        return ShapedScores(self._shapers, inner, [] if self._blind else self._trail.nodes(draft), self._greedy, self._same)
+        return ShapedScores(
+            self._shapers,
+            inner,
+            [] if self._blind else self._trail.nodes(draft),
+            self._greedy,
+            self._same,
+        )
 
     def rewind(self, n: int) -> None:
         self._inner.rewind(n)
@@ -194,11 +225,19 @@ class ShapedSession:
             self._trail.rewind(n)
 
     def fork(self, choice: int | None = None) -> ShapedSession:
-        shapers = self._shapers if choice is None else tuple(of_choice(s, choice) for s in self._shapers)
-        return ShapedSession(shapers, self._inner.fork(choice), Trail(self._trail.tip, self._trail.draft))
+        shapers = (
+            self._shapers if choice is None else tuple(of_choice(s, choice) for s in self._shapers)
+        )
+        return ShapedSession(
+            shapers, self._inner.fork(choice), Trail(self._trail.tip, self._trail.draft)
+        )
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> ShapedSession:
-        return ShapedSession(self._shapers, self._inner.part(layers, without, together), self._trail)
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> ShapedSession:
+        return ShapedSession(
+            self._shapers, self._inner.part(layers, without, together), self._trail
+        )
 
     def close(self) -> None:
         self._inner.close()
@@ -206,10 +245,19 @@ class ShapedSession:
 
 class ShapedScores:
     """Scores of the shaped law; a row is bent when it is first looked at."""
+
     __slots__ = ("_certain", "_greedy", "_inner", "_nodes", "_row", "_same", "_shapers", "_weights")
 
-    def __init__(self, shapers: Shapers, inner: Scores, nodes: list[Node], greedy: bool, same: bool) -> None:
-        self._shapers, self._inner, self._nodes, self._greedy, self._same = shapers, inner, nodes, greedy, same
+    def __init__(
+        self, shapers: Shapers, inner: Scores, nodes: list[Node], greedy: bool, same: bool
+    ) -> None:
+        self._shapers, self._inner, self._nodes, self._greedy, self._same = (
+            shapers,
+            inner,
+            nodes,
+            greedy,
+            same,
+        )
         self._weights: dict[int, Tensor] = {}
         self._row: dict[int, Tensor] = {}
         self._certain: dict[int, int] = {}
@@ -226,7 +274,9 @@ class ShapedScores:
     def weights(self, i: int) -> Tensor:
         if i not in self._weights:
             x = self.certain(i)
-            self._weights[i] = self._bend(i, self._shapers) if x is None else one_hot(x, self._inner.weights(i))
+            self._weights[i] = (
+                self._bend(i, self._shapers) if x is None else one_hot(x, self._inner.weights(i))
+            )
         return self._weights[i]
 
     def row(self, i: int) -> Tensor:
@@ -266,7 +316,9 @@ class ShapedScores:
 
     def exit(self, depth: int, nodes: Sequence[int]) -> ShapedScores:
         mine = [self._nodes[i] for i in nodes] if self._nodes else []
-        return ShapedScores(self._shapers, self._inner.exit(depth, nodes), mine, self._greedy, self._same)
+        return ShapedScores(
+            self._shapers, self._inner.exit(depth, nodes), mine, self._greedy, self._same
+        )
 
     @property
     def hidden_NH(self) -> Tensor | None:

@@ -1,4 +1,5 @@
 """The same few layers for every generated token."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ class Skipping:
     Reduces to: `target` with all layers.
     Source: Liu et al., "Accelerating inference in large language models with a unified layer skipping strategy" (2024).
     """
+
     target: Target
     keep: tuple[int, ...]
 
@@ -38,10 +40,11 @@ class Skipping:
 
 class SkippingSession:
     """prompt: tokens of it, or of what a rewind left of it; length: tokens committed."""
+
     def __init__(self, whole: Session, layers: tuple[int, ...], prompt: int) -> None:
         self._whole, self._layers, self._prompt = whole, layers, prompt
         self._part, self._length = whole.part(layers), prompt - 1
-        self._unread: list[int] = []              # committed without a score
+        self._unread: list[int] = []  # committed without a score
         self._scored: Draft | None = None
 
     @property
@@ -54,13 +57,17 @@ class SkippingSession:
     async def score(self, draft: Draft, want: Want) -> Scores:
         if self._unread:
             unread, self._unread = self._unread, []
-            await self._score(Draft.chain(unread[0], unread[1:]), Want(law=Reads.NOTHING), self._length - len(unread))
+            await self._score(
+                Draft.chain(unread[0], unread[1:]),
+                Want(law=Reads.NOTHING),
+                self._length - len(unread),
+            )
             self._part.commit(unread)
         self._scored = draft
         return await self._score(draft, want, self._length)
 
     async def _score(self, draft: Draft, want: Want, length: int) -> Scores:
-        if length < self._prompt:                 # the root ends the prompt: all layers see it
+        if length < self._prompt:  # the root ends the prompt: all layers see it
             await self._whole.score(Draft.chain(draft.token[0]), want)
         return await self._part.score(draft, want)
 
@@ -75,7 +82,9 @@ class SkippingSession:
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
         if self._scored is None:
-            raise ValueError("no draft has been scored since the last commit: there is nothing to keep")
+            raise ValueError(
+                "no draft has been scored since the last commit: there is nothing to keep"
+            )
         depth = self._scored.depth[root]
         self._scored = self._part.keep(nodes, root)
         self._length += depth
@@ -104,7 +113,7 @@ class SkippingSession:
             raise ValueError(f"n is {n}: it must lie in 0 to {self._length}, the committed tokens")
         self._scored, self._length = None, self._length - n
         cut = min(n, len(self._unread))
-        self._unread = self._unread[:len(self._unread) - cut]
+        self._unread = self._unread[: len(self._unread) - cut]
         self._part.rewind(n - cut)
         self._prompt = min(self._prompt, self._length + 1)
 
@@ -113,7 +122,9 @@ class SkippingSession:
         twin._length, twin._unread, twin._scored = self._length, list(self._unread), self._scored
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
         raise ValueError("layers of a model that skips layers cannot be chosen again")
 
     def close(self) -> None:

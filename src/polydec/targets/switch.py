@@ -1,4 +1,5 @@
 """Two models that take turns, token by token, as a rule says: an approximation of the larger one that costs less."""
+
 from __future__ import annotations
 
 import math
@@ -19,6 +20,7 @@ S = TypeVar("S")
 
 class Rule(Protocol[S]):
     """Who speaks, as a function of the text. A state belongs to a token; `entropies` says whether `step` looks at them."""
+
     @property
     def entropies(self) -> bool: ...
     def start(self) -> S:
@@ -46,6 +48,7 @@ class ByEntropy:
     Source: "Entropy Adaptive Decoding: dynamic model switching for efficient inference" (2025): window 5; tau_down and the
     value of `hold` are ours.
     """
+
     tau: float | None = 1.0
     tau_down: float | None = None
     window: int = 5
@@ -55,9 +58,13 @@ class ByEntropy:
     def __post_init__(self) -> None:
         for name, value in (("tau", self.tau), ("tau_down", self.tau_down)):
             if value is not None and math.isnan(value):
-                raise ValueError(f"{name} is nan: it must be a number of bits, negative or infinite ones included")
+                raise ValueError(
+                    f"{name} is nan: it must be a number of bits, negative or infinite ones included"
+                )
         if self.tau is None and self.tau_down is not None:
-            raise ValueError(f"tau is none: the large model never takes over, so tau_down ({self.tau_down}) must be left out")
+            raise ValueError(
+                f"tau is none: the large model never takes over, so tau_down ({self.tau_down}) must be left out"
+            )
         if not 1 <= self.window <= 256:
             raise ValueError(f"window is {self.window}: it must lie in 1 to 256")
         if not 1 <= self.hold <= 4096:
@@ -66,10 +73,18 @@ class ByEntropy:
     def start(self) -> tuple[bool, int, tuple[float, ...]]:
         return self.tau is not None and self.tau < 0.0, self.hold, ()
 
-    def step(self, state: tuple[bool, int, tuple[float, ...]], entropy: float) -> tuple[bool, int, tuple[float, ...]]:
+    def step(
+        self, state: tuple[bool, int, tuple[float, ...]], entropy: float
+    ) -> tuple[bool, int, tuple[float, ...]]:
         large, since, last = state
-        last, since = (*last, entropy)[-self.window:], since + 1
-        tau = self.tau_down if large and self.tau_down is not None else math.inf if self.tau is None else self.tau
+        last, since = (*last, entropy)[-self.window :], since + 1
+        tau = (
+            self.tau_down
+            if large and self.tau_down is not None
+            else math.inf
+            if self.tau is None
+            else self.tau
+        )
         if since < self.hold or (sum(last) / len(last) > tau) == large:
             return large, since, last
         return not large, 0, last
@@ -85,6 +100,7 @@ class ByShare:
 
     share: 0 to 1; run: 1 to 4096 tokens; seed: names the randomness (the same for each request).
     """
+
     share: float
     run: int = 10
     seed: int = 0
@@ -117,6 +133,7 @@ class Switch:
     Exact: approximate. The law lies between the two models; no verification holds it to the large one.
     Reduces to: `small` without tau or share 0, `big` at tau < 0 or share 1.
     """
+
     small: Target
     big: Target
     rule: Rule[Any]
@@ -133,12 +150,17 @@ class Switch:
         return 0
 
     def open(self, prompt: Sequence[int]) -> SwitchSession:
-        return SwitchSession(self.rule, {False: self.small.open(prompt), True: self.big.open(prompt)}, [self.rule.start()])
+        return SwitchSession(
+            self.rule,
+            {False: self.small.open(prompt), True: self.big.open(prompt)},
+            [self.rule.start()],
+        )
 
 
 class SwitchSession:
     """states: of every token from the prompt's last one on, the coming root included. What was committed without a score
     waits in `_unread` until it is known who would have spoken there."""
+
     def __init__(self, rule: Rule[Any], inner: dict[bool, Session], states: list[Any]) -> None:
         self._rule, self._inner, self._states = rule, inner, states
         self._unread: list[int] = []
@@ -158,7 +180,9 @@ class SwitchSession:
 
     async def score(self, draft: Draft, want: Want) -> SwitchScores:
         if want.exits:
-            raise ValueError(f"exits is {want.exits}: the depths of two models that take turns cannot be looked at")
+            raise ValueError(
+                f"exits is {want.exits}: the depths of two models that take turns cannot be looked at"
+            )
         if self._unread:
             chain = Draft.chain(self._unread[0], self._unread[1:])
             self._scored = await self._score(chain, want)
@@ -177,12 +201,14 @@ class SwitchSession:
             turn.append(self._rule.large(states[-1]))
             if turn[-1] not in scores:
                 session = self._inner[turn[-1]]
-                await session.prefill(Want(law=Reads.NOTHING))         # in chunks, where much was missed
+                await session.prefill(Want(law=Reads.NOTHING))  # in chunks, where much was missed
                 scores[turn[-1]] = await session.score(draft, want)
         return draft, SwitchScores.by_node([scores[t] for t in turn]), states
 
     def _next(self, state: Any, scores: Scores, node: int) -> Any:
-        return self._rule.step(state, entropy(scores.base.row(node)) if self._rule.entropies else 0.0)
+        return self._rule.step(
+            state, entropy(scores.base.row(node)) if self._rule.entropies else 0.0
+        )
 
     def commit(self, tokens: Sequence[int]) -> None:
         path: list[int] = []
@@ -190,9 +216,9 @@ class SwitchSession:
             path = self._scored[0].nodes_of(tokens)
             self._step(path)
             for session in self._inner.values():
-                session.commit(tokens[:len(path)])
+                session.commit(tokens[: len(path)])
         self._scored = None
-        self._unread += tokens[len(path):]
+        self._unread += tokens[len(path) :]
 
     def _step(self, path: Sequence[int]) -> None:
         """The states that follow the nodes of a scored path."""
@@ -202,7 +228,9 @@ class SwitchSession:
 
     def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
         if self._scored is None:
-            raise ValueError("no draft has been scored since the last commit: there is nothing to keep")
+            raise ValueError(
+                "no draft has been scored since the last commit: there is nothing to keep"
+            )
         draft, scores, states = self._scored
         path, stay, left = draft.below(root, nodes)
         self._step(path)
@@ -212,7 +240,11 @@ class SwitchSession:
                 session.keep(nodes, root)
             else:
                 session.commit([draft.token[i] for i in path])
-        self._scored = left, SwitchScores([scores.of[i] for i in stay], [scores.at[i] for i in stay]), [states[i] for i in stay]
+        self._scored = (
+            left,
+            SwitchScores([scores.of[i] for i in stay], [scores.at[i] for i in stay]),
+            [states[i] for i in stay],
+        )
         return left
 
     def evict(self) -> None:
@@ -220,16 +252,24 @@ class SwitchSession:
             session.evict()
 
     def states(self, hidden_NH: Tensor) -> Scores:
-        raise ValueError("hidden_NH cannot be read where two models take turns: they have no state in common")
+        raise ValueError(
+            "hidden_NH cannot be read where two models take turns: they have no state in common"
+        )
 
     def normed(self, hidden_NH: Tensor) -> Tensor:
-        raise ValueError("hidden_NH cannot be read where two models take turns: they have no state in common")
+        raise ValueError(
+            "hidden_NH cannot be read where two models take turns: they have no state in common"
+        )
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise ValueError("tokens cannot be embedded where two models take turns: they have no table in common")
+        raise ValueError(
+            "tokens cannot be embedded where two models take turns: they have no table in common"
+        )
 
     def memory(self) -> tuple[Tensor, Tensor]:
-        raise ValueError("keys cannot be read where two models take turns: they have no layer in common")
+        raise ValueError(
+            "keys cannot be read where two models take turns: they have no layer in common"
+        )
 
     def bend(self, draft: Draft, scores: Scores) -> Scores:
         """Shaped as the model shapes whose turn it is at the root."""
@@ -238,17 +278,21 @@ class SwitchSession:
     def rewind(self, n: int) -> None:
         self._scored = None
         waiting = min(n, len(self._unread))
-        del self._unread[len(self._unread) - waiting:]
+        del self._unread[len(self._unread) - waiting :]
         for session in self._inner.values():
             session.rewind(n - waiting)
-        del self._states[max(1, len(self._states) - (n - waiting)):]
+        del self._states[max(1, len(self._states) - (n - waiting)) :]
 
     def fork(self, choice: int | None = None) -> SwitchSession:
-        twin = SwitchSession(self._rule, {t: s.fork(choice) for t, s in self._inner.items()}, list(self._states))
+        twin = SwitchSession(
+            self._rule, {t: s.fork(choice) for t, s in self._inner.items()}, list(self._states)
+        )
         twin._unread, twin._scored = list(self._unread), self._scored
         return twin
 
-    def part(self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1) -> Session:
+    def part(
+        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
+    ) -> Session:
         raise ValueError("layers cannot run alone where two models take turns")
 
     def close(self) -> None:
@@ -259,6 +303,7 @@ class SwitchSession:
 @dataclass(frozen=True)
 class SwitchScores:
     """of: for each node the scores of the model whose turn it is there; at: which row of those it is."""
+
     of: Sequence[Scores]
     at: Sequence[int]
 
@@ -304,5 +349,3 @@ class SwitchScores:
 def entropy(logp_V: Tensor) -> float:
     """In bits, 0 to log2 V."""
     return float(torch.special.entr(probs(logp_V)).sum()) / math.log(2.0)
-
-

@@ -1,4 +1,5 @@
 """The law that a constraint has not bent."""
+
 from __future__ import annotations
 
 from polydec.core.protocols import Target

@@ -1,4 +1,5 @@
 """Public tools for tests: toy laws, exact enumeration of what a method writes, and one contract suite for each protocol."""
+
 from polydec.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.testing.check_decoder import check_decoder, check_law
 from polydec.testing.check_drafter import check_drafter, check_policy
@@ -10,6 +11,22 @@ from polydec.testing.enumerate import distance, executions, law_of, target_law
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy import toy
 
-__all__ = ["StrictRng", "check_acceptance", "check_best_tree", "check_decoder", "check_drafter", "check_informed", "check_law",
-           "check_policy", "check_shaped", "check_target", "check_tree", "check_verifier", "distance", "executions", "law_of",
-           "target_law", "toy"]
+__all__ = [
+    "StrictRng",
+    "check_acceptance",
+    "check_best_tree",
+    "check_decoder",
+    "check_drafter",
+    "check_informed",
+    "check_law",
+    "check_policy",
+    "check_shaped",
+    "check_target",
+    "check_tree",
+    "check_verifier",
+    "distance",
+    "executions",
+    "law_of",
+    "target_law",
+    "toy",
+]

@@ -1,4 +1,5 @@
 """The contract of acceptance: where the best is known, a method does not fall below it."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from polydec.testing.toy import toy
 @dataclass(frozen=True)
 class Witness:
     """A verifier that also says of which drafts it drew a token although the draft had come from the target's own law."""
+
     inner: Verifier
     drafted: list[int]
     rejected: list[str]
@@ -40,11 +42,15 @@ class Witness:
         drawn = any(draft.law[c] is not None for c in children)
         if drawn or (children and scores.certain(last) is not None):
             tokens = [draft.token[c] for c in children]
-            self.rejected.append(f"at position {position + len(verdict.path)} {tokens} were drafted, {verdict.bonus} was taken")
+            self.rejected.append(
+                f"at position {position + len(verdict.path)} {tokens} were drafted, {verdict.bonus} was taken"
+            )
         return verdict
 
 
-def check_acceptance(make: Callable[[Target, Target], Any], *, greedy: bool = True, sampled: bool = True) -> None:
+def check_acceptance(
+    make: Callable[[Target, Target], Any], *, greedy: bool = True, sampled: bool = True
+) -> None:
     """Raise AssertionError unless a decoder whose draft model equals its target never has a draft rejected: of drawn children
     one is accepted wherever there are any, and under a greedy law every node with children has the right one among them.
     Certain candidates under a law that is drawn from may be wrong, and nothing is said of them.
@@ -54,17 +60,25 @@ def check_acceptance(make: Callable[[Target, Target], Any], *, greedy: bool = Tr
     """
     for seed, size in product(range(2), (3, 6)):
         for shapers in ((Greedy(),),) * greedy + ((),) * sampled:
-            target, draft = (Shaped(toy(seed, size, eos=-1, cost=cost), *shapers) for cost in (1.0, 0.1))
+            target, draft = (
+                Shaped(toy(seed, size, eos=-1, cost=cost), *shapers) for cost in (1.0, 0.1)
+            )
             decoder, drafted, rejected = make(target, draft), list[int](), list[str]()
             decoder = replace(decoder, verifier=Witness(decoder.verifier, drafted, rejected))
-            requests = [Request((0, 1, 2, 0)[:2 + i], 24, ignore_eos=True, seed=seed + i) for i in range(3)]
+            requests = [
+                Request((0, 1, 2, 0)[: 2 + i], 24, ignore_eos=True, seed=seed + i) for i in range(3)
+            ]
             run([answer_one(decoder, r) for r in requests])
             assert sum(drafted), "nothing was drafted"
             law = "greedy" if shapers else "sampled"
-            assert not rejected, f"{law} law {seed} over {size} tokens, draft and target equal: {rejected[0]}"
+            assert not rejected, (
+                f"{law} law {seed} over {size} tokens, draft and target equal: {rejected[0]}"
+            )
 
 
-def check_best_tree(tree: Tree, nodes: int, *, beam: int | None = None, depth: int = 4, laws: int = 40) -> None:
+def check_best_tree(
+    tree: Tree, nodes: int, *, beam: int | None = None, depth: int = 4, laws: int = 40
+) -> None:
     """Raise AssertionError unless the tree's nodes, which are certain, have the likeliest paths: no other tree of `nodes`
     nodes and `depth` levels is expected to have more of them accepted.
 
@@ -78,12 +92,19 @@ def check_best_tree(tree: Tree, nodes: int, *, beam: int | None = None, depth: i
             return await tree.grow(target.open((0, 1)), 1, 2, Budget(depth, nodes), Rng.of(0))
 
         draft = run([grown()])[0]
-        assert all(draw is Draw.CERTAIN for draw in draft.draw), "a node was drawn: its chance is not its path's probability"
+        assert all(draw is Draw.CERTAIN for draw in draft.draw), (
+            "a node was drawn: its chance is not its path's probability"
+        )
         values = _values(target, depth)
-        got = sum(values[tuple(draft.token[i] for i in draft.path_to(node))] for node in range(1, len(draft)))
+        got = sum(
+            values[tuple(draft.token[i] for i in draft.path_to(node))]
+            for node in range(1, len(draft))
+        )
         seen = values.values() if beam is None else _found(values, beam, depth)
         best = sum(sorted(seen, reverse=True)[:nodes])
-        assert got > best - 1e-9, f"law {seed}: {got:.4f} tokens are expected of {nodes} nodes, {best:.4f} can be"
+        assert got > best - 1e-9, (
+            f"law {seed}: {got:.4f} tokens are expected of {nodes} nodes, {best:.4f} can be"
+        )
 
 
 def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:

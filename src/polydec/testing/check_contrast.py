@@ -1,4 +1,5 @@
 """The contract of contrasts: rules that make one row of several."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -34,15 +35,23 @@ def _total(rule: Contrasting, first_V: Tensor, others: list[Tensor]) -> None:
     before = [first_V.clone(), *(x.clone() for x in others)]
     open_, out_V = rule.opens(first_V), rule.mix(first_V, others)
     assert all(torch.equal(a, b) for a, b in zip(before, (first_V, *others))), "mix wrote to a row"
-    assert out_V.shape == first_V.shape and out_V.dtype == first_V.dtype, f"mix made {out_V.dtype} {tuple(out_V.shape)}"
+    assert out_V.shape == first_V.shape and out_V.dtype == first_V.dtype, (
+        f"mix made {out_V.dtype} {tuple(out_V.shape)}"
+    )
     assert bool((out_V < float("inf")).all()), f"a log-weight is not finite: {out_V.tolist()}"
     assert bool((out_V > NEG_INF).any()), "nothing was left"
-    assert not bool(((out_V > NEG_INF) & (first_V == NEG_INF)).any()), "a token that the first law rules out came back"
-    assert torch.equal(rule.mix(first_V, others), out_V) and rule.opens(first_V) == open_, "the same rows gave another law"
+    assert not bool(((out_V > NEG_INF) & (first_V == NEG_INF)).any()), (
+        "a token that the first law rules out came back"
+    )
+    assert torch.equal(rule.mix(first_V, others), out_V) and rule.opens(first_V) == open_, (
+        "the same rows gave another law"
+    )
 
 
 def _renamed(rule: Contrasting, first_V: Tensor, others: list[Tensor], seed: int) -> None:
     to = torch.randperm(len(first_V), generator=torch.Generator().manual_seed(seed))
     got_V = rule.mix(first_V[to], [x[to] for x in others])
     want_V: Any = normalise(rule.mix(first_V, others).double())[to].exp()
-    assert torch.allclose(normalise(got_V.double()).exp(), want_V, atol=1e-5), "renaming the tokens changed the law"
+    assert torch.allclose(normalise(got_V.double()).exp(), want_V, atol=1e-5), (
+        "renaming the tokens changed the law"
+    )

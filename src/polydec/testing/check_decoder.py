@@ -1,4 +1,5 @@
 """The contract of decoders of the draft-and-verify family: recipes, and whatever is composed by hand."""
+
 from __future__ import annotations
 
 import json
@@ -45,15 +46,24 @@ def check_decoder(make: Make, *, laws: int = 8, length: int = 3, tolerance: floa
     check_choices(make)
 
 
-def check_law(make: Make, *, laws: int = 8, length: int = 3, tolerance: float = 1e-9,
-              shapings: Iterable[str] = ("plain", "shaped", "greedy")) -> None:
+def check_law(
+    make: Make,
+    *,
+    laws: int = 8,
+    length: int = 3,
+    tolerance: float = 1e-9,
+    shapings: Iterable[str] = ("plain", "shaped", "greedy"),
+) -> None:
     """The enumerated output law is the target's, under each of these shapings of target and draft. Laws of four tokens are
     left out where noise is asked for that can be enumerated over three only."""
     done = 0
     for target, draft in pairs(laws):
         for name in shapings:
             shapers = SHAPERS[name]
-            decoder, request = make(bend(target, shapers), bend(draft, shapers)), Request(PROMPT, max_tokens=length)
+            decoder, request = (
+                make(bend(target, shapers), bend(draft, shapers)),
+                Request(PROMPT, max_tokens=length),
+            )
             try:
                 got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
             except ValueError as error:
@@ -62,11 +72,15 @@ def check_law(make: Make, *, laws: int = 8, length: int = 3, tolerance: float = 
                 continue
             off = distance(got, target_law(target, PROMPT, length, shapers))
             done += 1
-            assert off < tolerance, f"law of {target.vocab.size} tokens, {name}: the output law is off by {off:.2e}"
+            assert off < tolerance, (
+                f"law of {target.vocab.size} tokens, {name}: the output law is off by {off:.2e}"
+            )
     assert done, "no law could be enumerated"
 
 
-def _run(decoder: Decoder, *requests: Request, on: Callable[[Event], None] | None = None) -> list[Result]:
+def _run(
+    decoder: Decoder, *requests: Request, on: Callable[[Event], None] | None = None
+) -> list[Result]:
     extra: dict[str, Any] = {} if on is None else {"on": on}
     return run([answer_one(decoder, r, **extra) for r in requests])
 
@@ -75,7 +89,9 @@ def check_greedy(make: Make) -> None:
     """Greedy texts are those of plain decoding."""
     for seed in range(6):
         size = 3 + 5 * (seed % 3)
-        target, draft = (Shaped(toy(seed + s, size, sharp=2.0), Greedy()) for s in (1, 50 * (seed % 2) + 1))
+        target, draft = (
+            Shaped(toy(seed + s, size, sharp=2.0), Greedy()) for s in (1, 50 * (seed % 2) + 1)
+        )
         request = Request(PROMPT, max_tokens=24, seed=seed, ignore_eos=True)
         got = _run(make(target, draft), request)[0].token_ids
         want = _run(Speculative(target, Nothing(), Match(), Fixed(0)), request)[0].token_ids
@@ -87,21 +103,32 @@ def check_ends(make: Make, ledger: bool = True) -> None:
     run either. With ignore_eos it does not end at EOS. ledger: whether its statistics are those of draft and verify."""
     for seed in range(24):
         size, ids = 3 + seed % 3, frozenset[int]({0} if seed % 5 == 4 else ())
-        target, draft = toy(seed, size, sharp=2.0), toy(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1)
+        target, draft = (
+            toy(seed, size, sharp=2.0),
+            toy(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1),
+        )
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
             out = _run(make(target, draft), request)[0]
             ends = ids | (frozenset() if ignore else target.vocab.eos)
             assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
             stopped = out.token_ids[-1] in ends
-            assert out.finish_reason == ("stop" if stopped else "length"), f"{out.token_ids} ended by {out.finish_reason}"
-            assert stopped or len(out.token_ids) == request.max_tokens, f"{len(out.token_ids)} tokens, no end among them"
-            assert len(out.token_ids) <= request.max_tokens, f"{len(out.token_ids)} tokens are over max_tokens"
+            assert out.finish_reason == ("stop" if stopped else "length"), (
+                f"{out.token_ids} ended by {out.finish_reason}"
+            )
+            assert stopped or len(out.token_ids) == request.max_tokens, (
+                f"{len(out.token_ids)} tokens, no end among them"
+            )
+            assert len(out.token_ids) <= request.max_tokens, (
+                f"{len(out.token_ids)} tokens are over max_tokens"
+            )
             if not ledger:
                 continue
             s = out.stats
             assert isinstance(s, DraftStats), f"the statistics are {type(s).__name__}"
-            assert len(out.token_ids) <= s.passes + s.accepted, "more tokens than passes and accepted drafts account for"
+            assert len(out.token_ids) <= s.passes + s.accepted, (
+                "more tokens than passes and accepted drafts account for"
+            )
 
 
 def check_replay(make: Make) -> None:
@@ -109,7 +136,9 @@ def check_replay(make: Make) -> None:
     for seed in range(8):
         target, draft = toy(seed, 5), toy(seed + 1, 5, cost=0.1)
         events, decoder = list[Event](), make(target, draft)
-        coro = answer_one(decoder, Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append)
+        coro = answer_one(
+            decoder, Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append
+        )
         out = run([coro])[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
         assert read == events, "an event is not what its JSON says"
@@ -123,12 +152,17 @@ def check_batch(make: Make) -> None:
     """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone."""
     target, draft = toy(11, 6), toy(12, 6, cost=0.1)
     decoder = make(target, draft)
-    requests = [Request((0, 1, 2, 3, 4, 0, 1)[i % 3:], 3 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
+    requests = [
+        Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 3 + 5 * (i % 4), seed=i // 2, choice=i % 2)
+        for i in range(9)
+    ]
     alone = [_run(decoder, r)[0] for r in requests]
     for order in (requests, requests[::-1]):
         together = dict(zip(map(requests.index, order), _run(decoder, *order), strict=True))
         for i, want in enumerate(alone):
-            assert together[i].token_ids == want.token_ids, f"request {i} has another answer beside its neighbours"
+            assert together[i].token_ids == want.token_ids, (
+                f"request {i} has another answer beside its neighbours"
+            )
 
 
 def check_choices(make: Make) -> None:

@@ -1,4 +1,5 @@
 """The contract of drafters that read the target's hidden states: they are the right ones."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -40,6 +41,7 @@ def check_informed(make: Callable[[LM], Drafter]) -> None:
 @dataclass
 class Line:
     """One answer under way."""
+
     guess: Guess
     session: Session
     root: int
@@ -64,7 +66,9 @@ async def _answer(law: LM, drafter: Drafter, prompt: tuple[int, ...], offset: in
     for i in range(10):
         twin = line.fork()
         await _round(line, kinds[(i + offset) % len(kinds)], Budget(1 + i % 4, 8))
-        await _round(twin, kinds[(i + offset + 1) % len(kinds)], Budget(3, 8))       # goes another way, and is left behind
+        await _round(
+            twin, kinds[(i + offset + 1) % len(kinds)], Budget(3, 8)
+        )  # goes another way, and is left behind
         await _round(twin, "as proposed", Budget(3, 8))
         await _round(line, "as proposed", Budget(2, 8))
         twin.close()
@@ -78,11 +82,17 @@ async def _round(line: Line, kind: str, budget: Budget) -> None:
     text = await _text(line, budget.depth + 1)
     held = len(draft.nodes_of((line.root, *text))) - 1
     node = draft.nodes_of((line.root, *text))[-1]
-    where = f"behind position {line.position - 1}, after a round that was fed {line.told or 'nothing'}"
-    assert not draft.children[node], f"{where}: {[draft.token[c] for c in draft.children[node]]} were drafted for {text[held]}"
+    where = (
+        f"behind position {line.position - 1}, after a round that was fed {line.told or 'nothing'}"
+    )
+    assert not draft.children[node], (
+        f"{where}: {[draft.token[c] for c in draft.children[node]]} were drafted for {text[held]}"
+    )
     assert held or not line.told, f"{where}: nothing was drafted"
     fed = FEEDS[kind](draft, text)
-    scores = await line.session.score(fed, replace(line.guess.want, law=Reads.ROW, prompt=False, last=False))
+    scores = await line.session.score(
+        fed, replace(line.guess.want, law=Reads.ROW, prompt=False, last=False)
+    )
     verdict = Match().verify(fed, scores, rng, line.position)
     line.session.commit(verdict.committed(fed))
     line.guess.learn(fed, scores, verdict)
@@ -119,7 +129,9 @@ def _behind(draft: Draft, text: list[int]) -> Draft:
 
 def _wrong(draft: Draft, text: list[int]) -> Draft:
     """Nothing that is right."""
-    return Draft.certain((draft.token[0], (text[0] + 1) % SIZE, (text[0] + 2) % SIZE, text[0]), (-1, 0, 0, 1))
+    return Draft.certain(
+        (draft.token[0], (text[0] + 1) % SIZE, (text[0] + 2) % SIZE, text[0]), (-1, 0, 0, 1)
+    )
 
 
 FEEDS: dict[str, Callable[[Draft, list[int]], Draft]] = {

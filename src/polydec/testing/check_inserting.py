@@ -1,4 +1,5 @@
 """The contract of decoders of the insertion family."""
+
 from __future__ import annotations
 
 import json
@@ -59,14 +60,20 @@ def last(seed: int, size: int = 3, sharp: float = 1.0) -> ToyInserter:
 def step(seed: int, size: int, sharp: float) -> Tensor:
     """The law of a token, or of the end, by the token before it."""
     g = torch.Generator().manual_seed(seed)
-    return torch.softmax(sharp * torch.randn(size + 1, size + 1, generator=g, dtype=torch.float64), -1)
+    return torch.softmax(
+        sharp * torch.randn(size + 1, size + 1, generator=g, dtype=torch.float64), -1
+    )
 
 
 class Anything(Last):
     """Puts any token into any slot, and finds something missing nine times of ten."""
+
     def forward(self, queries: Sequence[Asked]) -> list[Offer]:
         offers = super().forward(queries)
-        even = [torch.zeros_like(o.logw_SV).index_fill(-1, torch.tensor([self.size]), NEG_INF) for o in offers]
+        even = [
+            torch.zeros_like(o.logw_SV).index_fill(-1, torch.tensor([self.size]), NEG_INF)
+            for o in offers
+        ]
         return [Offer(logw_SV, 0.1) for logw_SV in even]
 
 
@@ -94,9 +101,15 @@ def check_ends(make: Make) -> None:
             ends = stop | (frozenset[int]() if ignore else frozenset({4}))
             assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
             stopped = out.token_ids[-1] in ends
-            assert out.finish_reason == ("stop" if stopped else "length"), f"{out.token_ids} ended by {out.finish_reason}"
-            assert stopped or len(out.token_ids) == request.max_tokens, f"{len(out.token_ids)} tokens, no end among them"
-            assert out.stats.passes <= request.max_tokens, f"{out.stats.passes} passes for {request.max_tokens} tokens"
+            assert out.finish_reason == ("stop" if stopped else "length"), (
+                f"{out.token_ids} ended by {out.finish_reason}"
+            )
+            assert stopped or len(out.token_ids) == request.max_tokens, (
+                f"{len(out.token_ids)} tokens, no end among them"
+            )
+            assert out.stats.passes <= request.max_tokens, (
+                f"{out.stats.passes} passes for {request.max_tokens} tokens"
+            )
 
 
 def check_given(make: Make) -> None:
@@ -105,10 +118,14 @@ def check_given(make: Make) -> None:
     given = (None, None, 3, None, 2, 2, None, None, None, 4)
     model = ToyInserter(Anything(step(3, 4, 1.0)))
     for seed in range(20):
-        out = run([answer_one(make(model), Request((1,), len(given), given=given, seed=seed))])[0].token_ids
+        out = run([answer_one(make(model), Request((1,), len(given), given=given, seed=seed))])[
+            0
+        ].token_ids
         assert out[-1] == 4 and 4 not in out[:-1], f"{out} does not end with its end"
-        fits = any(len(out) == a + b + c + 4 and out[a] == 3 and out[a + b + 1:a + b + 3] == (2, 2)
-                   for a, b, c in product(range(3), range(2), range(4)))
+        fits = any(
+            len(out) == a + b + c + 4 and out[a] == 3 and out[a + b + 1 : a + b + 3] == (2, 2)
+            for a, b, c in product(range(3), range(2), range(4))
+        )
         assert fits, f"{out} does not keep {given}"
     request = Request((1,), 5, given=(None, 1, None, None, 0), ignore_eos=True)
     out = run([answer_one(make(model), request)])[0].token_ids
@@ -128,7 +145,9 @@ def check_replay(make: Make) -> None:
         plain = run([answer_one(decoder, Request((0,), max_tokens=5, seed=seed))])[0].token_ids
         assert plain == got, "the answer changed when it was watched"
         notes = out.logprobs or ()
-        assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 for n in notes), f"notes: {notes}"
+        assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 for n in notes), (
+            f"notes: {notes}"
+        )
 
 
 def check_batch(make: Make) -> None:
@@ -137,8 +156,16 @@ def check_batch(make: Make) -> None:
     requests = [Request((i % 3,), 2 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
     alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
     for order in (requests, requests[::-1]):
-        together = dict(zip(map(requests.index, order), run([answer_one(decoder, r) for r in order]), strict=True))
-        assert [together[i].token_ids for i in range(len(requests))] == alone, "another answer beside its neighbours"
+        together = dict(
+            zip(
+                map(requests.index, order),
+                run([answer_one(decoder, r) for r in order]),
+                strict=True,
+            )
+        )
+        assert [together[i].token_ids for i in range(len(requests))] == alone, (
+            "another answer beside its neighbours"
+        )
 
 
 def check_closed(make: Make) -> None:
@@ -146,8 +173,13 @@ def check_closed(make: Make) -> None:
     decoder, request = make(last(7, 6, 0.7)), Request((0,), 12, n=6, ignore_eos=True)
     left_open()
     several = run([answers(decoder, request)])[0]
-    assert [r.choice for r in several] == list(range(6)) and len({r.token_ids for r in several}) > 4, "choices are alike"
-    single = [run([answer_one(decoder, Request((0,), 12, choice=c, ignore_eos=True))])[0].token_ids for c in range(6)]
+    assert [r.choice for r in several] == list(range(6)) and len(
+        {r.token_ids for r in several}
+    ) > 4, "choices are alike"
+    single = [
+        run([answer_one(decoder, Request((0,), 12, choice=c, ignore_eos=True))])[0].token_ids
+        for c in range(6)
+    ]
     assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
     assert not left_open(), "a slate stayed open after the answers"
     scheduler = Scheduler()

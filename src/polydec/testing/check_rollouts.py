@@ -1,4 +1,5 @@
 """The contract of decoders that draw several texts and answer with one of them, where equal texts may occur."""
+
 from __future__ import annotations
 
 import math
@@ -17,7 +18,14 @@ from polydec.core.trace import Edited, Observer
 from polydec.core.types import Reads
 from polydec.families.search.stats import SearchStats
 from polydec.models.lm import LM
-from polydec.testing.check_search import check_events, check_neighbours, check_sessions, ends_rightly, noted_rightly, writer
+from polydec.testing.check_search import (
+    check_events,
+    check_neighbours,
+    check_sessions,
+    ends_rightly,
+    noted_rightly,
+    writer,
+)
 from polydec.testing.enumerate import Law, distance, law_of, target_law
 from polydec.testing.examples import SHAPERS, bend
 from polydec.testing.strict import StrictRng
@@ -57,7 +65,9 @@ def check_law(make: Make, tries: int, picked: Picked, laws: int = 6, length: int
         before = tuple(s for s in shapers if s.reads is not Reads.ARGMAX)
         decoder, request = make(bend(target, shapers)), Request(PROMPT, length)
         got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
-        off = distance(got, expected(target, target_law(target, PROMPT, length, before), tries, length, picked))
+        off = distance(
+            got, expected(target, target_law(target, PROMPT, length, before), tries, length, picked)
+        )
         assert off < 1e-9, f"law {seed}: the law of the answers is off by {off:.2e}"
 
 
@@ -76,7 +86,16 @@ def check_texts(make: Make) -> None:
         target = toy(seed, 5, sharp=2.0)
         stop = ("", "ab", "cc", "d")[seed % 4]
         ids = frozenset[int]({2} if seed % 5 == 4 else ())
-        request = Request(PROMPT, 4 + seed % 9, ids, seed % 3 == 1, seed, logprobs=2, n=2, writer=writer(target, stop))
+        request = Request(
+            PROMPT,
+            4 + seed % 9,
+            ids,
+            seed % 3 == 1,
+            seed,
+            logprobs=2,
+            n=2,
+            writer=writer(target, stop),
+        )
         found = run([answers(make(target), request)])[0]
         assert [r.choice for r in found] == list(request.choices), "not every choice has an answer"
         for r in found:
@@ -96,10 +115,16 @@ def check_ledger(make: Make) -> None:
             total = total.plus(s)
         table: Any = target.network
         fed = table.runs / table.layers - (len(PROMPT) - 1)
-        assert total.scored == fed, f"{total.scored} tokens were counted as scored, {fed:.0f} were fed"
+        assert total.scored == fed, (
+            f"{total.scored} tokens were counted as scored, {fed:.0f} were fed"
+        )
         for r, s in zip(found, stats, strict=True):
-            assert s.written >= len(r.token_ids), f"{s.written} tokens written, {len(r.token_ids)} are in the answer alone"
-            assert 1 <= s.passes <= s.scored and s.first <= len(r.token_ids), f"passes and first do not fit: {s}"
+            assert s.written >= len(r.token_ids), (
+                f"{s.written} tokens written, {len(r.token_ids)} are in the answer alone"
+            )
+            assert 1 <= s.passes <= s.scored and s.first <= len(r.token_ids), (
+                f"passes and first do not fit: {s}"
+            )
 
 
 def check_clock(make: Make) -> None:
@@ -117,11 +142,15 @@ def check_draws(make: Make) -> None:
     """No name of a draw is used twice; choices and seeds draw independently; the same request gives the same text."""
     decoder = make(toy(21, 6, sharp=0.5))
     alike = Request(PROMPT, 24, ignore_eos=True)
-    for vary, requests in (("choice", [replace(alike, choice=i) for i in range(8)]),
-                           ("seed", [replace(alike, seed=i) for i in range(8)])):
+    for vary, requests in (
+        ("choice", [replace(alike, choice=i) for i in range(8)]),
+        ("seed", [replace(alike, seed=i) for i in range(8)]),
+    ):
         texts = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
         assert len(set(texts)) == len(texts), f"requests that differ in {vary} gave the same text"
-        assert texts == [run([answer_one(decoder, r)])[0].token_ids for r in requests], "the same request, another text"
+        assert texts == [run([answer_one(decoder, r)])[0].token_ids for r in requests], (
+            "the same request, another text"
+        )
     strict: Any = StrictRng.of(3)
     text = run([answer_one(decoder, Request(PROMPT, 12, seed=3), strict)])[0].token_ids
     assert text == run([answer_one(decoder, Request(PROMPT, 12, seed=3), Rng.of(3))])[0].token_ids

@@ -1,4 +1,5 @@
 """The contract of searches: decoders that try many texts and answer with the best."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +13,17 @@ from polydec.core.decoder import Decoder, answers
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result, Writer
 from polydec.core.scheduler import Scheduler, run
-from polydec.core.trace import Edited, Event, Finished, Observer, Opened, from_json, ignore, replay, to_json
+from polydec.core.trace import (
+    Edited,
+    Event,
+    Finished,
+    Observer,
+    Opened,
+    from_json,
+    ignore,
+    replay,
+    to_json,
+)
 from polydec.core.types import Draft, Reads, Want
 from polydec.models.lm import LM
 from polydec.shapers.presence import Presence
@@ -37,8 +48,15 @@ def mean_logp(result: Result) -> float:
     return sum(t.logp for t in result.logprobs) / len(result.logprobs)
 
 
-def check_search(make: Make, width: int, *, wide: Wide | None = None, expected: Callable[[Target, int], Ranked] | None = None,
-                 score: Callable[[Result], float] | None = mean_logp, ranked: bool = True) -> None:
+def check_search(
+    make: Make,
+    width: int,
+    *,
+    wide: Wide | None = None,
+    expected: Callable[[Target, int], Ranked] | None = None,
+    score: Callable[[Result], float] | None = mean_logp,
+    ranked: bool = True,
+) -> None:
     """Raise AssertionError unless what `make` gives is a search that can be relied on.
 
     width: the most answers that it gives; wide: the same search at any width, which must find the best texts of all where it is
@@ -71,9 +89,11 @@ def check_exhaustive(wide: Wide) -> None:
             law = tuple(s for s in shapers if s.reads is not Reads.ARGMAX)
             for stop in ("", "aa", "ba"):
                 want = _brute(target, length, law, stop)[:4]
-                request = Request(PROMPT, length, logprobs=0, n=len(want), writer=writer(target, stop))
-                got = best(wide(bend(target, shapers), size ** length), request)
-                _same(got, want, f"law {seed}, {name}, stop {stop!r}, {size ** length} texts at once")
+                request = Request(
+                    PROMPT, length, logprobs=0, n=len(want), writer=writer(target, stop)
+                )
+                got = best(wide(bend(target, shapers), size**length), request)
+                _same(got, want, f"law {seed}, {name}, stop {stop!r}, {size**length} texts at once")
 
 
 def check_expected(make: Make, expected: Callable[[Target, int], Ranked]) -> None:
@@ -81,36 +101,52 @@ def check_expected(make: Make, expected: Callable[[Target, int], Ranked]) -> Non
     for seed in range(12):
         target, length = (toy(seed, 6), 6) if seed % 2 else (toy(seed, 4), 10)
         want = expected(target, length)
-        _same(best(make(target), Request(PROMPT, length, logprobs=0, n=len(want))), want, f"law {seed}")
+        _same(
+            best(make(target), Request(PROMPT, length, logprobs=0, n=len(want))),
+            want,
+            f"law {seed}",
+        )
 
 
 def _same(got: Sequence[Result], want: Ranked, where: str) -> None:
     for i, (result, (score, text)) in enumerate(zip(got, want, strict=True)):
-        assert result.token_ids == text, f"{where}: answer {i} is {result.token_ids}, the best such text is {text}"
+        assert result.token_ids == text, (
+            f"{where}: answer {i} is {result.token_ids}, the best such text is {text}"
+        )
         assert result.score is not None and abs(result.score - score) < 1e-9, (
-            f"{where}: answer {i} has score {result.score}, it is {score}")
+            f"{where}: answer {i} has score {result.score}, it is {score}"
+        )
 
 
 def _brute(target: LM, length: int, shapers: Sequence[Any], stop: str) -> Ranked:
     """Every text by its mean log-probability."""
     law = defaultdict[tuple[int, ...], float](float)
     for text, p in target_law(target, PROMPT, length, shapers).items():
-        law[_cut(target, text, stop)] += p        # what a stop string cuts off is summed over
+        law[_cut(target, text, stop)] += p  # what a stop string cuts off is summed over
     return sorted(((math.log(p) / len(text), text) for text, p in law.items()), reverse=True)
 
 
-def check_results(make: Make, n: int, score: Callable[[Result], float] | None, ranked: bool = True) -> None:
+def check_results(
+    make: Make, n: int, score: Callable[[Result], float] | None, ranked: bool = True
+) -> None:
     """Answers differ and are sorted by their scores; each ends where it must; log-probabilities are those of its own tokens,
     and its score is made of them."""
     for seed in range(24):
         target = toy(seed, 5, sharp=2.0)
         stop = ("", "ab", "cc", "d")[seed % 4]
         ids = frozenset[int]({2} if seed % 5 == 4 else ())
-        request = Request(PROMPT, 4 + seed % 9, ids, seed % 3 == 1, logprobs=2, n=n, writer=writer(target, stop))
+        request = Request(
+            PROMPT, 4 + seed % 9, ids, seed % 3 == 1, logprobs=2, n=n, writer=writer(target, stop)
+        )
         shapers = (Repetition(1.3), Presence(0.4)) if seed % 2 else ()
         found = best(make(bend(target, shapers)), request)
-        texts, scores = [r.token_ids for r in found], [r.score for r in found if r.score is not None]
-        assert len(found) == n and [r.choice for r in found] == list(request.choices), "not every choice has an answer"
+        texts, scores = (
+            [r.token_ids for r in found],
+            [r.score for r in found if r.score is not None],
+        )
+        assert len(found) == n and [r.choice for r in found] == list(request.choices), (
+            "not every choice has an answer"
+        )
         assert len(set(texts)) == n, f"one text is given twice: {texts}"
         assert not ranked or len(scores) == n, f"an answer has no score: {scores}"
         assert scores == sorted(scores, reverse=True), f"the scores are not sorted: {scores}"
@@ -118,7 +154,9 @@ def check_results(make: Make, n: int, score: Callable[[Result], float] | None, r
             ends_rightly(target, r, request, stop)
             noted_rightly(bend(target, shapers), r)
             off = 0.0 if score is None else abs(score(r) - (r.score or 0.0))
-            assert off < 1e-9, f"the score {r.score} of {r.token_ids} is not made of its log-probabilities"
+            assert off < 1e-9, (
+                f"the score {r.score} of {r.token_ids} is not made of its log-probabilities"
+            )
             assert r.stats.passes >= 1, "an answer without a pass"
 
 
@@ -126,28 +164,42 @@ def ends_rightly(target: LM, r: Result, request: Request, stop: str) -> None:
     """A text ends at its first end, and nowhere else; it reads as its tokens do."""
     ends = request.stop_ids | (frozenset[int]() if request.ignore_eos else target.vocab.eos)
     assert not ends & set(r.token_ids[:-1]), f"{r.token_ids} goes on after an end"
-    assert r.token_ids == _cut(target, r.token_ids, stop), f"{r.token_ids} goes on after the stop string {stop!r}"
+    assert r.token_ids == _cut(target, r.token_ids, stop), (
+        f"{r.token_ids} goes on after the stop string {stop!r}"
+    )
     words = _words(target)
     said = words.decode(r.token_ids[:-1] if r.token_ids[-1] in ends else r.token_ids)
     stopped = r.token_ids[-1] in ends or (stop and stop in said)
-    assert r.text == (said.split(stop)[0] if stop else said), f"{r.text!r} is the text of {r.token_ids}, stop string {stop!r}"
-    assert r.finish_reason == ("stop" if stopped else "length"), f"{r.token_ids} ended by {r.finish_reason}"
-    assert stopped or len(r.token_ids) == request.max_tokens, f"{len(r.token_ids)} tokens, no end among them"
+    assert r.text == (said.split(stop)[0] if stop else said), (
+        f"{r.text!r} is the text of {r.token_ids}, stop string {stop!r}"
+    )
+    assert r.finish_reason == ("stop" if stopped else "length"), (
+        f"{r.token_ids} ended by {r.finish_reason}"
+    )
+    assert stopped or len(r.token_ids) == request.max_tokens, (
+        f"{len(r.token_ids)} tokens, no end among them"
+    )
 
 
 def noted_rightly(target: Target, r: Result) -> None:
     """The log-probabilities that stand beside a text are its own, from a fresh session that feeds all of it as one chain."""
+
     async def scores() -> Any:
         session = target.open(PROMPT)
         return await session.score(Draft.chain(PROMPT[-1], r.token_ids[:-1]), Want(base=Reads.ROW))
 
     rows = run([scores()])[0]
-    assert r.logprobs is not None and tuple(t.token for t in r.logprobs) == r.token_ids, "log-probabilities of other tokens"
+    assert r.logprobs is not None and tuple(t.token for t in r.logprobs) == r.token_ids, (
+        "log-probabilities of other tokens"
+    )
     for i, t in enumerate(r.logprobs):
         here = rows.logp(i, (t.token,))[0], rows.base.logp(i, (t.token,))[0]
         assert max(abs(here[0] - t.logp), abs(here[1] - t.model_logp)) < 1e-9, (
-            f"token {i} of {r.token_ids} has log-probabilities {t.logp}, {t.model_logp}; they are {here}")
-        assert [x for x, _ in t.top] == list(rows.base.topk(i, len(t.top))[0]), "the likeliest tokens of another place"
+            f"token {i} of {r.token_ids} has log-probabilities {t.logp}, {t.model_logp}; they are {here}"
+        )
+        assert [x for x, _ in t.top] == list(rows.base.topk(i, len(t.top))[0]), (
+            "the likeliest tokens of another place"
+        )
 
 
 def check_refusal(make: Make, width: int) -> None:
@@ -157,10 +209,14 @@ def check_refusal(make: Make, width: int) -> None:
         try:
             best(make(target), request)
         except ValueError as error:
-            assert f"n is {width + 1}" in str(error) and "\n" not in str(error), f"the refusal does not say why: {error}"
+            assert f"n is {width + 1}" in str(error) and "\n" not in str(error), (
+                f"the refusal does not say why: {error}"
+            )
         else:
-            raise AssertionError(f"{width + 1} answers of a search of width {width} were not refused")
-    assert not target.network.runs, "something was fed before the refusal"      # pyright: ignore[reportAttributeAccessIssue]
+            raise AssertionError(
+                f"{width + 1} answers of a search of width {width} were not refused"
+            )
+    assert not target.network.runs, "something was fed before the refusal"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def check_events(make: Make, n: int) -> None:
@@ -170,16 +226,30 @@ def check_events(make: Make, n: int) -> None:
         target, events = toy(seed, 5, sharp=2.0), list[Event]()
         request = Request(PROMPT, 16, n=n)
         found = best(make(target), request, events.append)
-        assert [from_json(json.loads(json.dumps(to_json(e)))) for e in events] == events, "an event is not what its JSON says"
+        assert [from_json(json.loads(json.dumps(to_json(e)))) for e in events] == events, (
+            "an event is not what its JSON says"
+        )
         for r in found:
             mine = [e for e in events if e.choice == r.choice]
-            assert isinstance(mine[0], Opened) and isinstance(mine[-1], Finished), "the first or the last event is missing"
-            assert sum(isinstance(e, (Opened, Finished)) for e in mine) == 2, "a choice begins or ends twice"
-            assert mine[-1].finish_reason == r.finish_reason, "the trace ends for another reason than the answer"
+            assert isinstance(mine[0], Opened) and isinstance(mine[-1], Finished), (
+                "the first or the last event is missing"
+            )
+            assert sum(isinstance(e, (Opened, Finished)) for e in mine) == 2, (
+                "a choice begins or ends twice"
+            )
+            assert mine[-1].finish_reason == r.finish_reason, (
+                "the trace ends for another reason than the answer"
+            )
             edits = [e for e in mine if isinstance(e, Edited)]
-            assert tuple(replay(PROMPT, [e.edit for e in edits])) == r.token_ids, "the trace replays to another text"
-            assert tuple(x for e in edits for x in e.tokens) == r.token_ids, "tokens became final that are not the answer's"
-        assert [r.token_ids for r in best(make(target), request)] == [r.token_ids for r in found], "watching changed the answer"
+            assert tuple(replay(PROMPT, [e.edit for e in edits])) == r.token_ids, (
+                "the trace replays to another text"
+            )
+            assert tuple(x for e in edits for x in e.tokens) == r.token_ids, (
+                "tokens became final that are not the answer's"
+            )
+        assert [r.token_ids for r in best(make(target), request)] == [r.token_ids for r in found], (
+            "watching changed the answer"
+        )
 
 
 def check_sessions(make: Make) -> None:
@@ -194,30 +264,40 @@ def check_sessions(make: Make) -> None:
         more = all(scheduler.step() for _ in range(steps))
         scheduler.cancel(task)
         assert sorted(target.closed) == list(range(target.opened)), (
-            f"cancelled after {steps} steps, {target.opened} sessions were opened and these closed: {sorted(target.closed)}")
+            f"cancelled after {steps} steps, {target.opened} sessions were opened and these closed: {sorted(target.closed)}"
+        )
         early = tuple(x for e in edits for x in e.tokens)
-        assert early == whole[:len(early)], f"after {steps} steps {early} was certain, the answer is {whole}"
+        assert early == whole[: len(early)], (
+            f"after {steps} steps {early} was certain, the answer is {whole}"
+        )
         steps += 1
 
 
 def check_neighbours(make: Make, n: int) -> None:
     """An answer does not depend on what runs beside it, nor on how many others are asked for."""
     decoder = make(toy(11, 6))
-    requests = [Request((0, 1, 2, 3, 4, 0, 1)[i % 3:], 3 + 4 * (i % 3), n=1 + i % n) for i in range(6)]
+    requests = [
+        Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 3 + 4 * (i % 3), n=1 + i % n) for i in range(6)
+    ]
     alone = [best(decoder, r) for r in requests]
     for order in (range(6), range(5, -1, -1)):
-        together = dict(zip(order, run([answers(decoder, requests[i]) for i in order]), strict=True))
+        together = dict(
+            zip(order, run([answers(decoder, requests[i]) for i in order]), strict=True)
+        )
         for i, want in enumerate(alone):
             same = [r.token_ids for r in together[i]] == [r.token_ids for r in want]
             assert same, f"request {i} has another answer beside its neighbours"
     for request in requests:
         for r in best(decoder, replace(request, n=n)):
             one = best(decoder, replace(request, n=1, choice=r.choice))[0]
-            assert one.token_ids == r.token_ids and one.score == r.score, f"choice {r.choice} alone is another text"
+            assert one.token_ids == r.token_ids and one.score == r.score, (
+                f"choice {r.choice} alone is another text"
+            )
 
 
 class Counted:
     """A target that counts its sessions. opened: how many; closed: the number of each that was closed."""
+
     def __init__(self, target: LM) -> None:
         self.target, self.vocab, self.layers = target, target.vocab, target.layers
         self.opened, self.closed = 0, list[int]()
@@ -232,6 +312,7 @@ class Counted:
 
 class CountedSession:
     """One of its sessions."""
+
     def __init__(self, of: Counted, session: Any, number: int) -> None:
         self._of, self._session, self._number = of, session, number
 
@@ -248,6 +329,7 @@ class CountedSession:
 
 class Stops:
     """Makes a toy's text, and ends it before a stop string."""
+
     def __init__(self, words: Letters, stop: str, held: str = "", stopped: bool = False) -> None:
         self.words, self.stop, self.held, self.stopped = words, stop, held, stopped
 
@@ -275,7 +357,7 @@ def _words(target: LM) -> Letters:
 
 def writer(target: LM, stop: str) -> Callable[[], Writer]:
     """What makes a toy's texts, for a request that ends before this stop string ("" for none)."""
-    return lambda: Stops(_words(target), stop or "\n")       # no toy writes a line break
+    return lambda: Stops(_words(target), stop or "\n")  # no toy writes a line break
 
 
 def _cut(target: LM, text: tuple[int, ...], stop: str) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
 """The contract of targets and their sessions."""
+
 from __future__ import annotations
 
 import random
@@ -15,8 +16,14 @@ from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 
 
-def check_target(target: Target, *, prompt: Sequence[int] = (0, 1), tolerance: float = 1e-5, seed: int = 0,
-                 prefill: bool = True) -> None:
+def check_target(
+    target: Target,
+    *,
+    prompt: Sequence[int] = (0, 1),
+    tolerance: float = 1e-5,
+    seed: int = 0,
+    prefill: bool = True,
+) -> None:
     """Raise AssertionError unless sessions of `target` keep their promises: every member of the protocols is there; rows are
     normalised laws; the row of a tree's node is that of its path; a draft that extends the last one, one that replaces it,
     commits of scored and of unscored tokens, branches kept and dropped, eviction, rewinds and forks all leave the law where
@@ -30,22 +37,59 @@ def check_target(target: Target, *, prompt: Sequence[int] = (0, 1), tolerance: f
 
 class Checker:
     """One target under check."""
-    def __init__(self, target: Target, prompt: tuple[int, ...], tolerance: float, dice: random.Random, prefill: bool) -> None:
-        self.target, self.prompt, self.tolerance, self.dice, self.prefill = target, prompt, tolerance, dice, prefill
+
+    def __init__(
+        self,
+        target: Target,
+        prompt: tuple[int, ...],
+        tolerance: float,
+        dice: random.Random,
+        prefill: bool,
+    ) -> None:
+        self.target, self.prompt, self.tolerance, self.dice, self.prefill = (
+            target,
+            prompt,
+            tolerance,
+            dice,
+            prefill,
+        )
         self.usual = sorted(set(range(target.vocab.size)) - target.vocab.eos)[:50]
 
     def all(self) -> None:
-        for check in (self.members, self.trees, self.extension, self.commits, self.unscored, self.keeps, self.evicts,
-                      self.rewind, self.forks, self.reading, self.states, self.memory, self.probes, self.bends,
-                      self.prompt_rows):
+        for check in (
+            self.members,
+            self.trees,
+            self.extension,
+            self.commits,
+            self.unscored,
+            self.keeps,
+            self.evicts,
+            self.rewind,
+            self.forks,
+            self.reading,
+            self.states,
+            self.memory,
+            self.probes,
+            self.bends,
+            self.prompt_rows,
+        ):
             run([check()])
 
     async def members(self) -> None:
         """Whoever holds a target, a session or scores may use every member of their protocols."""
         session = self.target.open(self.prompt)
         scores = await session.score(Draft.chain(self.prompt[-1]), Want(base=Reads.ROW))
-        for what, protocol in ((self.target, Target), (session, Session), (scores, Scores), (scores.base, Scores)):
-            missing = [name for name in vars(protocol) if not name.startswith("_") and not hasattr(what, name)]
+        for what, protocol in (
+            (self.target, Target),
+            (session, Session),
+            (scores, Scores),
+            (scores.base, Scores),
+        ):
+            missing = [
+                name
+                for name in vars(protocol)
+                if not name.startswith("_") and not hasattr(what, name)
+            ]
             assert not missing, f"{type(what).__name__} lacks {', '.join(missing)}"
         assert session.peers >= 1, f"peers is {session.peers}: the session itself counts"
         session.close()
@@ -71,8 +115,11 @@ class Checker:
         session.close()
         if self.prefill and text:
             session = self.target.open((*self.prompt, *text))
-            self.same(row_V, (await session.score(Draft.chain(text[-1]), Want())).row(0),
-                      f"committing {tuple(text)} is not the same as giving it with the prompt")
+            self.same(
+                row_V,
+                (await session.score(Draft.chain(text[-1]), Want())).row(0),
+                f"committing {tuple(text)} is not the same as giving it with the prompt",
+            )
             session.close()
         return row_V
 
@@ -83,11 +130,18 @@ class Checker:
     async def rows(self, scores: Scores, draft: Draft, text: Sequence[int], what: str) -> None:
         for i in range(len(draft)):
             path = [draft.token[j] for j in draft.path_to(i)]
-            self.same(scores.row(i), await self.after([*text, *path]), f"{what}: row {i} is not that of its path {path}")
+            self.same(
+                scores.row(i),
+                await self.after([*text, *path]),
+                f"{what}: row {i} is not that of its path {path}",
+            )
 
     async def trees(self) -> None:
         for nodes in (1, 2, 5, 7):
-            session, draft = self.target.open(self.prompt), self.tree(min(nodes, len(self.usual) + 1))
+            session, draft = (
+                self.target.open(self.prompt),
+                self.tree(min(nodes, len(self.usual) + 1)),
+            )
             await session.prefill(Want(law=Reads.NOTHING))
             scores = await session.score(draft, Want())
             total = float(probs(scores.row(0)).sum())
@@ -99,9 +153,13 @@ class Checker:
         session, whole = self.target.open(self.prompt), self.tree(5)
         for n in (2, 3, 5):
             part = Draft.certain(whole.token[:n], whole.parent[:n])
-            await self.rows(await session.score(part, Want()), part, (), f"draft extended to {n} nodes")
+            await self.rows(
+                await session.score(part, Want()), part, (), f"draft extended to {n} nodes"
+            )
         other = self.tree(4)
-        await self.rows(await session.score(other, Want()), other, (), "draft that replaces another")
+        await self.rows(
+            await session.score(other, Want()), other, (), "draft that replaces another"
+        )
         session.close()
 
     async def commits(self) -> None:
@@ -110,8 +168,15 @@ class Checker:
         for depth in (0, 2, 1, 3):
             root = ([*self.prompt, *text])[-1]
             a, b = self.usual[0], self.usual[-1]
-            draft = Draft.certain((root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3))      # accepted below: 2, 3, 6
-            await self.rows(await session.score(draft, Want()), draft, text, f"after {len(text)} committed tokens")
+            draft = Draft.certain(
+                (root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3)
+            )  # accepted below: 2, 3, 6
+            await self.rows(
+                await session.score(draft, Want()),
+                draft,
+                text,
+                f"after {len(text)} committed tokens",
+            )
             path = [draft.token[i] for i in (2, 3, 6)][:depth]
             session.commit((root, *path))
             text += [*path, self.dice.choice(self.usual)]
@@ -119,14 +184,27 @@ class Checker:
 
     async def unscored(self) -> None:
         """Tokens may be committed that no score has seen."""
-        session, text = self.target.open(self.prompt), [self.dice.choice(self.usual) for _ in range(5)]
+        session, text = (
+            self.target.open(self.prompt),
+            [self.dice.choice(self.usual) for _ in range(5)],
+        )
         session.commit((self.prompt[-1], *text[:-1]))
-        await self.rows(await session.score(Draft.chain(text[-1]), Want()), Draft.chain(text[-1]), text, "unscored commit")
+        await self.rows(
+            await session.score(Draft.chain(text[-1]), Want()),
+            Draft.chain(text[-1]),
+            text,
+            "unscored commit",
+        )
         a, b = self.usual[0], self.usual[-1]
         await session.score(Draft.chain(text[-1], (a,)), Want())
         session.commit((text[-1], b, a))
         text += [b, a, b]
-        await self.rows(await session.score(Draft.chain(b), Want()), Draft.chain(b), text, "commit beside the scored draft")
+        await self.rows(
+            await session.score(Draft.chain(b), Want()),
+            Draft.chain(b),
+            text,
+            "commit beside the scored draft",
+        )
         session.close()
 
     def bush(self, root: int) -> Draft:
@@ -135,26 +213,44 @@ class Checker:
 
     def longer(self, draft: Draft, parents: Sequence[int]) -> Draft:
         """The draft with a new node below each of these."""
-        token = [next((x for x in self.usual if draft.child(p, x) is None), self.usual[0]) for p in parents]
+        token = [
+            next((x for x in self.usual if draft.child(p, x) is None), self.usual[0])
+            for p in parents
+        ]
         return Draft.certain((*draft.token, *token), (*draft.parent, *parents))
 
     async def keeps(self) -> None:
         """Some branches go, the root moves down, and what follows is as if the others had never been."""
-        for root, nodes in ((0, (0, 2, 4)), (2, (0, 2, 3, 4, 6)), (2, (0, 1, 2, 3, 5)), (3, (0, 2, 3)), (6, range(7))):
+        for root, nodes in (
+            (0, (0, 2, 4)),
+            (2, (0, 2, 3, 4, 6)),
+            (2, (0, 1, 2, 3, 5)),
+            (3, (0, 2, 3)),
+            (6, range(7)),
+        ):
             session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
             await session.score(draft, Want())
             left, text = session.keep(nodes, root), [draft.token[i] for i in draft.path_to(root)]
-            assert left.token[0] == draft.token[root] and left.parent[0] == -1, "node 0 of what stays is not the new root"
+            assert left.token[0] == draft.token[root] and left.parent[0] == -1, (
+                "node 0 of what stays is not the new root"
+            )
             more = self.longer(left, (len(left) - 1, 0) if len(left) > 1 else (0,))
             assert more.extends(left), "a draft with further nodes does not extend what was kept"
-            await self.rows(await session.score(more, Want()), more, text, f"{tuple(nodes)} kept below {root}, and two more")
+            await self.rows(
+                await session.score(more, Want()),
+                more,
+                text,
+                f"{tuple(nodes)} kept below {root}, and two more",
+            )
             down = more.path_to(len(left))
             again, far = session.keep((0, *down), down[-1]), [*text, *(more.token[i] for i in down)]
             assert len(again) == 1, f"{len(again)} nodes stay where one was to"
             twin = session.fork()
             session.commit((again.token[0],))
             tip = Draft.chain(self.usual[0])
-            await self.rows(await session.score(tip, Want()), tip, [*far, tip.token[0]], "commit after keep")
+            await self.rows(
+                await session.score(tip, Want()), tip, [*far, tip.token[0]], "commit after keep"
+            )
             session.close()
             other = self.longer(again, (0,))
             await self.rows(await twin.score(other, Want()), other, far, "twin of what was kept")
@@ -163,27 +259,45 @@ class Checker:
     async def evicts(self) -> None:
         """Entries are given back at any moment; nobody can tell from a row."""
         for when in (6, 9, 15):
-            session, draft, text = self.target.open(self.prompt), self.bush(self.prompt[-1]), list[int]()
+            session, draft, text = (
+                self.target.open(self.prompt),
+                self.bush(self.prompt[-1]),
+                list[int](),
+            )
 
             def maybe(bit: int, session: Session = session, when: int = when) -> None:
                 if when & bit:
                     session.evict()
+
             await session.prefill(Want(law=Reads.NOTHING))
             maybe(1)
             await self.rows(await session.score(draft, Want()), draft, (), "score after evict")
             maybe(2)
             if when & 1:
                 session.commit([draft.token[i] for i in (0, 2, 4)])
-                draft, text = self.bush(self.usual[0]), [draft.token[2], draft.token[4], self.usual[0]]
+                draft, text = (
+                    self.bush(self.usual[0]),
+                    [draft.token[2], draft.token[4], self.usual[0]],
+                )
             else:
                 draft, text = self.longer(session.keep((0, 2, 4), 2), (0, 1)), [draft.token[2]]
             maybe(4)
-            await self.rows(await session.score(draft, Want()), draft, text, f"evicted at {when:04b}, a second round")
+            await self.rows(
+                await session.score(draft, Want()),
+                draft,
+                text,
+                f"evicted at {when:04b}, a second round",
+            )
             session.commit(draft.token[:1])
             maybe(8)
             last = Draft.chain(self.usual[-1])
             text.append(last.token[0])
-            await self.rows(await session.score(last, Want()), last, text, f"evicted at {when:04b}, a third round")
+            await self.rows(
+                await session.score(last, Want()),
+                last,
+                text,
+                f"evicted at {when:04b}, a third round",
+            )
             session.close()
 
     async def states(self) -> None:
@@ -195,19 +309,25 @@ class Checker:
         scores = await session.score(draft, want)
         hidden_NH = scores.hidden_NH
         if hidden_NH is not None:
-            assert len(hidden_NH) == len(draft), f"hidden_NH has {len(hidden_NH)} rows for {len(draft)} nodes"
+            assert len(hidden_NH) == len(draft), (
+                f"hidden_NH has {len(hidden_NH)} rows for {len(draft)} nodes"
+            )
             try:
                 own: Scores | None = session.states(hidden_NH)
-            except ValueError:                    # this target cannot
+            except ValueError:  # this target cannot
                 own = None
             if own is not None:
                 for i in range(len(draft)):
-                    self.same(own.row(i), scores.base.row(i), f"states: row {i} is not the model's own")
+                    self.same(
+                        own.row(i), scores.base.row(i), f"states: row {i} is not the model's own"
+                    )
                 try:
                     behind: Tensor | None = session.normed(hidden_NH)
-                except ValueError:                # a network that runs whole only
+                except ValueError:  # a network that runs whole only
                     behind = None
-                assert behind is None or behind.shape == hidden_NH.shape, "normed gives other rows than it was given"
+                assert behind is None or behind.shape == hidden_NH.shape, (
+                    "normed gives other rows than it was given"
+                )
         session.close()
 
     async def memory(self) -> None:
@@ -215,10 +335,16 @@ class Checker:
         forks and eviction."""
         a, b = self.usual[0], self.usual[-1]
         try:
-            text, (keys, values) = (*self.prompt, a, b), await self._remembered((*self.prompt, a, b, a))
-        except ValueError:                        # this target shows none
+            text, (keys, values) = (
+                (*self.prompt, a, b),
+                await self._remembered((*self.prompt, a, b, a)),
+            )
+        except ValueError:  # this target shows none
             return
-        session, draft = self.target.open(self.prompt), Draft.certain((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2))
+        session, draft = (
+            self.target.open(self.prompt),
+            Draft.certain((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2)),
+        )
         await session.score(draft, Want())
         session.commit((*self.prompt[-1:], a))
         twin, root = session.fork(), Draft.chain(b)
@@ -228,13 +354,19 @@ class Checker:
                 assert not one.memory()[0].shape[1], "keys are shown that were given back"
             await one.score(root, Want())
             before = one.memory()[0].shape[1]
-            assert before < len(text), f"{before} keys are shown of {len(text) - 1} committed tokens"
+            assert before < len(text), (
+                f"{before} keys are shown of {len(text) - 1} committed tokens"
+            )
             one.commit((b,))
             got = one.memory()
-            assert got[0].shape[1] == len(text), f"{got[0].shape[1]} keys are shown of {len(text)} tokens"
+            assert got[0].shape[1] == len(text), (
+                f"{got[0].shape[1]} keys are shown of {len(text)} tokens"
+            )
             for which, x, y in (("keys", got[0], keys), ("values", got[1], values)):
                 off = float((x.double() - y.double()).abs().max())
-                assert off <= 10 * self.tolerance * float(y.abs().max()), f"{which} differ by {off:.2e} from the prompt's"
+                assert off <= 10 * self.tolerance * float(y.abs().max()), (
+                    f"{which} differ by {off:.2e} from the prompt's"
+                )
         for one in (session, twin):
             one.close()
 
@@ -254,17 +386,28 @@ class Checker:
         except ValueError:
             session.close()
             return
-        assert table_NH.dim() == 2 and len(table_NH) == 3 and bool((table_NH[0] == table_NH[2]).all()), "embed is no table"
+        assert (
+            table_NH.dim() == 2 and len(table_NH) == 3 and bool((table_NH[0] == table_NH[2]).all())
+        ), "embed is no table"
         plain = Draft.certain((self.prompt[-1], a, b, b), (-1, 0, 0, 1))
-        draft = replace(plain, token=(*plain.token[:2], 0, 0), probe=(False, False, True, True),
-                        state=(None, None, table_NH[1], table_NH[1]))
+        draft = replace(
+            plain,
+            token=(*plain.token[:2], 0, 0),
+            probe=(False, False, True, True),
+            state=(None, None, table_NH[1], table_NH[1]),
+        )
         scores = await session.score(draft, Want())
         for i in range(len(plain)):
             path = [plain.token[j] for j in plain.path_to(i)]
             got_V = scores.base.row(i) if i > 1 else scores.row(i)
             self.same(got_V, await self.scored(path, i > 1), f"probe beside node {i}")
         session.commit(draft.token[:2])
-        await self.rows(await session.score(Draft.chain(b), Want()), Draft.chain(b), (a, b), "commit beside probes")
+        await self.rows(
+            await session.score(Draft.chain(b), Want()),
+            Draft.chain(b),
+            (a, b),
+            "commit beside probes",
+        )
         session.close()
 
     async def scored(self, path: Sequence[int], base: bool) -> Tensor:
@@ -277,21 +420,28 @@ class Checker:
         """The model's own rows, bent, are the law."""
         session, draft = self.target.open(self.prompt), self.bush(self.prompt[-1])
         scores = await session.score(draft, Want(base=Reads.ROW))
-        self.same(session.bend(draft, scores.base).row(0), scores.row(0), "bend: row 0 is not the law")
+        self.same(
+            session.bend(draft, scores.base).row(0), scores.row(0), "bend: row 0 is not the law"
+        )
         session.close()
 
     async def rewind(self) -> None:
         for n in (0, 1, 3, 4):
-            session, text = self.target.open(self.prompt), [self.dice.choice(self.usual) for _ in range(5)]
+            session, text = (
+                self.target.open(self.prompt),
+                [self.dice.choice(self.usual) for _ in range(5)],
+            )
             draft = Draft.chain(self.prompt[-1], text[:4])
             await session.score(draft, Want())
             session.commit(draft.token)
             await session.score(Draft.chain(text[4]), Want())
-            session.rewind(n)                     # then another token than the one that stood there
-            left = [self.prompt[-1], *text][:5 - n]
+            session.rewind(n)  # then another token than the one that stood there
+            left = [self.prompt[-1], *text][: 5 - n]
             root = next(x for x in self.usual[::-1] if x != [self.prompt[-1], *text][5 - n])
             draft = Draft.chain(root, (self.usual[0],))
-            await self.rows(await session.score(draft, Want()), draft, [*left[1:], root], f"rewound by {n}")
+            await self.rows(
+                await session.score(draft, Want()), draft, [*left[1:], root], f"rewound by {n}"
+            )
             session.close()
 
     async def forks(self) -> None:
@@ -304,11 +454,23 @@ class Checker:
             if s is twin:
                 s.commit((self.prompt[-1], first))
             draft = Draft.chain(b, (a,))
-            await self.rows(await s.score(draft, Want()), draft, (first, b), f"twin that took {first}")
+            await self.rows(
+                await s.score(draft, Want()), draft, (first, b), f"twin that took {first}"
+            )
         session.commit((b,))
         twin.commit((b, a))
-        await self.rows(await session.score(Draft.chain(a), Want()), Draft.chain(a), (a, b, a), "first twin, later")
-        await self.rows(await twin.score(Draft.chain(b), Want()), Draft.chain(b), (b, b, a, b), "second twin, later")
+        await self.rows(
+            await session.score(Draft.chain(a), Want()),
+            Draft.chain(a),
+            (a, b, a),
+            "first twin, later",
+        )
+        await self.rows(
+            await twin.score(Draft.chain(b), Want()),
+            Draft.chain(b),
+            (b, b, a, b),
+            "second twin, later",
+        )
         session.close()
         twin.close()
 
@@ -322,13 +484,25 @@ class Checker:
             for i in range(len(draft)):
                 row_V, tokens = s.row(i), s.topk(i, k)
                 best = float(row_V.max())
-                assert float(row_V[s.argmax(i)]) == best, f"argmax({i}) is {s.argmax(i)}: not the likeliest token"
-                assert [float(row_V[x]) for x in tokens[0]] == list(tokens[1]), f"topk({i}) has other values than the row"
-                assert list(tokens[1]) == row_V.topk(k).values.tolist(), f"topk({i}) is not the best {k} of the row"
-                assert [float(row_V[x]) for x in ranked[i]] == list(tokens[1]), f"topk_rows is not topk at row {i}"
-                assert list(s.logp(i, range(k))) == row_V[:k].tolist(), f"logp({i}) has other values than the row"
+                assert float(row_V[s.argmax(i)]) == best, (
+                    f"argmax({i}) is {s.argmax(i)}: not the likeliest token"
+                )
+                assert [float(row_V[x]) for x in tokens[0]] == list(tokens[1]), (
+                    f"topk({i}) has other values than the row"
+                )
+                assert list(tokens[1]) == row_V.topk(k).values.tolist(), (
+                    f"topk({i}) is not the best {k} of the row"
+                )
+                assert [float(row_V[x]) for x in ranked[i]] == list(tokens[1]), (
+                    f"topk_rows is not topk at row {i}"
+                )
+                assert list(s.logp(i, range(k))) == row_V[:k].tolist(), (
+                    f"logp({i}) has other values than the row"
+                )
                 only = s.certain(i)
-                assert only is None or float(row_V[only]) == 0.0, f"certain({i}) is {only}: the row has other tokens"
+                assert only is None or float(row_V[only]) == 0.0, (
+                    f"certain({i}) is {only}: the row has other tokens"
+                )
         session.close()
 
     async def prompt_rows(self) -> None:
@@ -336,23 +510,39 @@ class Checker:
         scores = (await session.prefill(Want(law=Reads.ROW, base=Reads.ROW, prompt=True))).base
         text = (*self.prompt, *self.usual[:4])
         for i in range(len(text) - 1):
-            fresh = self.target.open(text[:i + 1])
+            fresh = self.target.open(text[: i + 1])
             want = (await fresh.score(Draft.chain(text[i]), Want(base=Reads.ROW))).base.row(0)
             self.same(scores.row(i), want, f"row {i} of the prompt is not that of its beginning")
             fresh.close()
         session.close()
-        for _ in range(2):                        # the second one may find the first one's text
+        for _ in range(2):  # the second one may find the first one's text
             session = self.target.open(text)
             last = (await session.prefill(Want(law=Reads.ROW, base=Reads.ROW, last=True))).base
-            self.same(last.row(0), scores.row(len(text) - 2), "the last row of the prompt is not that of its beginning")
+            self.same(
+                last.row(0),
+                scores.row(len(text) - 2),
+                "the last row of the prompt is not that of its beginning",
+            )
             if self.prefill:
                 draft = Draft.chain(text[-1])
-                await self.rows(await session.score(draft, Want()), draft, text[len(self.prompt):], "score after the last row")
+                await self.rows(
+                    await session.score(draft, Want()),
+                    draft,
+                    text[len(self.prompt) :],
+                    "score after the last row",
+                )
             session.close()
 
 
-def check_shaped(target: Target, inner: Target, shapers: Sequence[Shaper[Any]], *, prompt: Sequence[int] = (0, 1),
-                 length: int = 4, tolerance: float = 1e-9) -> None:
+def check_shaped(
+    target: Target,
+    inner: Target,
+    shapers: Sequence[Shaper[Any]],
+    *,
+    prompt: Sequence[int] = (0, 1),
+    length: int = 4,
+    tolerance: float = 1e-9,
+) -> None:
     """Raise AssertionError unless every row of `target`, under random texts, is the inner model's logits bent by the
     shapers with the state that the text gives them: start(prompt), then one step a token."""
     dice = random.Random(5)
@@ -370,7 +560,9 @@ def check_shaped(target: Target, inner: Target, shapers: Sequence[Shaper[Any]], 
             for s, state in zip(shapers, states, strict=True):
                 logw_V = s.shape(state, logw_V)
             distance = float((probs(got.row(i)) - torch.softmax(logw_V.double(), -1)).abs().max())
-            assert distance <= tolerance, f"after {text[:i]} the shaped law is off by {distance:.2e}"
+            assert distance <= tolerance, (
+                f"after {text[:i]} the shaped law is off by {distance:.2e}"
+            )
             if i < length:
                 states = [s.step(x, text[i]) for s, x in zip(shapers, states, strict=True)]
 

@@ -1,4 +1,5 @@
 """The contract of trees."""
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -42,10 +43,14 @@ def check_tree(tree: Tree, *, tolerance: float = 1e-9) -> None:
         row = [_row(toy(3), _path(draft, p)) for p in range(len(draft))]
         assert len(draft) > 1, "a greedy draft was not used"
         for i in range(1, len(draft)):
-            assert draft.draw[i] is Draw.CERTAIN and draft.law[i] is None, "a greedy draft's token is certain, without a law"
+            assert draft.draw[i] is Draw.CERTAIN and draft.law[i] is None, (
+                "a greedy draft's token is certain, without a law"
+            )
         for p, children in enumerate(draft.children):
             tokens = [draft.token[c] for c in children]
-            assert not tokens or tokens[0] == int(row[p].argmax()), "a greedy draft's first token is not the likeliest"
+            assert not tokens or tokens[0] == int(row[p].argmax()), (
+                "a greedy draft's first token is not the likeliest"
+            )
             assert len(tokens) == len(set(tokens)), "a token stands twice among certain siblings"
     _names(tree)
 
@@ -55,7 +60,7 @@ def _grow(tree: Tree, target: Target, budget: Budget, rng: Any) -> Draft:
 
 
 def _grown(tree: Tree, target: Target, budget: Budget) -> Iterator[Draft]:
-    make: Callable[[Any], Draft] = lambda rng: _grow(tree, target, budget, rng)     # noqa: E731
+    make: Callable[[Any], Draft] = lambda rng: _grow(tree, target, budget, rng)  # noqa: E731
     return (draft for draft, _ in executions(make))
 
 
@@ -76,28 +81,45 @@ def _draws(tree: Tree, target: Target, name: str, budget: Budget, tolerance: flo
     sure: set[tuple[tuple[int, ...], ...]] = set()
     for draft, p in executions(lambda rng: _grow(tree, target, budget, rng)):
         assert draft.token[0] == 1, f"budget {name}: node 0 is {draft.token[0]}, not the root"
-        assert all(a < i for i, a in enumerate(draft.parent)), f"budget {name}: a node stands before its parent"
-        assert max(draft.depth) <= budget.depth, f"budget {name}: depth {max(draft.depth)} is over the budget's {budget.depth}"
-        assert len(draft) - 1 <= budget.nodes, f"budget {name}: {len(draft) - 1} nodes are over the budget's {budget.nodes}"
+        assert all(a < i for i, a in enumerate(draft.parent)), (
+            f"budget {name}: a node stands before its parent"
+        )
+        assert max(draft.depth) <= budget.depth, (
+            f"budget {name}: depth {max(draft.depth)} is over the budget's {budget.depth}"
+        )
+        assert len(draft) - 1 <= budget.nodes, (
+            f"budget {name}: {len(draft) - 1} nodes are over the budget's {budget.nodes}"
+        )
         assert len(draft) > 1 or not budget.nodes, f"budget {name}: nothing was drawn"
-        sure.add(tuple(_path(draft, i) for i in range(1, len(draft)) if draft.draw[i] is Draw.CERTAIN))
+        sure.add(
+            tuple(_path(draft, i) for i in range(1, len(draft)) if draft.draw[i] is Draw.CERTAIN)
+        )
         assert len(sure) == 1, f"budget {name}: which nodes are certain hangs on what was drawn"
-        assert all(len(s) == len(set(s)) for s in sure), f"budget {name}: a certain node stands twice"
+        assert all(len(s) == len(set(s)) for s in sure), (
+            f"budget {name}: a certain node stands twice"
+        )
         for node, children in enumerate(draft.children):
             path, before = _path(draft, node), tuple[int, ...]()
             if path not in rows:
                 rows[path] = _row(target, path)
             if children and node:
                 q = float(probs(rows[_path(draft, draft.parent[node])])[draft.token[node]])
-                assert budget.go_on(draft.depth[node], q), f"budget {name}: something stands below a draw where go_on said stop"
+                assert budget.go_on(draft.depth[node], q), (
+                    f"budget {name}: something stands below a draw where go_on said stop"
+                )
             for c in children:
                 law_V = draft.law[c]
-                assert (law_V is None) == (draft.draw[c] is Draw.CERTAIN), f"budget {name}: a drawn node has no law"
+                assert (law_V is None) == (draft.draw[c] is Draw.CERTAIN), (
+                    f"budget {name}: a drawn node has no law"
+                )
                 if law_V is None:
                     continue
-                assert float((probs(law_V) - probs(rows[path])).abs().max()) < tolerance, \
+                assert float((probs(law_V) - probs(rows[path])).abs().max()) < tolerance, (
                     f"budget {name}: the law of a node below {path} is not the draft's row there"
-                seen[path, before if draft.draw[c] is Draw.WITHOUT else len(before), draft.draw[c]][draft.token[c]] += p
+                )
+                seen[path, before if draft.draw[c] is Draw.WITHOUT else len(before), draft.draw[c]][
+                    draft.token[c]
+                ] += p
                 before = (*before, draft.token[c])
     for (path, before, draw), got in seen.items():
         want_V = probs(rows[path])
@@ -105,7 +127,9 @@ def _draws(tree: Tree, target: Target, name: str, budget: Budget, tolerance: flo
             want_V = without(want_V, x)
         total = sum(got.values())
         off = max(abs(got[x] / total - float(want_V[x])) for x in range(len(want_V)))
-        assert off < tolerance, f"budget {name}: what is drawn below {path} after siblings {before} is off its law by {off:.2e}"
+        assert off < tolerance, (
+            f"budget {name}: what is drawn below {path} after siblings {before} is off its law by {off:.2e}"
+        )
 
 
 def _names(tree: Tree) -> None:
@@ -115,7 +139,7 @@ def _names(tree: Tree) -> None:
     async def rounds() -> None:
         session, root, text = target.open((0, 1)), 1, [0, 1]
         for _ in range(4):
-            draft = await tree.grow(session, root, len(text), Budget(3, 8), rng)     # type: ignore[arg-type]
+            draft = await tree.grow(session, root, len(text), Budget(3, 8), rng)  # type: ignore[arg-type]
             session.commit((root,))
             root = (draft.token[-1] + 1) % 4
             text.append(root)

@@ -1,4 +1,5 @@
 """The contract of unmaskers, of refresh rules and of decoders of the diffusion family."""
+
 from __future__ import annotations
 
 import json
@@ -52,18 +53,33 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
         while rows := gaps(canvas, block.start, length if unmasker.everywhere else block.stop):
             if not gaps(canvas, block.start, block.stop):
                 break
-            look = Look(canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step)
+            look = Look(
+                canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step
+            )
             streams: tuple[Any, ...] = Rng.of(seed), StrictRng.of(seed)
-            before, twice = look.logw_RV.clone(), [unmasker.choose(state, look, rng) for rng in streams]
-            assert twice[0][0] == twice[1][0], "the same laws, state and randomness gave another edit"
+            before, twice = (
+                look.logw_RV.clone(),
+                [unmasker.choose(state, look, rng) for rng in streams],
+            )
+            assert twice[0][0] == twice[1][0], (
+                "the same laws, state and randomness gave another edit"
+            )
             assert torch.equal(before, look.logw_RV), "the model's log-weights were written to"
             edit, state = twice[0]
             written = [p for p, _ in edit.write]
-            assert written and not edit.erase and not edit.insert, f"{edit} fills nothing, or does more than that"
-            assert len(set(written)) == len(written) and set(written) <= set(rows), f"{written} are not all gaps shown"
+            assert written and not edit.erase and not edit.insert, (
+                f"{edit} fills nothing, or does more than that"
+            )
+            assert len(set(written)) == len(written) and set(written) <= set(rows), (
+                f"{written} are not all gaps shown"
+            )
             everywhere = unmasker.everywhere and len(written) == len(rows)
-            assert everywhere or set(written) <= set(block), f"{written} lie outside the block {block}"
-            assert all(0 <= x < chain.size for _, x in edit.write), f"{edit} writes what has no weight"
+            assert everywhere or set(written) <= set(block), (
+                f"{written} lie outside the block {block}"
+            )
+            assert all(0 <= x < chain.size for _, x in edit.write), (
+                f"{edit} writes what has no weight"
+            )
             if greedy:
                 _likeliest(look, edit.write)
             canvas, step, left = filled(canvas, edit), step + 1, left + len(written)
@@ -75,7 +91,9 @@ def _likeliest(look: Look, write: tuple[tuple[int, int], ...]) -> None:
     at = {r: i for i, r in enumerate(look.rows)}
     for p, x in write:
         order = look.logw_RV[at[p]].argsort(descending=True).tolist()
-        assert order.index(x) < 2, f"position {p} took token {x}, of rank {order.index(x)}, without chance"
+        assert order.index(x) < 2, (
+            f"position {p} took token {x}, of rank {order.index(x)}, without chance"
+        )
 
 
 def check_joint(make: Make, *, laws: int = 3, length: int = 3, tolerance: float = 1e-9) -> None:
@@ -83,10 +101,17 @@ def check_joint(make: Make, *, laws: int = 3, length: int = 3, tolerance: float 
     for seed in range(laws):
         for eos, ignore in ((-1, False), (2, False), (2, True)):
             chain = Chain(seed)
-            decoder, request = make(ToyDenoiser(chain, eos)), Request(PROMPT, max_tokens=length, ignore_eos=ignore)
+            decoder, request = (
+                make(ToyDenoiser(chain, eos)),
+                Request(PROMPT, max_tokens=length, ignore_eos=ignore),
+            )
             got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
-            off = distance(got, chain.joint(PROMPT, length, frozenset() if ignore else decoder.vocab.eos))
-            assert off < tolerance, f"the output law is off by {off:.2e} (seed {seed}, EOS {eos}, ignored: {ignore})"
+            off = distance(
+                got, chain.joint(PROMPT, length, frozenset() if ignore else decoder.vocab.eos)
+            )
+            assert off < tolerance, (
+                f"the output law is off by {off:.2e} (seed {seed}, EOS {eos}, ignored: {ignore})"
+            )
 
 
 def check_canvas_decoder(make: Make) -> None:
@@ -108,11 +133,19 @@ def check_ends(make: Make) -> None:
             ends = ids | (frozenset[int]() if ignore else frozenset({3}))
             assert not ends & set(out.token_ids[:-1]), f"{out.token_ids} goes on after an end"
             stopped = out.token_ids[-1] in ends
-            assert out.finish_reason == ("stop" if stopped else "length"), f"{out.token_ids} ended by {out.finish_reason}"
-            assert stopped or len(out.token_ids) == request.max_tokens, f"{len(out.token_ids)} tokens, no end among them"
+            assert out.finish_reason == ("stop" if stopped else "length"), (
+                f"{out.token_ids} ended by {out.finish_reason}"
+            )
+            assert stopped or len(out.token_ids) == request.max_tokens, (
+                f"{len(out.token_ids)} tokens, no end among them"
+            )
             s = out.stats
-            assert len(out.token_ids) <= s.unmasked <= request.max_tokens, "more tokens than were written, or more than gaps"
-            assert s.passes <= s.unmasked and 0 <= s.first <= len(out.token_ids), f"{s} does not add up"
+            assert len(out.token_ids) <= s.unmasked <= request.max_tokens, (
+                "more tokens than were written, or more than gaps"
+            )
+            assert s.passes <= s.unmasked and 0 <= s.first <= len(out.token_ids), (
+                f"{s} does not add up"
+            )
 
 
 def check_replay(make: Make) -> None:
@@ -125,31 +158,54 @@ def check_replay(make: Make) -> None:
         assert read == events, "an event is not what its JSON says"
         got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, Edited)]))
         assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
-        assert run([answer_one(decoder, Request(PROMPT, max_tokens=16, seed=seed))])[0].token_ids == got, "watching changed it"
-        assert sum(isinstance(e, Unmasked) for e in events) == out.stats.passes, "a pass went untold"
+        assert (
+            run([answer_one(decoder, Request(PROMPT, max_tokens=16, seed=seed))])[0].token_ids
+            == got
+        ), "watching changed it"
+        assert sum(isinstance(e, Unmasked) for e in events) == out.stats.passes, (
+            "a pass went untold"
+        )
         notes = out.logprobs or ()
-        assert tuple(n.token for n in notes) == got and all(n.model_logp <= 0 and len(n.top) == 2 for n in notes), "notes"
+        assert tuple(n.token for n in notes) == got and all(
+            n.model_logp <= 0 and len(n.top) == 2 for n in notes
+        ), "notes"
 
 
 def check_batch(make: Make) -> None:
     """Canvases of unequal length, seed and choice in one batch: each says what it says alone; choices and seeds differ."""
     chain = Chain(7, 6, sharp=0.7)
     decoder = make(ToyDenoiser(chain, 5))
-    requests = [Request((0, 1, 2, 3, 4, 0, 1)[i % 3:], 2 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
+    requests = [
+        Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 2 + 5 * (i % 4), seed=i // 2, choice=i % 2)
+        for i in range(9)
+    ]
     alone = [run([answer_one(decoder, r)])[0].token_ids for r in requests]
     for order in (requests, requests[::-1]):
-        together = dict(zip(map(requests.index, order), run([answer_one(decoder, r) for r in order]), strict=True))
-        assert [together[i].token_ids for i in range(len(requests))] == alone, "another answer beside its neighbours"
+        together = dict(
+            zip(
+                map(requests.index, order),
+                run([answer_one(decoder, r) for r in order]),
+                strict=True,
+            )
+        )
+        assert [together[i].token_ids for i in range(len(requests))] == alone, (
+            "another answer beside its neighbours"
+        )
 
 
 def check_closed(make: Make) -> None:
     """Several choices come in order, each drawn for itself; a run that is cancelled or fails leaves no board open."""
     from polydec.core.decoder import answers
+
     decoder = make(ToyDenoiser(Chain(21, 6, sharp=0.4)))
     left_open()
     several = run([answers(decoder, Request(PROMPT, 12, n=6))])[0]
-    assert [r.choice for r in several] == list(range(6)) and len({r.token_ids for r in several}) > 4, "choices are alike"
-    single = [run([answer_one(decoder, Request(PROMPT, 12, choice=c))])[0].token_ids for c in range(6)]
+    assert [r.choice for r in several] == list(range(6)) and len(
+        {r.token_ids for r in several}
+    ) > 4, "choices are alike"
+    single = [
+        run([answer_one(decoder, Request(PROMPT, 12, choice=c))])[0].token_ids for c in range(6)
+    ]
     assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
     assert not left_open(), "a board stayed open after the answers"
     scheduler = Scheduler()
@@ -165,11 +221,17 @@ def check_refresh(refresh: Refresh) -> None:
     for length, start, stop in ((10, 4, 8), (10, 8, 10), (5, 4, 5), (40, 3, 40)):
         canvas: Canvas = (*range(start), *(None,) * (length - start))
         first = list(refresh.feed(canvas, None, range(start, stop), 0))
-        assert first == list(range(len(first))) and len(first) >= stop, f"{first}: the first pass feeds all that is seen"
+        assert first == list(range(len(first))) and len(first) >= stop, (
+            f"{first}: the first pass feeds all that is seen"
+        )
         before = canvas
         for step in range(1, stop - start):
             canvas = (*range(start + step), *(None,) * (length - start - step))
             feed = refresh.feed(canvas, before, range(start, stop), step)
-            assert list(feed) == sorted(set(feed)) and feed[0] >= 0 and feed[-1] < length, f"{feed} does not lie in the canvas"
-            assert any(i in feed for i in range(start + step, stop)), f"{feed} has no gap of the block"
+            assert list(feed) == sorted(set(feed)) and feed[0] >= 0 and feed[-1] < length, (
+                f"{feed} does not lie in the canvas"
+            )
+            assert any(i in feed for i in range(start + step, stop)), (
+                f"{feed} has no gap of the block"
+            )
             before = canvas

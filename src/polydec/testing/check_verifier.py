@@ -1,4 +1,5 @@
 """The contract of verifiers."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -51,10 +52,34 @@ def check_verifier(verifier: Verifier, *, laws: int = 2, tolerance: float = 1e-9
         for n, (name, sources) in enumerate(CANDIDATES.items()):
             for j in range(laws):
                 size = sizes[(n + j) % len(sizes)]
-                _law(verifier, n + len(CANDIDATES) * j, size, Siblings(size, sources), name, 2, tolerance)
+                _law(
+                    verifier,
+                    n + len(CANDIDATES) * j,
+                    size,
+                    Siblings(size, sources),
+                    name,
+                    2,
+                    tolerance,
+                )
         for name in ("one draw", "drawn, then certain"):
-            _law(verifier, 7, 3, Siblings(3, CANDIDATES[name], depth=2), f"{name}, two levels", 3, tolerance)
-        _law(verifier, 8, 3, Siblings(3, CANDIDATES["one draw"], probe=True), "one draw beside a probe", 2, tolerance)
+            _law(
+                verifier,
+                7,
+                3,
+                Siblings(3, CANDIDATES[name], depth=2),
+                f"{name}, two levels",
+                3,
+                tolerance,
+            )
+        _law(
+            verifier,
+            8,
+            3,
+            Siblings(3, CANDIDATES["one draw"], probe=True),
+            "one draw beside a probe",
+            2,
+            tolerance,
+        )
     _path(verifier)
     if verifier.exactness is not Exactness.APPROXIMATE:
         _certain(verifier)
@@ -64,16 +89,31 @@ def _enumerable(verifier: Verifier, size: int) -> bool:
     try:
         decoder = Speculative(toy(1, size), Nothing(), verifier, Fixed(0))
         law_of(lambda rng: answer_one(decoder, Request((0,), max_tokens=1), rng))
-    except ValueError:                            # noise over more than three tokens is not enumerable
+    except ValueError:  # noise over more than three tokens is not enumerable
         return False
     return True
 
 
-def _law(verifier: Verifier, seed: int, size: int, drafter: Siblings, name: str, length: int, tolerance: float) -> None:
+def _law(
+    verifier: Verifier,
+    seed: int,
+    size: int,
+    drafter: Siblings,
+    name: str,
+    length: int,
+    tolerance: float,
+) -> None:
     target = toy(seed + 1, size)
-    decoder, request = Speculative(target, drafter, verifier, Fixed(8)), Request((0, 1), max_tokens=length)
-    off = distance(law_of(lambda rng: answer_one(decoder, request, rng)), target_law(target, (0, 1), length))
-    assert off < tolerance, f"candidates {name}, law {seed} over {size} tokens: the output law is off by {off:.2e}"
+    decoder, request = (
+        Speculative(target, drafter, verifier, Fixed(8)),
+        Request((0, 1), max_tokens=length),
+    )
+    off = distance(
+        law_of(lambda rng: answer_one(decoder, request, rng)), target_law(target, (0, 1), length)
+    )
+    assert off < tolerance, (
+        f"candidates {name}, law {seed} over {size} tokens: the output law is off by {off:.2e}"
+    )
 
 
 def _path(verifier: Verifier) -> None:
@@ -84,30 +124,37 @@ def _path(verifier: Verifier) -> None:
         rng, budget = StrictRng.of(seed), Fixed(8, 64).start()
         guess = Siblings(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
 
-        async def round_(guess: Any = guess, target: Any = target, budget: Any = budget, rng: Any = rng) -> Any:
+        async def round_(
+            guess: Any = guess, target: Any = target, budget: Any = budget, rng: Any = rng
+        ) -> Any:
             draft = await guess.propose(1, 2, budget, rng)
             return draft, await target.open((0, 1)).score(draft, Want())
 
         draft, scores = run([round_()])[0]
         before = [law_V.clone() for law_V in draft.law if law_V is not None]
         rows = [scores.row(i).clone() for i in range(len(draft))]
-        verdict = verifier.verify(draft, scores, rng, 2)            # type: ignore[arg-type]
+        verdict = verifier.verify(draft, scores, rng, 2)  # type: ignore[arg-type]
         above = 0
         for i in verdict.path:
             assert draft.parent[i] == above, f"path {verdict.path} leaves the tree at node {i}"
             assert not draft.probe[i], f"probe node {i} was accepted"
             above = i
         assert 0 <= verdict.bonus < size, f"bonus {verdict.bonus} is not a token"
-        again = verifier.verify(draft, scores, StrictRng(rng._rng), 2)      # type: ignore[arg-type]
+        again = verifier.verify(draft, scores, StrictRng(rng._rng), 2)  # type: ignore[arg-type]
         assert again == verdict, "the same inputs gave another verdict"
         after = [law_V for law_V in draft.law if law_V is not None]
-        assert all(a.equal(b) for a, b in zip(before, after, strict=True)), "the verifier wrote to a law of the draft"
-        assert all(a.equal(scores.row(i)) for i, a in enumerate(rows)), "the verifier wrote to a row of the target"
+        assert all(a.equal(b) for a, b in zip(before, after, strict=True)), (
+            "the verifier wrote to a law of the draft"
+        )
+        assert all(a.equal(scores.row(i)) for i, a in enumerate(rows)), (
+            "the verifier wrote to a row of the target"
+        )
 
 
 @dataclass(frozen=True)
 class Blind:
     """Scores of a greedy law whose rows may not be read."""
+
     only: tuple[int, ...]
 
     def certain(self, i: int) -> int:
@@ -141,8 +188,15 @@ class Blind:
 
 def _certain(verifier: Verifier) -> None:
     law_V = Table(1).weight[0, 0].log_softmax(-1)
-    draft = Draft((0, 1, 2, 0, 1), (-1, 0, 0, 2, 3), (C, D, D, C, W), (None, law_V, law_V, None, law_V))
-    for only, path, bonus in (((2, 0, 0, 1, 2), (2, 3, 4), 2), ((2, 0, 1, 0, 0), (2,), 1), ((0, 0, 0, 0, 0), (), 0)):
-        verdict = verifier.verify(draft, Blind(only), StrictRng.of(0), 1)   # type: ignore[arg-type]
-        assert (verdict.path, verdict.bonus) == (path, bonus), \
+    draft = Draft(
+        (0, 1, 2, 0, 1), (-1, 0, 0, 2, 3), (C, D, D, C, W), (None, law_V, law_V, None, law_V)
+    )
+    for only, path, bonus in (
+        ((2, 0, 0, 1, 2), (2, 3, 4), 2),
+        ((2, 0, 1, 0, 0), (2,), 1),
+        ((0, 0, 0, 0, 0), (), 0),
+    ):
+        verdict = verifier.verify(draft, Blind(only), StrictRng.of(0), 1)  # type: ignore[arg-type]
+        assert (verdict.path, verdict.bonus) == (path, bonus), (
             f"greedy rows {only}: path {verdict.path} and {verdict.bonus}, not {path} and {bonus}"
+        )

@@ -1,4 +1,5 @@
 """The exact output law of a method: every discrete draw is enumerated."""
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -21,8 +22,9 @@ Law = dict[tuple[int, ...], float]
 
 class Script:
     """One execution's choices; `advance` moves to the next execution that differs from it."""
+
     def __init__(self) -> None:
-        self.taken: list[list[Any]] = []          # [choice, probabilities of the live options, options]
+        self.taken: list[list[Any]] = []  # [choice, probabilities of the live options, options]
         self.at, self.prob = 0, 1.0
 
     def draw(self, p: list[float]) -> int:
@@ -49,9 +51,17 @@ class Script:
 class EnumeratingRng:
     """Stands in for Rng: a draw takes the script's choice. A name that is drawn twice in one execution raises; noise is
     shared by name, as the real one is."""
-    def __init__(self, script: Script, name: tuple[Any, ...] = (), used: dict[tuple[Any, ...], Any] | None = None) -> None:
+
+    def __init__(
+        self,
+        script: Script,
+        name: tuple[Any, ...] = (),
+        used: dict[tuple[Any, ...], Any] | None = None,
+    ) -> None:
         self._script, self._name = script, name
-        self._used: dict[tuple[Any, ...], Any] = {} if used is None else used     # None: a draw; else the noise
+        self._used: dict[tuple[Any, ...], Any] = (
+            {} if used is None else used
+        )  # None: a draw; else the noise
 
     def at(self, *names: object) -> EnumeratingRng:
         return EnumeratingRng(self._script, (*self._name, *names), self._used)
@@ -112,7 +122,9 @@ def law_of(make: Callable[[Any], Coro]) -> Law:
     return dict(law)
 
 
-def target_law(target: Target, prompt: Sequence[int], length: int, shapers: Sequence[Shaper[Any]] = ()) -> Law:
+def target_law(
+    target: Target, prompt: Sequence[int], length: int, shapers: Sequence[Shaper[Any]] = ()
+) -> Law:
     """The law of plain sampling from `target` bent by `shapers`, written without the decoding loop and without
     polydec.targets.shaped: one fresh session of the bare target for every prefix."""
     law: Law = {}
@@ -128,7 +140,11 @@ def target_law(target: Target, prompt: Sequence[int], length: int, shapers: Sequ
             if x in target.vocab.eos or len(text) + 1 == length:
                 law[(*text, x)] = p * w
             else:
-                await walk((*text, x), p * w, tuple(s.step(state, x) for s, state in zip(shapers, states, strict=True)))
+                await walk(
+                    (*text, x),
+                    p * w,
+                    tuple(s.step(state, x) for s, state in zip(shapers, states, strict=True)),
+                )
 
     run([walk((), 1.0, tuple(s.start(prompt) for s in shapers))])
     return law

@@ -1,4 +1,5 @@
 """Small instances of everything, for the contracts."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -54,8 +55,10 @@ SHAPERS: dict[str, tuple[Shaper[Any], ...]] = {
 def pairs(count: int = 8) -> list[tuple[LM, LM]]:
     """Random (target, draft) laws: three tokens, every fourth one four; the draft resembles the target in half of them."""
     sizes = [4 if i % 4 == 3 else 3 for i in range(count)]
-    return [(toy(i + 1, v), toy(i + 1 if i % 2 else i + 101, v, sharp=0.7 if i % 2 else 1.2, cost=0.1))
-            for i, v in enumerate(sizes)]
+    return [
+        (toy(i + 1, v), toy(i + 1 if i % 2 else i + 101, v, sharp=0.7 if i % 2 else 1.2, cost=0.1))
+        for i, v in enumerate(sizes)
+    ]
 
 
 def bend(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
@@ -89,21 +92,36 @@ def decoder(name: str, target: Target, draft: Target | None = None) -> Decoder:
 
 def masked_draft(vocab: Vocab) -> Any:
     """A toy that fills canvases, of a toy target's vocabulary."""
-    return ToyDenoiser(MarkovChain(5, vocab.size, context=256), max(vocab.eos, default=-1), masked=False)
+    return ToyDenoiser(
+        MarkovChain(5, vocab.size, context=256), max(vocab.eos, default=-1), masked=False
+    )
 
 
 def example(kind: type) -> Any:
     """An instance of a mechanism: its defaults, and a toy, a chain or simple drafters where it asks for such."""
     hints = get_type_hints(kind)
-    fill: dict[Any, Any] = {Target: lambda: toy(91, cost=0.1), Tree: Chain, Vocab: lambda: toy(1).vocab,
-                                         Drafter: lambda: Recycling(2, 6), Verifier: Match, Costs: Costs,
-                                         Suffix: Suffix, Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
-                                         Unmasker[Any]: Confidence, Denoiser: lambda: masked_draft(toy(91).vocab),
-                                         tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6))}
+    fill: dict[Any, Any] = {
+        Target: lambda: toy(91, cost=0.1),
+        Tree: Chain,
+        Vocab: lambda: toy(1).vocab,
+        Drafter: lambda: Recycling(2, 6),
+        Verifier: Match,
+        Costs: Costs,
+        Suffix: Suffix,
+        Drafter | None: lambda: FromModel(toy(91, cost=0.1), Chain()),
+        Unmasker[Any]: Confidence,
+        Denoiser: lambda: masked_draft(toy(91).vocab),
+        tuple[Drafter, ...]: lambda: (Lookup(3, 2), Recycling(2, 6)),
+    }
     fill |= {type(one): lambda one=one: one for one in artefacts(toy(1).vocab)}
     fill |= {Stepped: fill[Heads], Layered: fill[Eagle]}
-    return kind(**{f.name: fill[hints[f.name]]() for f in fields(kind)
-                   if f.default is MISSING and f.default_factory is MISSING})
+    return kind(
+        **{
+            f.name: fill[hints[f.name]]()
+            for f in fields(kind)
+            if f.default is MISSING and f.default_factory is MISSING
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -113,18 +131,22 @@ class Siblings:
     sources: (how, seed, count): `count` children drawn from the toy of that seed, or, where certain, the tokens seed,
     seed + 1, … modulo the size. Tokens of certain children that stand there already are left out.
     """
+
     size: int
     sources: tuple[tuple[Draw, int, int], ...]
     depth: int = 1
     probe: bool = False
 
     def open(self, prompt: Sequence[int], session: Session) -> SiblingsGuess:
-        return SiblingsGuess(self, tuple(toy(seed, self.size, cost=0.1).open(prompt) for _, seed, _ in self.sources))
+        return SiblingsGuess(
+            self, tuple(toy(seed, self.size, cost=0.1).open(prompt) for _, seed, _ in self.sources)
+        )
 
 
 @dataclass(frozen=True)
 class SiblingsGuess(Guess):
     """One session of each source's toy."""
+
     config: Siblings
     sessions: tuple[Session, ...]
 
@@ -142,7 +164,11 @@ class SiblingsGuess(Guess):
                     row_V, here = laws[j].row(node), rng.at("draft", position, node, j)
                     if how is Draw.CERTAIN:
                         stand = {draft.token[c] for c in draft.children[node]}
-                        tokens = [x for i in range(count) if (x := (seed + i) % self.config.size) not in stand]
+                        tokens = [
+                            x
+                            for i in range(count)
+                            if (x := (seed + i) % self.config.size) not in stand
+                        ]
                     elif how is Draw.INDEPENDENT:
                         tokens = [here.at(i).categorical(row_V.exp()) for i in range(count)]
                     else:
@@ -150,11 +176,18 @@ class SiblingsGuess(Guess):
                     for x in tokens:
                         draft = draft.grown(x, node, how, None if how is Draw.CERTAIN else row_V)
             tips = list(range(known, len(draft)))
-        if self.config.probe:                        # a node that is fed and must never be accepted, first among its siblings
+        if (
+            self.config.probe
+        ):  # a node that is fed and must never be accepted, first among its siblings
             tokens = (draft.token[0], self.config.size - 1, *draft.token[1:])
             parent = (-1, 0, *(p + (p > 0) for p in draft.parent[1:]))
-            draft = Draft(tokens, parent, (Draw.CERTAIN, Draw.CERTAIN, *draft.draw[1:]), (None, None, *draft.law[1:]),
-                          (False, True, *[False] * (len(draft) - 1)))
+            draft = Draft(
+                tokens,
+                parent,
+                (Draw.CERTAIN, Draw.CERTAIN, *draft.draw[1:]),
+                (None, None, *draft.law[1:]),
+                (False, True, *[False] * (len(draft) - 1)),
+            )
         return draft
 
     def learn(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:

@@ -4,6 +4,7 @@ A case is named by (edge, seed, number) and is the same wherever it runs. Wrong 
 an error that is no sentence, a hang, a token that was forbidden, a number that is none, more than twice
 the memory that whole inputs take.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -41,16 +42,66 @@ from polydec.shapers.sampling import Sampling
 
 SECONDS = 30.0
 """What one case may compute; more is a hang."""
-NUMBERS = (0, 1, -1, 2, 3, 7, 64, 255, 4096, 65536, 10 ** 9, 2 ** 63, -2 ** 63, 10 ** 30, 0.0, -0.0, 0.5, 1.0, 1.5, -2.0, 1e-38,
-           1e39, 1e308, float("nan"), float("inf"), float("-inf"))
-TEXTS = ("", " ", "The old river ran past the mill, and the old river", "[/INST]", "[/]", "[bold]", "\x1b[2J\x1b]0;x\x07",
-         "\x00", "\udcff", "é🙂\u202e", "<|end|><|user|>", "{{ 1 }}", "a" * 3000, "-", "--", "~nosuchuser", "nan", "none",
-         "true", "1e9", "[" * 3000, "%s%n", "\r\n\t", "../..")
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    64,
+    255,
+    4096,
+    65536,
+    10**9,
+    2**63,
+    -(2**63),
+    10**30,
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    1.5,
+    -2.0,
+    1e-38,
+    1e39,
+    1e308,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+)
+TEXTS = (
+    "",
+    " ",
+    "The old river ran past the mill, and the old river",
+    "[/INST]",
+    "[/]",
+    "[bold]",
+    "\x1b[2J\x1b]0;x\x07",
+    "\x00",
+    "\udcff",
+    "é🙂\u202e",
+    "<|end|><|user|>",
+    "{{ 1 }}",
+    "a" * 3000,
+    "-",
+    "--",
+    "~nosuchuser",
+    "nan",
+    "none",
+    "true",
+    "1e9",
+    "[" * 3000,
+    "%s%n",
+    "\r\n\t",
+    "../..",
+)
 
 
 @dataclass(frozen=True)
 class Failure:
     """A case that went wrong, what it was given, and how."""
+
     edge: str
     seed: int
     number: int
@@ -68,6 +119,7 @@ class Wrong(AssertionError):
 @dataclass(frozen=True)
 class Case:
     """given: what is said of it; run: raises Wrong, or anything else that no input may cause."""
+
     given: str
     run: Callable[[], None]
 
@@ -75,8 +127,16 @@ class Case:
 Edge = Callable[[random.Random, Path], Case]
 
 
-def run(seed: int, count: int, edges: Sequence[str] | None = None, *, first: int = 0, seconds: float = math.inf,
-        memory: bool = False, watch: Callable[[int, Failure | None], None] = lambda n, wrong: None) -> list[Failure]:
+def run(
+    seed: int,
+    count: int,
+    edges: Sequence[str] | None = None,
+    *,
+    first: int = 0,
+    seconds: float = math.inf,
+    memory: bool = False,
+    watch: Callable[[int, Failure | None], None] = lambda n, wrong: None,
+) -> list[Failure]:
     """`count` cases, the edges (None: all that are here) in turn; fewer where `seconds` are over. Returns what went wrong.
 
     memory: no case may take this process above twice the memory that it took for the whole inputs of `clean`, which run first.
@@ -91,9 +151,14 @@ def run(seed: int, count: int, edges: Sequence[str] | None = None, *, first: int
                 _trim()
             wrong = one(names[number % len(names)], seed, number, where)
             if wrong is None and memory and (peak := peak_bytes()) > most:
-                wrong = Failure(names[number % len(names)], seed, number, "it alone, or all before it",
-                                f"{peak / 1e6:.0f} MB in use, at most {most / 1e6:.0f} MB are allowed")
-                most = peak                       # who goes even further is another fault
+                wrong = Failure(
+                    names[number % len(names)],
+                    seed,
+                    number,
+                    "it alone, or all before it",
+                    f"{peak / 1e6:.0f} MB in use, at most {most / 1e6:.0f} MB are allowed",
+                )
+                most = peak  # who goes even further is another fault
             if wrong is not None:
                 found.append(wrong)
             watch(number, wrong)
@@ -118,18 +183,31 @@ def clean(where: Path) -> int:
     prompt.write_text('{"prompt": "The old river"}\n')
     trace.write_bytes(_trace())
     model = ("--model", "zoo:tiny", "--max-tokens", "3")
-    for words in (("generate", "The old river", *model, "--n", "3", "--logprobs", "64", "--json"),
-                  ("generate", "a" * 900, *model, "--dtype", "torch"), ("chat", *model),
-                  ("bench", *model, "--data", str(prompt), "--limit", "1", "--repeat", "1"),
-                  ("verify", *model, "--data", str(prompt), "--limit", "1", "--method", "draft-model"),
-                  ("doctor", "--model", "zoo:tiny", "--json"), ("trace", "show", str(trace)), ("methods",), ("zoo",)):
+    for words in (
+        ("generate", "The old river", *model, "--n", "3", "--logprobs", "64", "--json"),
+        ("generate", "a" * 900, *model, "--dtype", "torch"),
+        ("chat", *model),
+        ("bench", *model, "--data", str(prompt), "--limit", "1", "--repeat", "1"),
+        ("verify", *model, "--data", str(prompt), "--limit", "1", "--method", "draft-model"),
+        ("doctor", "--model", "zoo:tiny", "--json"),
+        ("trace", "show", str(trace)),
+        ("methods",),
+        ("zoo",),
+    ):
         code, _, err = call(words, b"The old river\n")
         if code != 0:
             raise RuntimeError(f"a whole input is refused: {words}: {err}")
     lm = api.load("zoo:tiny")
     for method in METHODS:
-        api.generate(lm, "The old river", method=method, max_tokens=20, n=3, logprobs=64,
-                     sampling=Sampling(temperature=1.0, dry_multiplier=0.8, no_repeat_ngram_size=3))
+        api.generate(
+            lm,
+            "The old river",
+            method=method,
+            max_tokens=20,
+            n=3,
+            logprobs=64,
+            sampling=Sampling(temperature=1.0, dry_multiplier=0.8, no_repeat_ngram_size=3),
+        )
     if "files" in EDGES:
         import_module("polydec.testing.fuzz_files").whole(where / "files")
     return peak_bytes()
@@ -146,8 +224,13 @@ def one(edge: str, seed: int, number: int, where: Path) -> Failure | None:
         return Failure(edge, seed, number, case.given, str(error))
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
-        return Failure(edge, seed, number, case.given,
-                       f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {sentence(error)}")
+        return Failure(
+            edge,
+            seed,
+            number,
+            case.given,
+            f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}: {sentence(error)}",
+        )
     return None
 
 
@@ -156,7 +239,11 @@ def _place() -> Iterator[Path]:
     """A folder for files, profiles that are measured in no time, and models that are loaded seldom."""
     with ExitStack() as stack:
         where = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(mock.patch.dict(os.environ, XDG_CACHE_HOME=str(where / "cache"), POLYDEC_DATA=str(where)))
+        stack.enter_context(
+            mock.patch.dict(
+                os.environ, XDG_CACHE_HOME=str(where / "cache"), POLYDEC_DATA=str(where)
+            )
+        )
         stack.enter_context(mock.patch.object(profile, "QUICK", 0.05))
         # random names are asked of nobody
         stack.enter_context(mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", True))
@@ -176,7 +263,11 @@ def _limit(seconds: float) -> Iterator[None]:
 
     def over(*_: object) -> None:
         raise Wrong(f"it took more than {seconds:g} seconds")
-    clocks = ((signal.ITIMER_PROF, signal.SIGPROF, seconds), (signal.ITIMER_REAL, signal.SIGALRM, 10 * seconds))
+
+    clocks = (
+        (signal.ITIMER_PROF, signal.SIGPROF, seconds),
+        (signal.ITIMER_REAL, signal.SIGALRM, 10 * seconds),
+    )
     old = [signal.signal(sign, over) for _, sign, _ in clocks]
     for clock, _, most in clocks:
         signal.setitimer(clock, most)
@@ -198,25 +289,48 @@ def mutated(r: random.Random, content: bytes) -> bytes:
         at = r.randrange(len(out) + 1)
         end = min(len(out), at + r.choice((1, 1, 2, 8, 64)))
         match r.randrange(5):
-            case 0: out[at:end] = bytes(r.randrange(256) for _ in range(end - at))
-            case 1: del out[at:end]
-            case 2: out[at:at] = out[at:end] * r.choice((1, 3, 50))
-            case 3: out[at:at] = r.choice(PIECES)
-            case _: del out[at:]
+            case 0:
+                out[at:end] = bytes(r.randrange(256) for _ in range(end - at))
+            case 1:
+                del out[at:end]
+            case 2:
+                out[at:at] = out[at:end] * r.choice((1, 3, 50))
+            case 3:
+                out[at:at] = r.choice(PIECES)
+            case _:
+                del out[at:]
     return bytes(out)
 
 
 # The command line.
 
 FLAGS: Mapping[str, Sequence[object]] = {
-    "--n": (1, 2, 0, -1, 10 ** 9, 3), "--max-tokens": (1, 2, 3, 0, -1, 10 ** 9, 600), "--min-tokens": (0, 1, 2, 9, -1),
-    "--temperature": NUMBERS, "--top-k": NUMBERS, "--top-p": NUMBERS, "--min-p": NUMBERS, "--repetition-penalty": NUMBERS,
-    "--presence-penalty": NUMBERS, "--frequency-penalty": NUMBERS, "--order": ("vllm", "llamacpp", "x"), "--stop": TEXTS,
-    "--stop-token-id": (0, 1, -1, 4096, 10 ** 9), "--seed": NUMBERS, "--logprobs": (0, 1, 64, 65, -1, "x"), "--raw": (None,),
-    "--ignore-eos": (None,), "--json": (None,), "--threads": (1, 2, 0, -1, 10 ** 5, 10 ** 30, "x"),
-    "--draft": ("none", *TEXTS[:9]), "--ngrams": ("none", *TEXTS[:9]), "--dtype": ("auto", "torch", "float7"),
-    "--quantize": ("q8_0", "q4_1", "q9"), "--compute": ("float32", "int16", "int8", "int9"),
-    "--cache-dtype": ("float32", "float16", "int8", "int9"), "--device": ("cpu", "tpu"),
+    "--n": (1, 2, 0, -1, 10**9, 3),
+    "--max-tokens": (1, 2, 3, 0, -1, 10**9, 600),
+    "--min-tokens": (0, 1, 2, 9, -1),
+    "--temperature": NUMBERS,
+    "--top-k": NUMBERS,
+    "--top-p": NUMBERS,
+    "--min-p": NUMBERS,
+    "--repetition-penalty": NUMBERS,
+    "--presence-penalty": NUMBERS,
+    "--frequency-penalty": NUMBERS,
+    "--order": ("vllm", "llamacpp", "x"),
+    "--stop": TEXTS,
+    "--stop-token-id": (0, 1, -1, 4096, 10**9),
+    "--seed": NUMBERS,
+    "--logprobs": (0, 1, 64, 65, -1, "x"),
+    "--raw": (None,),
+    "--ignore-eos": (None,),
+    "--json": (None,),
+    "--threads": (1, 2, 0, -1, 10**5, 10**30, "x"),
+    "--draft": ("none", *TEXTS[:9]),
+    "--ngrams": ("none", *TEXTS[:9]),
+    "--dtype": ("auto", "torch", "float7"),
+    "--quantize": ("q8_0", "q4_1", "q9"),
+    "--compute": ("float32", "int16", "int8", "int9"),
+    "--cache-dtype": ("float32", "float16", "int8", "int9"),
+    "--device": ("cpu", "tpu"),
 }
 
 
@@ -224,12 +338,43 @@ def command(r: random.Random, where: Path) -> Case:
     """A call of `polydec` with random flags, files and standard input."""
     prompt, data = where / "prompt.jsonl", where / "trace.jsonl"
     said = r.choice(TEXTS) if r.random() < 0.6 else "The old river"
-    args, given = list[object](), r.choice(("generate", "generate", "generate", "chat", "bench", "verify", "methods", "trace",
-                                            "doctor", "tune", "demo", "train", "zoo", "x"))
+    args, given = (
+        list[object](),
+        r.choice(
+            (
+                "generate",
+                "generate",
+                "generate",
+                "chat",
+                "bench",
+                "verify",
+                "methods",
+                "trace",
+                "doctor",
+                "tune",
+                "demo",
+                "train",
+                "zoo",
+                "x",
+            )
+        ),
+    )
     if given in ("generate", "chat", "bench", "verify"):
-        args += ["--model", "zoo:tiny" if r.random() < 0.95 else r.choice(TEXTS), "--max-tokens", r.choice((1, 2, 3))]
+        args += [
+            "--model",
+            "zoo:tiny" if r.random() < 0.95 else r.choice(TEXTS),
+            "--max-tokens",
+            r.choice((1, 2, 3)),
+        ]
         if given == "bench":
-            args += ["--limit", 1, "--repeat", 1, "--methods", ",".join(r.sample(sorted(registry.of_family("ar")), 2))]
+            args += [
+                "--limit",
+                1,
+                "--repeat",
+                1,
+                "--methods",
+                ",".join(r.sample(sorted(registry.of_family("ar")), 2)),
+            ]
         elif r.random() < 0.7:
             name = r.choice(sorted(registry.of_family("ar")))
             args += ["--method", name if r.random() < 0.95 else r.choice(TEXTS)]
@@ -249,22 +394,52 @@ def command(r: random.Random, where: Path) -> Case:
     elif given == "methods":
         args += r.choice(([], [r.choice(TEXTS)], ["--json"]))
     elif given == "doctor":
-        args += ["--model", "zoo:tiny", "--threads", r.choice((1, 0, 10 ** 30, 40_000, "x")), "--json"]
+        args += [
+            "--model",
+            "zoo:tiny",
+            "--threads",
+            r.choice((1, 0, 10**30, 40_000, "x")),
+            "--json",
+        ]
     elif given == "tune":
         args += ["--model", "zoo:tiny", "--seconds", r.choice((0, -1, "nan", "inf", "x", 1e9))]
     elif given == "demo":
-        args += ["--model", "zoo:tiny", "--max-tokens", r.choice((0, -1, 10 ** 9, "x")), "--prompt-file", prompt]
+        args += [
+            "--model",
+            "zoo:tiny",
+            "--max-tokens",
+            r.choice((0, -1, 10**9, "x")),
+            "--prompt-file",
+            prompt,
+        ]
     elif given == "train":
-        args += [r.choice(("lm", "draft", "ngrams", "stop-head", "sorted", "x")), "--out", where / "out",
-                 "--target", "zoo:tiny", "--text", prompt,
-                 r.choice(("--steps", "--seed", "--width", "--depth", "--order")), r.choice((0, -1, "x", "nan"))]
+        args += [
+            r.choice(("lm", "draft", "ngrams", "stop-head", "sorted", "x")),
+            "--out",
+            where / "out",
+            "--target",
+            "zoo:tiny",
+            "--text",
+            prompt,
+            r.choice(("--steps", "--seed", "--width", "--depth", "--order")),
+            r.choice((0, -1, "x", "nan")),
+        ]
     elif given == "zoo":
         args += r.choice(([], ["install", r.choice(TEXTS)]))
     words = [given, *map(str, args)]
-    good = r.choice((b'{"prompt": "The old river"}\n', b'{"turns": ["The old river", "x"], "category": "a"}\n',
-                     b'{"prompt": [{"role": "user", "content": "The old river"}]}\n', b"The old river\n",
-                     b'{"prompt": [1, 2, 3]}\n'))
-    content = (good if r.random() < 0.5 else mutated(r, good)), (_trace() if r.random() < 0.3 else mutated(r, _trace()))
+    good = r.choice(
+        (
+            b'{"prompt": "The old river"}\n',
+            b'{"turns": ["The old river", "x"], "category": "a"}\n',
+            b'{"prompt": [{"role": "user", "content": "The old river"}]}\n',
+            b"The old river\n",
+            b'{"prompt": [1, 2, 3]}\n',
+        )
+    )
+    content = (
+        (good if r.random() < 0.5 else mutated(r, good)),
+        (_trace() if r.random() < 0.3 else mutated(r, _trace())),
+    )
     piped = said.encode("utf-8", "surrogateescape") + b"\n" * r.randint(0, 2)
 
     def check() -> None:
@@ -291,9 +466,19 @@ def _may_differ(words: Sequence[str]) -> bool:
 def call(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command, run in this process."""
     from polydec.cli.main import main
-    out, err, stdin = io.StringIO(), io.StringIO(), io.TextIOWrapper(io.BytesIO(piped), encoding="utf-8")
-    with redirect_stdout(out), redirect_stderr(err), mock.patch.object(sys, "argv", ["polydec", *words]), \
-            mock.patch.object(sys, "stdin", stdin), mock.patch.object(warnings, "showwarning"):
+
+    out, err, stdin = (
+        io.StringIO(),
+        io.StringIO(),
+        io.TextIOWrapper(io.BytesIO(piped), encoding="utf-8"),
+    )
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        mock.patch.object(sys, "argv", ["polydec", *words]),
+        mock.patch.object(sys, "stdin", stdin),
+        mock.patch.object(warnings, "showwarning"),
+    ):
         try:
             main()
             code = 0
@@ -306,18 +491,36 @@ def call(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, str]:
 def _trace() -> bytes:
     """What `--trace` wrote of a small run."""
     from polydec.core.trace import to_json
+
     lines = list[str]()
     engine = api.Engine(api.load("zoo:tiny"))
-    ticket = engine.submit("The old river, the old river", method="prompt-lookup", max_tokens=12,
-                           on=lambda event: lines.append(json.dumps(to_json(event))))
+    ticket = engine.submit(
+        "The old river, the old river",
+        method="prompt-lookup",
+        max_tokens=12,
+        on=lambda event: lines.append(json.dumps(to_json(event))),
+    )
     engine.run([ticket])
     return ("\n".join(lines) + "\n").encode()
 
 
 # Requests.
 
-METHODS = ("plain", "prompt-lookup", "token-recycling", "draft-model", "rsd-c", "rsd-s", "spectr", "suffix-automaton", "jacobi",
-           "draft-model-coupled", "eagle-2-tree", "lookahead", "auto")
+METHODS = (
+    "plain",
+    "prompt-lookup",
+    "token-recycling",
+    "draft-model",
+    "rsd-c",
+    "rsd-s",
+    "spectr",
+    "suffix-automaton",
+    "jacobi",
+    "draft-model-coupled",
+    "eagle-2-tree",
+    "lookahead",
+    "auto",
+)
 
 
 def request(r: random.Random, where: Path) -> Case:
@@ -326,11 +529,22 @@ def request(r: random.Random, where: Path) -> Case:
     size = lm.checkpoint.lm.vocab.size
     ids = [r.randrange(size) for _ in range(r.randint(1, 40))]
     fields: dict[str, Any] = {"temperature": r.choice((0.0, 0.7, 1.0, 1.5))}
-    some = {"top_k": (0, 1, 5, 10 ** 9), "top_p": (1e-9, 0.5, 1.0), "min_p": (0.0, 0.1, 1.0), "typical_p": (0.2, 1.0),
-            "epsilon_cutoff": (0.0, 0.01, 0.9), "eta_cutoff": (0.0, 0.01), "top_n_sigma": (0.0, 0.5, 2.0),
-            "repetition_penalty": (0.5, 1.0, 1.3, 10.0), "presence_penalty": (-2.0, 2.0), "frequency_penalty": (-2.0, 2.0),
-            "no_repeat_ngram_size": (0, 1, 2, 3), "dry_multiplier": (0.0, 0.8), "xtc_probability": (0.0, 0.5, 1.0),
-            "min_tokens": (0, 1, 3, 9)}
+    some = {
+        "top_k": (0, 1, 5, 10**9),
+        "top_p": (1e-9, 0.5, 1.0),
+        "min_p": (0.0, 0.1, 1.0),
+        "typical_p": (0.2, 1.0),
+        "epsilon_cutoff": (0.0, 0.01, 0.9),
+        "eta_cutoff": (0.0, 0.01),
+        "top_n_sigma": (0.0, 0.5, 2.0),
+        "repetition_penalty": (0.5, 1.0, 1.3, 10.0),
+        "presence_penalty": (-2.0, 2.0),
+        "frequency_penalty": (-2.0, 2.0),
+        "no_repeat_ngram_size": (0, 1, 2, 3),
+        "dry_multiplier": (0.0, 0.8),
+        "xtc_probability": (0.0, 0.5, 1.0),
+        "min_tokens": (0, 1, 3, 9),
+    }
     for name, values in r.sample(sorted(some.items()), r.randint(0, 4)):
         fields[name] = r.choice(values) if r.random() < 0.9 else r.choice(NUMBERS)
     if r.random() < 0.3:
@@ -340,14 +554,31 @@ def request(r: random.Random, where: Path) -> Case:
     if r.random() < 0.2:
         fields["logit_bias"] = {r.randrange(size): r.choice((-100.0, 100.0, 3.0)) for _ in range(3)}
     given: dict[str, Any] = {
-        "method": r.choice(METHODS), "max_tokens": r.choice((1, 2, 8, 20)), "n": r.choice((1, 1, 1, 2, 3)),
-        "seed": r.choice((0, 1, 2 ** 62, -1)), "logprobs": r.choice((None, None, 0, 3, 64)), "ignore_eos": r.random() < 0.3,
+        "method": r.choice(METHODS),
+        "max_tokens": r.choice((1, 2, 8, 20)),
+        "n": r.choice((1, 1, 1, 2, 3)),
+        "seed": r.choice((0, 1, 2**62, -1)),
+        "logprobs": r.choice((None, None, 0, 3, 64)),
+        "ignore_eos": r.random() < 0.3,
         "stop": r.choice(((), (), "the", (" ", "a"), "\n")),
         "stop_token_ids": r.choice(((), (), tuple(r.sample(range(size), 3)))),
-        "order": r.choice(("vllm", "transformers", "llamacpp"))}
-    if r.random() < 0.2:                          # most are legal, as who is refused has been looked at no further
-        given |= r.choice(({"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 10 ** 9}, {"seed": 2 ** 63}, {"logprobs": 65},
-                           {"stop_token_ids": (-1,)}, {"stop_token_ids": (size,)}, {"n": 0}, {"n": 10 ** 9}, {"order": "x"}))
+        "order": r.choice(("vllm", "transformers", "llamacpp")),
+    }
+    if r.random() < 0.2:  # most are legal, as who is refused has been looked at no further
+        given |= r.choice(
+            (
+                {"max_tokens": 0},
+                {"max_tokens": -1},
+                {"max_tokens": 10**9},
+                {"seed": 2**63},
+                {"logprobs": 65},
+                {"stop_token_ids": (-1,)},
+                {"stop_token_ids": (size,)},
+                {"n": 0},
+                {"n": 10**9},
+                {"order": "x"},
+            )
+        )
     prompt: Any = ids if r.random() < 0.5 else r.choice([t for t in TEXTS if "\udcff" not in t])
 
     def check() -> None:
@@ -355,8 +586,13 @@ def request(r: random.Random, where: Path) -> Case:
             given["sampling"] = Sampling(**fields)
             engine = api.Engine(lm)
             edits: dict[int, list[Any]] = {}
-            ticket = engine.submit(prompt, **given, on=lambda e: edits.setdefault(e.choice, []).append(e.edit)
-                                   if isinstance(e, Edited) else None)
+            ticket = engine.submit(
+                prompt,
+                **given,
+                on=lambda e: (
+                    edits.setdefault(e.choice, []).append(e.edit) if isinstance(e, Edited) else None
+                ),
+            )
             answer = engine.run([ticket])[0]
         except ValueError as error:
             if sentence(error) != str(error):
@@ -364,7 +600,9 @@ def request(r: random.Random, where: Path) -> Case:
             return
         for i, choice in enumerate(answer.choices):
             promised(choice, fields, given, size, lm)
-            if replay((), [_moved(e, len(ticket.plan.request.prompt)) for e in edits.get(i, [])]) != list(choice.token_ids):
+            if replay(
+                (), [_moved(e, len(ticket.plan.request.prompt)) for e in edits.get(i, [])]
+            ) != list(choice.token_ids):
                 raise Wrong("its edits add up to another text")
 
     return Case(f"{prompt!r} {fields} {given}", check)
@@ -374,7 +612,9 @@ def _moved(edit: Any, by: int) -> Any:
     return type(edit)(write=tuple((at - by, token) for at, token in edit.write))
 
 
-def promised(choice: Any, fields: Mapping[str, Any], given: Mapping[str, Any], size: int, lm: Any) -> None:
+def promised(
+    choice: Any, fields: Mapping[str, Any], given: Mapping[str, Any], size: int, lm: Any
+) -> None:
     """Raise Wrong where an answer breaks a rule that its request states."""
     ids, allowed = choice.token_ids, fields.get("allowed_token_ids")
     ends = set() if given["ignore_eos"] else set(lm.checkpoint.lm.vocab.eos)
@@ -397,9 +637,10 @@ def promised(choice: Any, fields: Mapping[str, Any], given: Mapping[str, Any], s
 
 # Files.
 
+
 def files(r: random.Random, where: Path) -> Case:
     """A damaged model file, from `polydec.testing.fuzz_files` where that is here."""
-    seed, cases = r.randrange(2 ** 31), import_module("polydec.testing.fuzz_files").cases
+    seed, cases = r.randrange(2**31), import_module("polydec.testing.fuzz_files").cases
 
     def check() -> None:
         for case in cases(seed, 1, where / "files"):
@@ -408,6 +649,7 @@ def files(r: random.Random, where: Path) -> Case:
             except ValueError as error:
                 if sentence(error) != str(error):
                     raise Wrong(f"no sentence: {error!r}") from None
+
     return Case(f"files of seed {seed}", check)
 
 
@@ -418,11 +660,17 @@ if find_spec("polydec.testing.fuzz_files") is not None:
 
 def main() -> None:
     """The command: prints what went wrong, with exit code 1, or how many cases went well."""
-    parser = argparse.ArgumentParser(prog="python -m polydec.testing.fuzz", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m polydec.testing.fuzz", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000, help="cases; 0 shows what memory the whole inputs take")
+    parser.add_argument(
+        "--count", type=int, default=1000, help="cases; 0 shows what memory the whole inputs take"
+    )
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--edge", action="append", choices=sorted(EDGES), help="only this edge (repeatable)")
+    parser.add_argument(
+        "--edge", action="append", choices=sorted(EDGES), help="only this edge (repeatable)"
+    )
     given = parser.parse_args()
     began = time.monotonic()
 
@@ -432,9 +680,18 @@ def main() -> None:
             print(wrong, flush=True)
         if shown or done % 1000 == 0:
             line = f"{done} of {given.count}, {time.monotonic() - began:.0f} s, {peak_bytes() / 1e6:.0f} MB"
-            print(*(("\r", line) if shown else (line, "\n")), sep="", end="", file=sys.stderr, flush=True)
+            print(
+                *(("\r", line) if shown else (line, "\n")),
+                sep="",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
     found = run(given.seed, given.count, given.edge, first=given.first, memory=True, watch=watch)
-    print(f"{given.count} cases, {len(found)} wrong, {time.monotonic() - began:.0f} s, at most {peak_bytes() / 1e6:.0f} MB")
+    print(
+        f"{given.count} cases, {len(found)} wrong, {time.monotonic() - began:.0f} s, at most {peak_bytes() / 1e6:.0f} MB"
+    )
     sys.exit(1 if found else 0)
 
 

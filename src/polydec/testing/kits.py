@@ -1,4 +1,5 @@
 """Recipes built from bare models, for tests."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,18 @@ from polydec.kit import Artefact, Kit
 from polydec.models.costs import Costs
 
 
-def build(name: str, target: Target, draft: Target | None = None, options: Mapping[str, Any] | None = None, *,
-          artefacts: Sequence[Artefact] = (), costs: Costs | None = None,
-          memory: dict[str, Any] | None = None) -> tuple[Decoder, dict[str, Any]]:
+def build(
+    name: str,
+    target: Target,
+    draft: Target | None = None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    artefacts: Sequence[Artefact] = (),
+    costs: Costs | None = None,
+    memory: dict[str, Any] | None = None,
+) -> tuple[Decoder, dict[str, Any]]:
     """The recipe's decoder over these, and all its options with the values they have."""
-    kit = Kit(target, draft, tuple(artefacts), lambda: costs or Costs(), {} if memory is None else memory)
+    kit = Kit(
+        target, draft, tuple(artefacts), lambda: costs or Costs(), {} if memory is None else memory
+    )
     return registry.build(name, kit, options)

@@ -1,4 +1,5 @@
 """Gumbel noise that is enumerated instead of drawn, for three tokens."""
+
 from __future__ import annotations
 
 from typing import Protocol
@@ -16,12 +17,18 @@ NOTHING = 1e-13
 
 class Chooser(Protocol):
     """Which of several outcomes is taken in this execution."""
+
     def draw(self, p: list[float]) -> int: ...
 
 
 def area(polygon: list[Point]) -> float:
     """Twice the area, seen along the third axis."""
-    return abs(sum(a[0] * b[1] - b[0] * a[1] for a, b in zip(polygon, polygon[1:] + polygon[:1], strict=True)))
+    return abs(
+        sum(
+            a[0] * b[1] - b[0] * a[1]
+            for a, b in zip(polygon, polygon[1:] + polygon[:1], strict=True)
+        )
+    )
 
 
 def clip(polygon: list[Point], side: Point) -> list[Point]:
@@ -46,6 +53,7 @@ class SimplexNoise:
     that is uniform on a triangle. An outcome is the part of the triangle where e_x / p_x is smallest; its share of what
     earlier outcomes left is its probability. So the joint law of all that is asked of one noise is exact.
     """
+
     def __init__(self, script: Chooser) -> None:
         self._script, self._polygon = script, list(CORNERS)
 
@@ -69,7 +77,7 @@ class SimplexNoise:
     def _where_first(self, x: int, left: list[int], p: list[float]) -> list[Point]:
         part = self._polygon
         for i in left:
-            if i != x:                            # e_x / p_x <= e_i / p_i
+            if i != x:  # e_x / p_x <= e_i / p_i
                 side = [0.0, 0.0, 0.0]
                 side[i], side[x] = p[x], -p[i]
                 part = clip(part, (side[0], side[1], side[2]))

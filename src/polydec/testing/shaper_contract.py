@@ -1,4 +1,5 @@
 """What every shaper promises, as checks on random and on awkward rows."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,11 +45,19 @@ def texts(size: int, seed: int = 0) -> Iterator[tuple[tuple[int, ...], tuple[int
     yield (1,) * 9, (1,) * 9
     for n in (3, 12, 30):
         text = tuple(torch.randint(min(size, 4), (n,), generator=g).tolist())
-        yield text[:n // 2], text[n // 2:]
+        yield text[: n // 2], text[n // 2 :]
 
 
-def check_shaper(shaper: Shaper[Any], *, size: int = 7, alike: bool = True, shifts: bool = True, renames: bool = True,
-                 relabel: Relabel | None = None, neutral: Shaper[Any] | None = None) -> None:
+def check_shaper(
+    shaper: Shaper[Any],
+    *,
+    size: int = 7,
+    alike: bool = True,
+    shifts: bool = True,
+    renames: bool = True,
+    relabel: Relabel | None = None,
+    neutral: Shaper[Any] | None = None,
+) -> None:
     """Raise AssertionError where `shaper` breaks a promise on rows of `size` tokens.
 
     alike: prompt and output count the same, so stepping along tokens equals starting on the longer prompt; shifts: a
@@ -61,22 +70,38 @@ def check_shaper(shaper: Shaper[Any], *, size: int = 7, alike: bool = True, shif
             _total_and_pure(shaper, prompt, output, row_V)
             _another_choice(shaper, prompt, output, row_V)
             if alike:
-                _same(_shape(shaper, prompt, output, row_V), _shape(shaper, (*prompt, *output), (), row_V),
-                      "stepping along tokens is not starting on the longer prompt")
+                _same(
+                    _shape(shaper, prompt, output, row_V),
+                    _shape(shaper, (*prompt, *output), (), row_V),
+                    "stepping along tokens is not starting on the longer prompt",
+                )
             if shifts:
-                _same(_shape(shaper, prompt, output, row_V.double() + 2.5), _shape(shaper, prompt, output, row_V.double()),
-                      "a constant added to all log-weights changed the law (declare shifts=False if it should)")
+                _same(
+                    _shape(shaper, prompt, output, row_V.double() + 2.5),
+                    _shape(shaper, prompt, output, row_V.double()),
+                    "a constant added to all log-weights changed the law (declare shifts=False if it should)",
+                )
             if neutral is not None:
-                _same(_shape(neutral, prompt, output, row_V), row_V, "the neutral parameter changed the law")
+                _same(
+                    _shape(neutral, prompt, output, row_V),
+                    row_V,
+                    "the neutral parameter changed the law",
+                )
         if not renames:
             continue
         g = torch.Generator().manual_seed(len(output))
-        row_V, to = torch.randn(size, generator=g, dtype=torch.float64), torch.randperm(size, generator=g).tolist()
+        row_V, to = (
+            torch.randn(size, generator=g, dtype=torch.float64),
+            torch.randperm(size, generator=g).tolist(),
+        )
         renamed_V = torch.empty_like(row_V)
         renamed_V[to] = row_V
         twin = shaper if relabel is None else relabel(to.__getitem__)
-        _same(_shape(twin, [to[x] for x in prompt], [to[x] for x in output], renamed_V)[to],
-              _shape(shaper, prompt, output, row_V), "renaming the tokens changed the law (does it need `relabel`?)")
+        _same(
+            _shape(twin, [to[x] for x in prompt], [to[x] for x in output], renamed_V)[to],
+            _shape(shaper, prompt, output, row_V),
+            "renaming the tokens changed the law (does it need `relabel`?)",
+        )
 
 
 def _state(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int]) -> Any:
@@ -86,40 +111,62 @@ def _state(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int]) ->
     return state
 
 
-def _shape(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor) -> Tensor:
+def _shape(
+    shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
+) -> Tensor:
     return shaper.shape(_state(shaper, prompt, output), row_V)
 
 
 def _same(a_V: Tensor, b_V: Tensor, message: str) -> None:
     p_V, q_V = normalise(a_V.double()).exp(), normalise(b_V.double()).exp()
-    assert torch.allclose(p_V, q_V, rtol=1e-5, atol=1e-6), f"{message}: {p_V.tolist()} and {q_V.tolist()}"
+    assert torch.allclose(p_V, q_V, rtol=1e-5, atol=1e-6), (
+        f"{message}: {p_V.tolist()} and {q_V.tolist()}"
+    )
 
 
-def _another_choice(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor) -> None:
+def _another_choice(
+    shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
+) -> None:
     other = of_choice(shaper, 5)
     assert of_choice(other, 0) == of_choice(shaper, 0), "for_choice depends on more than the choice"
     state = _state(shaper, prompt, output)
-    assert torch.equal(other.shape(state, row_V), _shape(other, prompt, output, row_V)), "a choice needs states of its own"
+    assert torch.equal(other.shape(state, row_V), _shape(other, prompt, output, row_V)), (
+        "a choice needs states of its own"
+    )
     if other != shaper:
         _total_and_pure(other, prompt, output, row_V)
 
 
-def _total_and_pure(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor) -> None:
+def _total_and_pure(
+    shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
+) -> None:
     state, before_V = _state(shaper, prompt, output), row_V.clone()
     out_V = shaper.shape(state, row_V)
     first_V = out_V.clone()
     assert torch.equal(row_V, before_V), "shape wrote to its argument"
-    assert out_V.shape == row_V.shape and out_V.dtype == row_V.dtype, f"shape made {out_V.dtype} {tuple(out_V.shape)}"
+    assert out_V.shape == row_V.shape and out_V.dtype == row_V.dtype, (
+        f"shape made {out_V.dtype} {tuple(out_V.shape)}"
+    )
     assert bool((out_V < float("inf")).all()), f"a log-weight is not finite: {out_V.tolist()}"
     assert bool((out_V > NEG_INF).any()), f"nothing was left of {row_V.tolist()}"
     dead_V, left_V = row_V == NEG_INF, out_V > NEG_INF
-    assert not bool((left_V & dead_V).any()) or not bool((left_V & ~dead_V).any()), "a token without weight came back to life"
+    assert not bool((left_V & dead_V).any()) or not bool((left_V & ~dead_V).any()), (
+        "a token without weight came back to life"
+    )
     for x in range(len(row_V)):
         shaper.shape(shaper.step(state, x), row_V)
-    assert torch.equal(shaper.shape(state, row_V), first_V), "a state changed when it was stepped or shaped with"
-    assert torch.equal(_shape(shaper, prompt, output, row_V), first_V), "the same text and row gave another law"
+    assert torch.equal(shaper.shape(state, row_V), first_V), (
+        "a state changed when it was stepped or shaped with"
+    )
+    assert torch.equal(_shape(shaper, prompt, output, row_V), first_V), (
+        "the same text and row gave another law"
+    )
     best = int(row_V.argmax())
     if shaper.keeps_argmax:
-        assert bool(out_V[best] == out_V.max()), "keeps_argmax is declared, but the likeliest token is another one"
+        assert bool(out_V[best] == out_V.max()), (
+            "keeps_argmax is declared, but the likeliest token is another one"
+        )
     if shaper.reads is Reads.ARGMAX:
-        assert left_V.nonzero()[:, 0].tolist() == [best], "reads ARGMAX is declared, but not just the likeliest token is left"
+        assert left_V.nonzero()[:, 0].tolist() == [best], (
+            "reads ARGMAX is declared, but not just the likeliest token is left"
+        )

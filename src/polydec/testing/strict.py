@@ -1,4 +1,5 @@
 """Real randomness that refuses to give the same draw twice."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,8 +12,14 @@ from polydec.core.rng import Noise, Rng
 class StrictRng:
     """Rng, but a name that was drawn from in this run raises RuntimeError when it is drawn from again, also through
     another object. Noise is meant to be shared by name: it may be asked for again, as noise."""
-    def __init__(self, rng: Rng, name: tuple[Any, ...] = (), drawn: set[Any] | None = None,
-                 noises: set[Any] | None = None) -> None:
+
+    def __init__(
+        self,
+        rng: Rng,
+        name: tuple[Any, ...] = (),
+        drawn: set[Any] | None = None,
+        noises: set[Any] | None = None,
+    ) -> None:
         self._rng, self._name = rng, name
         self._drawn: set[Any] = set() if drawn is None else drawn
         self._noises: set[Any] = set() if noises is None else noises

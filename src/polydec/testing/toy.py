@@ -1,4 +1,5 @@
 """Tiny laws with a cache that behaves like a real one: every law is known, and every slip of the cache shows."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ State = tuple[int, int, int, int]
 class TextCache:
     """A cache whose entries hold the whole text that led to them, and what each layer wrote there; its verbs are those of
     polydec.models.cache.Cache."""
+
     def __init__(self) -> None:
         self.text: list[tuple[tuple[int, ...], tuple[int, ...]] | None] = []
         self.length = 0
@@ -40,9 +42,12 @@ class TextCache:
         self.keep(path, ())
 
     def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
-        self.text[self.length:] = [self.text[self.length + j] for j in (*path, *stay)]
+        self.text[self.length :] = [self.text[self.length + j] for j in (*path, *stay)]
         new = {j: i for i, j in enumerate(stay)}
-        self.length, self.parent = self.length + len(path), [new.get(self.parent[j], -1) for j in stay]
+        self.length, self.parent = (
+            self.length + len(path),
+            [new.get(self.parent[j], -1) for j in stay],
+        )
 
     def truncate(self, length: int) -> None:
         del self.text[length:]
@@ -63,18 +68,25 @@ class TextCache:
 @dataclass(frozen=True)
 class Letters:
     """Words of a toy: of each id one text; ids in `silent` stand for nothing."""
+
     of: tuple[str, ...]
     silent: frozenset[int] = frozenset()
 
     @property
     def pieces(self) -> tuple[bytes | None, ...]:
-        return tuple(None if i in self.silent else piece.encode() for i, piece in enumerate(self.of))
+        return tuple(
+            None if i in self.silent else piece.encode() for i, piece in enumerate(self.of)
+        )
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
         """The longest piece first, from the left."""
         out, at = list[int](), 0
         while at < len(text):
-            fit = [i for i, piece in enumerate(self.of) if i not in self.silent and text.startswith(piece, at)]
+            fit = [
+                i
+                for i, piece in enumerate(self.of)
+                if i not in self.silent and text.startswith(piece, at)
+            ]
             if not fit:
                 raise ValueError(f"no piece begins {text[at:]!r}")
             out.append(max(fit, key=lambda i: len(self.of[i])))
@@ -93,14 +105,25 @@ class Table:
     spread to what attends to them. Depths that leave layers or halves of them out, and faulty caches, have laws of their own
     near the whole one's.
     """
-    layers, context, partial, rollback, grouped = 3, 1 << 20, True, True, True      # one layer in the middle is no group
 
-    def __init__(self, seed: int, size: int = 3, sharp: float = 1.2, *, cost: float = 1.0, tree: bool = True) -> None:
+    layers, context, partial, rollback, grouped = (
+        3,
+        1 << 20,
+        True,
+        True,
+        True,
+    )  # one layer in the middle is no group
+
+    def __init__(
+        self, seed: int, size: int = 3, sharp: float = 1.2, *, cost: float = 1.0, tree: bool = True
+    ) -> None:
         g = torch.Generator().manual_seed(seed)
-        self.weight = torch.randn(size + 1, size + 1, size, generator=g, dtype=torch.float64) * sharp
+        self.weight = (
+            torch.randn(size + 1, size + 1, size, generator=g, dtype=torch.float64) * sharp
+        )
         self.other = torch.randn(97, size, generator=g, dtype=torch.float64) * sharp / 2
         self.size, self.cost, self.tree = size, cost, tree
-        self.runs = 0                             # layers times positions, so far
+        self.runs = 0  # layers times positions, so far
 
     def new_cache(self) -> TextCache:
         return TextCache()
@@ -115,18 +138,26 @@ class Table:
         given = [(x, self.size, 0, 0) for x in q.token] or [(0, 0, 0, 0)] * len(q)
         if q.embed is not None:
             for i, state_H in zip(q.given, q.embed, strict=True):
-                known = state_H.isfinite().all()      # what is no number is read as a state that went wrong
+                known = (
+                    state_H.isfinite().all()
+                )  # what is no number is read as a state that went wrong
                 x, prev, ran, wrong = map(int, state_H.tolist()) if known else (0, 0, 0, 1)
                 given[i] = x, prev, ran, wrong
         for slot, state in enumerate(given, q.first):
             # A committed entry follows the slot before it, a staged one its parent.
-            before = slot - 1 if slot < cache.length else cache.length + cache.parent[slot - cache.length]
+            before = (
+                slot - 1
+                if slot < cache.length
+                else cache.length + cache.parent[slot - cache.length]
+            )
             above = cache.text[before] if before >= 0 else ((), (0,) * self.layers)
             assert above is not None, "an entry was read before it was fed"
             wrote: list[int] = [-1] * self.layers
             own = cache.text[slot]
-            if layers and layers[0] and own is not None:      # goes on where an earlier pass ended
-                assert own[0] == (*above[0], state[0]), "a state was fed to the slot of another text"
+            if layers and layers[0] and own is not None:  # goes on where an earlier pass ended
+                assert own[0] == (*above[0], state[0]), (
+                    "a state was fed to the slot of another text"
+                )
                 wrote = list(own[1])
             for i in layers:
                 state = self._layer(i, state, above, wrote, q.without)
@@ -137,8 +168,11 @@ class Table:
         rows = [states[r] for r in q.rows]
         silent = q.want.law is Reads.NOTHING and q.want.base is Reads.NOTHING
         some = {d: self._tensor([e[r] for r in q.rows]) for d, e in exits.items()}
-        return Answer(None if silent else self.head(self._tensor(rows)), self._tensor(rows) if q.want.hidden else None,
-                      exits=some or None)
+        return Answer(
+            None if silent else self.head(self._tensor(rows)),
+            self._tensor(rows) if q.want.hidden else None,
+            exits=some or None,
+        )
 
     def after(self, state_H: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         """The log-weights (V) of the token that follows `tokens`, which stand behind the token that left this state: what an
@@ -148,12 +182,18 @@ class Table:
             token, before = x, token
         return self.weight[before, token]
 
-    def _layer(self, i: int, state: State, above: tuple[tuple[int, ...], tuple[int, ...]], wrote: list[int],
-               without: frozenset[int]) -> State:
+    def _layer(
+        self,
+        i: int,
+        state: State,
+        above: tuple[tuple[int, ...], tuple[int, ...]],
+        wrote: list[int],
+        without: frozenset[int],
+    ) -> State:
         token, _, ran, wrong = state
         text, below = above
         before = text[-1] if text else self.size
-        if 2 * i in without:                      # reads nothing and writes nothing
+        if 2 * i in without:  # reads nothing and writes nothing
             return token, before, ran, 1 + (17 * wrong + 2 * i) % 96
         assert below[i] >= 0, f"layer {i} of an entry was read before it ran"
         bad = 0 if ran == (1 << i) - 1 and not wrong else 1 + (7 * ran + 3 * wrong) % 95
@@ -190,19 +230,31 @@ class Table:
         """Logits of states, also of those that somebody made up."""
         rows = list[torch.Tensor]()
         for state_H in hidden_RH:
-            if not state_H.isfinite().all():      # as in a real network, what is no number ends in none
+            if not state_H.isfinite().all():  # as in a real network, what is no number ends in none
                 rows.append(torch.full((self.size,), float("nan"), dtype=torch.float64))
                 continue
             x, prev, ran, wrong = state_H.tolist()
             whole = self.weight[int(prev) % (self.size + 1), int(x) % (self.size + 1)]
             odd = int(31 * ((1 << self.layers) - 1 - ran) + wrong) % 97
-            rows.append(whole + self.other[odd] if ran != (1 << self.layers) - 1 or wrong else whole)
+            rows.append(
+                whole + self.other[odd] if ran != (1 << self.layers) - 1 or wrong else whole
+            )
         return torch.stack(rows) if rows else torch.empty(0, self.size, dtype=torch.float64)
 
 
-def toy(seed: int, size: int = 3, *, eos: int | None = None, sharp: float = 1.2, cost: float = 1.0, tree: bool = True,
-        chunk: int = 2) -> LM:
+def toy(
+    seed: int,
+    size: int = 3,
+    *,
+    eos: int | None = None,
+    sharp: float = 1.2,
+    cost: float = 1.0,
+    tree: bool = True,
+    chunk: int = 2,
+) -> LM:
     """A random law over `size` tokens, the last one being EOS unless `eos` says which; logits spread by `sharp`."""
     ends = frozenset({size - 1 if eos is None else eos})
     words = Letters(tuple(chr(0x61 + i) for i in range(size)), ends)
-    return LM(Table(seed, size, sharp, cost=cost, tree=tree), Vocab(size, ends, words=words), chunk=chunk)
+    return LM(
+        Table(seed, size, sharp, cost=cost, tree=tree), Vocab(size, ends, words=words), chunk=chunk
+    )

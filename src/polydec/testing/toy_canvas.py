@@ -1,4 +1,5 @@
 """A tiny law over canvases whose conditionals all agree: every gap's law, given any set of known positions, is exact."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,24 +24,31 @@ class Chain:
 
     free: positions are independent of each other instead; context: the longest canvas. `fed` counts positions.
     """
-    def __init__(self, seed: int, size: int = 3, sharp: float = 1.2, *, free: bool = False, context: int = 64) -> None:
+
+    def __init__(
+        self, seed: int, size: int = 3, sharp: float = 1.2, *, free: bool = False, context: int = 64
+    ) -> None:
         g = torch.Generator().manual_seed(seed)
         logw = torch.randn(context, size, size, generator=g, dtype=torch.float64) * sharp
         if free:
             logw = logw[:, :1].expand(-1, size, -1)
-        self.step_LVV = torch.softmax(logw, -1)   # [position, token before, token there]
+        self.step_LVV = torch.softmax(logw, -1)  # [position, token before, token there]
         self.size, self.context, self.cost, self.fed = size, context, 1.0, 0
         self._between = lru_cache(None)(self._product)
 
     def forward(self, queries: Sequence[tuple[Canvas, tuple[int, ...], int, int]]) -> list[Tensor]:
         """Log-weights at some positions of a canvas, [rows, size + 1]: the last token is the mask, which never follows."""
         self.fed += sum(n for _, _, n, _ in queries)
-        return [torch.stack([self.law(canvas[:r // own * own + own] if own else canvas, r) for r in rows])
-                for canvas, rows, _, own in queries]
+        return [
+            torch.stack(
+                [self.law(canvas[: r // own * own + own] if own else canvas, r) for r in rows]
+            )
+            for canvas, rows, _, own in queries
+        ]
 
     def law(self, canvas: Canvas, at: int) -> Tensor:
         """Log-weights of a gap, given all known tokens; -inf at the mask token."""
-        left = max(i for i in range(at) if canvas[i] is not None)         # the prompt has a token
+        left = max(i for i in range(at) if canvas[i] is not None)  # the prompt has a token
         p_V = self._between(left, at)[canvas[left]]
         right = next((i for i in range(at + 1, len(canvas)) if canvas[i] is not None), None)
         if right is not None:
@@ -63,7 +71,7 @@ class Chain:
                 p *= float(self.step_LVV[len(prompt) + i, before, x])
                 before = x
             cut = next((i for i, x in enumerate(text) if x in ends), None)
-            kept = text if cut is None else text[:cut + 1]
+            kept = text if cut is None else text[: cut + 1]
             law[kept] = law.get(kept, 0.0) + p
         return law
 
@@ -73,6 +81,7 @@ class ToyDenoiser:
     """A Denoiser over a `Chain`; eos: its EOS id, -1 for none; block: positions see no further than to the end of their own
     block (0: everything). The mask is the id behind the chain's tokens; it belongs to the vocabulary, but not where the model
     is to have that of a toy target (masked: False)."""
+
     network: Chain
     eos: int = -1
     block: int = 0
@@ -82,7 +91,9 @@ class ToyDenoiser:
 
     @property
     def vocab(self) -> Vocab:
-        return Vocab(self.network.size + self.masked, frozenset({self.eos} if self.eos >= 0 else ()))
+        return Vocab(
+            self.network.size + self.masked, frozenset({self.eos} if self.eos >= 0 else ())
+        )
 
     @property
     def context(self) -> int:
@@ -90,18 +101,22 @@ class ToyDenoiser:
 
     def embed(self, canvas: Sequence[int | None]) -> Tensor:
         """A one at the token's place, gaps the mask's."""
-        index = torch.tensor([self.network.size if x is None else x for x in canvas], dtype=torch.long)
+        index = torch.tensor(
+            [self.network.size if x is None else x for x in canvas], dtype=torch.long
+        )
         return torch.nn.functional.one_hot(index, TOY).float()
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
         """States are log-weights, and zeros behind them."""
-        out_RV = state_RH[:, :self.network.size + 1].double()
+        out_RV = state_RH[:, : self.network.size + 1].double()
         out_RV[:, self.network.size] = float("-inf")
         return out_RV
 
     def open(self, length: int, prompt: int = 0) -> ToyBoard:
         if length > self.network.context:
-            raise ValueError(f"the canvas has {length} positions: the model's context holds {self.network.context}")
+            raise ValueError(
+                f"the canvas has {length} positions: the model's context holds {self.network.context}"
+            )
         board = ToyBoard(self.network, length, self.block)
         _OPEN.add(id(board))
         return board
@@ -119,17 +134,26 @@ def left_open() -> int:
 
 class ToyBoard:
     """Keeps nothing of earlier passes: what is not fed is read from the canvas all the same."""
+
     def __init__(self, network: Chain, length: int, block: int) -> None:
         self._network, self._length, self._block, self._fed = network, length, block, set[int]()
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         block = self._block
-        assert len(canvas) <= self._length and len(canvas) > feed[-1], "the canvas grew, or is shorter than what is fed"
-        assert all(r in feed and canvas[r] is None for r in rows) and list(rows) == sorted(set(rows)) and rows
+        assert len(canvas) <= self._length and len(canvas) > feed[-1], (
+            "the canvas grew, or is shorter than what is fed"
+        )
+        assert (
+            all(r in feed and canvas[r] is None for r in rows)
+            and list(rows) == sorted(set(rows))
+            and rows
+        )
         assert list(feed) == sorted(set(feed)), "feeds ascend"
         self._length = len(canvas)
         self._fed |= {*feed}
-        seen = range(min(len(canvas), -(-(feed[-1] + 1) // block) * block) if block else len(canvas))
+        seen = range(
+            min(len(canvas), -(-(feed[-1] + 1) // block) * block) if block else len(canvas)
+        )
         assert set(seen) <= self._fed, "a pass sees positions that were never fed"
         return await Forward(self._network, (canvas, tuple(rows), len(feed), block), len(feed))
 
@@ -138,7 +162,7 @@ class ToyBoard:
         out_FH = torch.zeros(len(feed), TOY)
         logw_RV = await self.score(canvas, rows, feed)
         for r, logw_V in zip(rows, logw_RV, strict=True):
-            out_FH[list(feed).index(r), :len(logw_V) - 1] = logw_V[:-1].float()
+            out_FH[list(feed).index(r), : len(logw_V) - 1] = logw_V[:-1].float()
         return out_FH
 
     def close(self) -> None:

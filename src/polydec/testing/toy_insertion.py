@@ -1,5 +1,6 @@
 """Tiny insertion models that are known exactly: what perfect training would make of a law over a few texts, and an
 autoregressive law that only ever puts a token last."""
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -27,9 +28,12 @@ class Posterior:
 
     even: a text counts L + 1 times, as in `polydec train insertion`.
     """
+
     def __init__(self, law: Law, size: int, *, even: bool = True) -> None:
         self.size, self.cost, self.fed = size, 1.0, 0
-        self._weight = defaultdict[tuple[int, ...], dict[tuple[int, int], float]](lambda: defaultdict(float))
+        self._weight = defaultdict[tuple[int, ...], dict[tuple[int, int], float]](
+            lambda: defaultdict(float)
+        )
         self._whole = defaultdict[tuple[int, ...], float](float)
         self._total = defaultdict[tuple[int, ...], float](float)
         for text, p in law.items():
@@ -50,7 +54,10 @@ class Posterior:
     def forward(self, queries: Sequence[Asked]) -> list[Offer]:
         """A token is behind the prompt's last one (slot 0) or behind one of the answer's."""
         self.fed += sum(len(text) + 1 for text, _, _ in queries)
-        return [self._offer(text[prompt:], [s + 1 - prompt for s in slots]) for text, slots, prompt in queries]
+        return [
+            self._offer(text[prompt:], [s + 1 - prompt for s in slots])
+            for text, slots, prompt in queries
+        ]
 
     def _offer(self, kept: tuple[int, ...], slots: Sequence[int]) -> Offer:
         weight_SV = torch.zeros(len(slots), self.size + 1, dtype=torch.float64)
@@ -62,6 +69,7 @@ class Posterior:
 class Last:
     """An autoregressive law as an insertion model: p(EOS) says that nothing is missing, the rest is put behind the last token.
     step_VV: the law of a token by the one before it, its last column EOS."""
+
     def __init__(self, step_VV: Tensor) -> None:
         self.step_VV, self.size, self.cost, self.fed = step_VV, step_VV.shape[1] - 1, 1.0, 0
 
@@ -91,6 +99,7 @@ class Last:
 
 class Known(Protocol):
     """A network that is known exactly."""
+
     size: int
     cost: float
 
@@ -100,6 +109,7 @@ class Known(Protocol):
 @dataclass(frozen=True)
 class ToyInserter:
     """An Inserter over a `Posterior` or a `Last`. EOS is the id behind their tokens. prompt: tokens of the prompt."""
+
     network: Known
     prompt: int = 1
     context: int = 64
@@ -128,16 +138,21 @@ def left_open() -> int:
 
 class ToySlate:
     """Remembers nothing but how long the text was."""
+
     def __init__(self, model: ToyInserter) -> None:
         self._model, self._length = model, 0
 
     async def score(self, text: Sequence[int], slots: Sequence[int]) -> Offer:
         assert len(text) >= self._length, "the text became shorter"
         assert slots and list(slots) == sorted({*slots}), "slots ascend"
-        assert self._model.prompt - 1 <= slots[0] and slots[-1] < len(text), "a slot lies outside the answer"
+        assert self._model.prompt - 1 <= slots[0] and slots[-1] < len(text), (
+            "a slot lies outside the answer"
+        )
         self._length, end = len(text), self._model.network.size
         kept = tuple(text[:-1] if text[-1] == end else text)
-        return await Forward(self._model.network, (kept, tuple(slots), self._model.prompt), len(text) + 1)
+        return await Forward(
+            self._model.network, (kept, tuple(slots), self._model.prompt), len(text) + 1
+        )
 
     def close(self) -> None:
         _OPEN.discard(id(self))

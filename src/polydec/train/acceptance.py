@@ -1,4 +1,5 @@
 """How often a target accepts what a draft proposes, by teacher forcing on the target's own answers."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ class Acceptance:
     """Over `tokens` positions: greedy: share where the draft's first choice is the target's; sampled: mean of 1 - TVD of
     the two laws at temperature 0.7; length: tokens a pass of greedy decoding with chains of `depth` (1 to depth + 1), from
     the greedy answers among the samples (0.0 where there are none)."""
+
     tokens: int
     greedy: float
     sampled: float
@@ -26,8 +28,13 @@ class Acceptance:
 
 
 @torch.no_grad()
-def measure(student: Llama, teacher: Teacher, samples: Sequence[Sample],
-            outputs: Callable[[Llama, Sequence[Sample]], Tensor], depth: int = 4) -> dict[str, Acceptance]:
+def measure(
+    student: Llama,
+    teacher: Teacher,
+    samples: Sequence[Sample],
+    outputs: Callable[[Llama, Sequence[Sample]], Tensor],
+    depth: int = 4,
+) -> dict[str, Acceptance]:
     """By kind of prompt, and "all"."""
     found: dict[str, list[tuple[Tensor, Tensor, list[int]]]] = {}
     for s in samples:
@@ -40,14 +47,21 @@ def measure(student: Llama, teacher: Teacher, samples: Sequence[Sample],
         near = acceptance(p[:, tokens], (q / 0.7).log_softmax(-1), 1 - p[:, tokens].exp().sum(-1))
         right = tokens[q.argmax(-1)] == torch.tensor(s.output_ids)
         plain = s.temperature == 0 and s.penalty == 1
-        found.setdefault(s.kind or "text", []).append((hit, near, chain_passes(right.tolist(), depth) if plain else []))
+        found.setdefault(s.kind or "text", []).append(
+            (hit, near, chain_passes(right.tolist(), depth) if plain else [])
+        )
     found["all"] = [r for rows in list(found.values()) for r in rows]
     out: dict[str, Acceptance] = {}
     for kind, rows in found.items():
         hit, near = torch.cat([r[0] for r in rows]).float(), torch.cat([r[1] for r in rows])
         passes = [n for r in rows for n in r[2]]
-        out[kind] = Acceptance(len(hit), float(hit.mean()), float(near.mean()),
-                               sum(passes) / len(passes) if passes else 0.0, depth)
+        out[kind] = Acceptance(
+            len(hit),
+            float(hit.mean()),
+            float(near.mean()),
+            sum(passes) / len(passes) if passes else 0.0,
+            depth,
+        )
     return out
 
 

@@ -1,4 +1,5 @@
 """Readers of running text by kind, the held-out split, and packing into rows."""
+
 from __future__ import annotations
 
 import gzip
@@ -22,13 +23,19 @@ def data_root(path: str | Path | None = None) -> Path:
     """`path`, else the environment's POLYDEC_DATA, else ../shared/data. Raises ValueError where there is no such directory."""
     root = Path(path or os.environ.get("POLYDEC_DATA") or "../shared/data")
     if not root.is_dir():
-        raise ValueError(f"data is {str(root)!r}: no such directory (give one, or set POLYDEC_DATA)")
+        raise ValueError(
+            f"data is {str(root)!r}: no such directory (give one, or set POLYDEC_DATA)"
+        )
     return root
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file, plain or .gz."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as f:
+    with (
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else open(path, encoding="utf-8") as f
+    ):
         for line in f:
             if line.strip():
                 yield json.loads(line)
@@ -45,13 +52,17 @@ def held_out(text: str) -> bool:
 
 def as_chat(turns: Sequence[dict[str, Any]]) -> str:
     """A dialogue of text_dialogues_sgd as the chat template writes it."""
-    return "".join(f"{USER if t['speaker'] == 'USER' else ASSISTANT}{t['utterance']}{END}" for t in turns)
+    return "".join(
+        f"{USER if t['speaker'] == 'USER' else ASSISTANT}{t['utterance']}{END}" for t in turns
+    )
 
 
 def _texts(root: Path, pattern: str) -> Iterator[str]:
     paths = sorted(root.glob(pattern))
     if not paths:
-        raise ValueError(f"data has no {pattern}: {root} is not the directory of the training texts")
+        raise ValueError(
+            f"data has no {pattern}: {root} is not the directory of the training texts"
+        )
     for path in paths:
         for row in read_rows(path):
             yield row["text"]
@@ -66,9 +77,12 @@ def documents(root: Path, kind: str) -> Iterator[str]:
     """Every document of a kind in the order of the files: prose (books, software documents, cheat sheets), code (Python),
     dialogue (service dialogues as chats)."""
     sources: dict[str, Callable[[], Iterator[Iterator[str]]]] = {
-        "prose": lambda: (_texts(root, p) for p in ("text_books/*.gz", "text_docs/*.gz", "text_tldr/*.gz")),
+        "prose": lambda: (
+            _texts(root, p) for p in ("text_books/*.gz", "text_docs/*.gz", "text_tldr/*.gz")
+        ),
         "code": lambda: iter([_texts(root, "text_python/*.gz")]),
-        "dialogue": lambda: iter([_dialogues(root)])}
+        "dialogue": lambda: iter([_dialogues(root)]),
+    }
     if kind not in sources:
         raise ValueError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}")
     for source in sources[kind]():
@@ -78,6 +92,7 @@ def documents(root: Path, kind: str) -> Iterator[str]:
 @dataclass(frozen=True)
 class Split:
     """Documents of one kind, in an order drawn by hash: `train` up to a number of bytes, `held` likewise."""
+
     train: tuple[str, ...]
     held: tuple[str, ...]
 
@@ -85,7 +100,9 @@ class Split:
 def split(root: Path, kind: str, train_bytes: int, held_bytes: int, seed: int = 0) -> Split:
     """Bytes are of UTF-8; the last document of each part may pass the limit, and a longer one than 60,000 characters is
     cut there. Held-out documents are those with `bucket` of 7 to 9."""
-    order = sorted(documents(root, kind), key=lambda t: hashlib.sha1(f"{seed}:{t}".encode()).digest())
+    order = sorted(
+        documents(root, kind), key=lambda t: hashlib.sha1(f"{seed}:{t}".encode()).digest()
+    )
     parts: tuple[list[str], list[str]] = ([], [])
     left = [train_bytes, held_bytes]
     for text in order:
@@ -109,6 +126,7 @@ class Packed:
     `row(i, length)`: the i-th row of an endless sequence of shuffled rounds: `begin`, then `length` tokens of the stream.
     It depends on (seed, length, i) only.
     """
+
     stream: np.ndarray
     begin: int
     seed: int = 0
@@ -116,10 +134,14 @@ class Packed:
     def row(self, i: int, length: int) -> np.ndarray:
         count = len(self.stream) // length
         if not count:
-            raise ValueError(f"stream has {len(self.stream)} tokens: rows of {length} need at least as many")
+            raise ValueError(
+                f"stream has {len(self.stream)} tokens: rows of {length} need at least as many"
+            )
         turn, at = divmod(i, count)
         n = order_of(self.seed, length, turn, count)[at]
-        return np.concatenate([[self.begin], self.stream[n * length:(n + 1) * length].astype(np.int64)])
+        return np.concatenate(
+            [[self.begin], self.stream[n * length : (n + 1) * length].astype(np.int64)]
+        )
 
 
 @lru_cache(maxsize=16)

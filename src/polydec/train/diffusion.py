@@ -1,4 +1,5 @@
 """`polydec train diffusion`: a small masked-diffusion language model from scratch."""
+
 from __future__ import annotations
 
 import json
@@ -48,6 +49,7 @@ class DiffusionSpec:
     their own block of so many (0: everything); causal: an autoregressive model of the same tasks instead, to compare with;
     int8: keep matrices in 8 bits, in half a file that only Polydec reads.
     """
+
     out: str
     tasks: tuple[str, ...] = tuple(TASKS)
     steps: int = 4000
@@ -75,15 +77,23 @@ class DiffusionSpec:
         if not 16 <= self.length <= 4096:
             raise ValueError(f"length is {self.length}: it must lie in 16 to 4096")
         if not 16 <= self.shortest <= self.length:
-            raise ValueError(f"shortest is {self.shortest}: it must lie in 16 to length ({self.length})")
+            raise ValueError(
+                f"shortest is {self.shortest}: it must lie in 16 to length ({self.length})"
+            )
         if self.long and not self.length <= self.long <= 4096:
-            raise ValueError(f"long is {self.long}: it must be 0, or lie in length ({self.length}) to 4096")
+            raise ValueError(
+                f"long is {self.long}: it must be 0, or lie in length ({self.length}) to 4096"
+            )
         if self.long and len({name in LONG for name in self.tasks}) < 2:
-            raise ValueError(f"long is {self.long}: tasks must have some of {', '.join(LONG)}, and others")
+            raise ValueError(
+                f"long is {self.long}: tasks must have some of {', '.join(LONG)}, and others"
+            )
         if self.width < 32 or self.width % 32:
             raise ValueError(f"width is {self.width}: it must be a multiple of 32")
         if self.causal and (self.block or self.shifted or self.anneal):
-            raise ValueError("causal is on: block, shifted and anneal are of masked-diffusion models")
+            raise ValueError(
+                "causal is on: block, shifted and anneal are of masked-diffusion models"
+            )
         if not self.tasks:
             raise ValueError(f"tasks is empty: name some of {', '.join(TASKS)}")
         for name in self.tasks:
@@ -98,6 +108,7 @@ class DiffusionSpec:
 @dataclass(frozen=True)
 class Student:
     """What is trained. mask: the id of a gap, the last of the vocabulary."""
+
     network: Llama
     tokenizer: Tokenizer
     mask: int
@@ -121,16 +132,35 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
             return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks), "bf16": bf16}
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k != "out"},
+        "tasks": list(spec.tasks),
+        "bf16": bf16,
+    }
     out.mkdir(parents=True, exist_ok=True)
     with shown("diffusion", spec.steps) as watch:
         curve = fit(network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
-    kind = {} if spec.causal else {"polydec_causal": False, "polydec_mask": student.mask, "polydec_shifted": spec.shifted,
-                                   "polydec_block": spec.block}
+    kind = (
+        {}
+        if spec.causal
+        else {
+            "polydec_causal": False,
+            "polydec_mask": student.mask,
+            "polydec_shifted": spec.shifted,
+            "polydec_block": spec.block,
+        }
+    )
     save(out, student, kind, torch.int8 if spec.int8 else torch.float16)
-    result = {"parameters": sum(p.numel() for p in network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
-              "seconds": round(time.perf_counter() - began, 1), "curve": curve}
-    files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    result = {
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "steps": spec.steps,
+        "loss": curve[-1][1],
+        "seconds": round(time.perf_counter() - began, 1),
+        "curve": curve,
+    }
+    files.replace(
+        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    )
     return result
 
 
@@ -139,48 +169,94 @@ def begun(spec: DiffusionSpec) -> Student:
     if spec.start is None:
         tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
         size = tokenizer.get_vocab_size()
-        shape = Shape(size + 1, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, spec.most)
+        shape = Shape(
+            size + 1,
+            spec.width,
+            spec.layers,
+            spec.width // 32,
+            spec.width // 32,
+            3 * spec.width,
+            spec.most,
+        )
         network = Llama(shape, seed=spec.seed)
     else:
-        path = edge.at_home(zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start)
+        path = edge.at_home(
+            zoo.resolve(spec.start) if spec.start.startswith("zoo:") else spec.start
+        )
         with edge.reading(f"start is {str(path)!r}: it cannot be read"):
             config = edge.read_json(path / "config.json")
             weights = dict(rows8.unpacked(load_file(str(path / "model.safetensors"))))
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-            size = config["polydec_mask"] if config.get("polydec_mask") is not None else tokenizer.get_vocab_size()
-            network = from_weights(*_with_mask(config, weights, size), spec.most).requires_grad_(True).train()
+            size = (
+                config["polydec_mask"]
+                if config.get("polydec_mask") is not None
+                else tokenizer.get_vocab_size()
+            )
+            network = (
+                from_weights(*_with_mask(config, weights, size), spec.most)
+                .requires_grad_(True)
+                .train()
+            )
     return Student(network if spec.causal else bidirectional(network), tokenizer, size)
 
 
-def _with_mask(config: dict[str, Any], weights: dict[str, Tensor], mask: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _with_mask(
+    config: dict[str, Any], weights: dict[str, Tensor], mask: int
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The same with rows up to the mask's: new ones are the mean of the others."""
     new = mask + 1 - config["vocab_size"]
     for name in ("model.embed_tokens.weight", "lm_head.weight") if new > 0 else ():
         if name in weights:
-            weights[name] = torch.cat([weights[name], weights[name].mean(0, keepdim=True).expand(new, -1)])
+            weights[name] = torch.cat(
+                [weights[name], weights[name].mean(0, keepdim=True).expand(new, -1)]
+            )
     return {**config, "vocab_size": max(mask + 1, config["vocab_size"])}, weights
 
 
-def save(out: Path, student: Student, kind: dict[str, Any], dtype: torch.dtype = torch.float16) -> None:
+def save(
+    out: Path, student: Student, kind: dict[str, Any], dtype: torch.dtype = torch.float16
+) -> None:
     """A directory that `polydec.load` reads; kind: fields of its config beside those of the Llama skeleton; dtype: of the
     weights."""
     network, tokenizer = student.network, student.tokenizer
     end, begin = tokenizer.token_to_id(END), tokenizer.token_to_id(BEGIN)
     config = {**network.s.config(bos=begin, eos=end, tied=network.lm_head is None), **kind}
-    save_directory(out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=dtype)
+    save_directory(
+        out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=dtype
+    )
 
 
-def _loss(spec: DiffusionSpec, student: Student, step: int, token_BT: Tensor, answer_BT: Tensor,
-          rng: torch.Generator) -> Tensor:
+def _loss(
+    spec: DiffusionSpec,
+    student: Student,
+    step: int,
+    token_BT: Tensor,
+    answer_BT: Tensor,
+    rng: torch.Generator,
+) -> Tensor:
     if spec.causal:
-        return next_token_loss(student.network, token_BT, answer_BT, mark_id(student.tokenizer, END))
+        return next_token_loss(
+            student.network, token_BT, answer_BT, mark_id(student.tokenizer, END)
+        )
     if spec.block:
-        return block_loss(student.network, token_BT, answer_BT, student.mask, rng, spec.block, shifted=spec.shifted)
+        return block_loss(
+            student.network,
+            token_BT,
+            answer_BT,
+            student.mask,
+            rng,
+            spec.block,
+            shifted=spec.shifted,
+        )
     see_TT = None
     if step < spec.anneal:
         T = token_BT.shape[1]
-        see_TT = torch.ones(T, T).tril().bool() | (torch.rand(T, T, generator=rng) < step / spec.anneal)
-    return masked_loss(student.network, token_BT, answer_BT, student.mask, rng, shifted=spec.shifted, see_TT=see_TT)
+        see_TT = torch.ones(T, T).tril().bool() | (
+            torch.rand(T, T, generator=rng) < step / spec.anneal
+        )
+    return masked_loss(
+        student.network, token_BT, answer_BT, student.mask, rng, shifted=spec.shifted, see_TT=see_TT
+    )
 
 
 def _texts(spec: DiffusionSpec, i: int) -> list[str]:
@@ -190,6 +266,7 @@ def _texts(spec: DiffusionSpec, i: int) -> list[str]:
 
 class Rows:
     """Batches of tasks as the chat template writes them; the answer and the EOS behind it fill the row."""
+
     def __init__(self, tokenizer: Tokenizer, spec: DiffusionSpec) -> None:
         self._tokenizer, self._spec = tokenizer, spec
 
@@ -199,11 +276,16 @@ class Rows:
         going_on = bool(spec.long) and step % 2 == 1
         tasks = [name for name in spec.tasks if not spec.long or (name in LONG) == going_on]
         length, count = r.randint(spec.shortest, spec.length), spec.rows
-        if going_on:                              # as many positions as the longest of the others take
+        if going_on:  # as many positions as the longest of the others take
             length = int(spec.length * (spec.long / spec.length) ** r.random())
             count = max(1, spec.rows * spec.length // length)
-        some = [self._row(tasks[i % len(tasks)], i, length) for i in range(step * spec.rows, step * spec.rows + count)]
-        return torch.tensor([t for t, _ in some]), torch.tensor([[i >= n for i in range(length)] for _, n in some])
+        some = [
+            self._row(tasks[i % len(tasks)], i, length)
+            for i in range(step * spec.rows, step * spec.rows + count)
+        ]
+        return torch.tensor([t for t, _ in some]), torch.tensor(
+            [[i >= n for i in range(length)] for _, n in some]
+        )
 
     def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
         task = make(name, self._spec.seed, i)
@@ -211,16 +293,26 @@ class Rows:
         said = self._ids(task.answer + END)
         left = length - len(asked) - len(said)
         if left < 0 and name not in LONG:
-            raise ValueError(f"shortest is {self._spec.shortest}: task {task.question!r} and its answer take {length - left} "
-                             "positions")
+            raise ValueError(
+                f"shortest is {self._spec.shortest}: task {task.question!r} and its answer take {length - left} "
+                "positions"
+            )
         return [*asked, *said, *[mark_id(self._tokenizer, END)] * left][:length], len(asked)
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def masked_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, mask: int, rng: torch.Generator, *,
-                shifted: bool = False, see_TT: Tensor | None = None) -> Tensor:
+def masked_loss(
+    network: Llama,
+    token_BT: Tensor,
+    answer_BT: Tensor,
+    mask: int,
+    rng: torch.Generator,
+    *,
+    shifted: bool = False,
+    see_TT: Tensor | None = None,
+) -> Tensor:
     """The bound on an answer's negative log-likelihood, in nats a token of it: of each row a share t of the answer is masked, t
     uniform and spread evenly over the batch, and the cross-entropy at the masked positions is weighted by 1 / t."""
     B = len(token_BT)
@@ -232,8 +324,16 @@ def masked_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, mask: int, 
     return (loss_BT.sum(1) / answer_BT.sum(1)).mean()
 
 
-def block_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, mask: int, rng: torch.Generator, block: int, *,
-               shifted: bool = False) -> Tensor:
+def block_loss(
+    network: Llama,
+    token_BT: Tensor,
+    answer_BT: Tensor,
+    mask: int,
+    rng: torch.Generator,
+    block: int,
+    *,
+    shifted: bool = False,
+) -> Tensor:
     """Cross-entropy in nats a token of an answer, for a block-causal network. Every block of a row has a share of its own of
     its answer masked, uniform in 0 to 1, and a second copy masks just the others (complementary masks: each token is asked for
     once, with no weight). Each copy stands before the clean row in one sequence, whose blocks it may look back at.
@@ -245,7 +345,11 @@ def block_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, mask: int, r
     first_BT = (torch.rand(B, T, generator=rng) < t_BT) & answer_BT
     hidden = torch.cat([first_BT, answer_BT & ~first_BT])
     clean = token_BT.repeat(2, 1)
-    logits = network(torch.cat([clean.masked_fill(hidden, mask), clean], 1), torch.arange(T).repeat(2), block_sight(T, block))
+    logits = network(
+        torch.cat([clean.masked_fill(hidden, mask), clean], 1),
+        torch.arange(T).repeat(2),
+        block_sight(T, block),
+    )
     loss = cross_entropy(logits[:, :T], clean, mask, shifted=shifted) * hidden
     return loss.sum() / hidden.sum()
 
@@ -255,17 +359,23 @@ def block_sight(length: int, block: int) -> Tensor:
     clean one the blocks before; the clean one itself up to the end of the block."""
     at = torch.arange(length) // block
     same, before = at[:, None] == at, at[:, None] > at
-    return torch.cat([torch.cat([same, before], 1), torch.cat([torch.zeros_like(same), same | before], 1)])
+    return torch.cat(
+        [torch.cat([same, before], 1), torch.cat([torch.zeros_like(same), same | before], 1)]
+    )
 
 
 def next_token_loss(network: Llama, token_BT: Tensor, answer_BT: Tensor, end: int) -> Tensor:
     """Cross-entropy in nats a token of an answer, an `end` behind the first one left out."""
     last_BT = answer_BT & ((token_BT == end) & answer_BT).cumsum(1).le(1)
-    loss_BT = F.cross_entropy(network(token_BT[:, :-1]).float().transpose(1, 2), token_BT[:, 1:], reduction="none")
+    loss_BT = F.cross_entropy(
+        network(token_BT[:, :-1]).float().transpose(1, 2), token_BT[:, 1:], reduction="none"
+    )
     return (loss_BT * last_BT[:, 1:]).sum() / last_BT[:, 1:].sum()
 
 
-def cross_entropy(logits_BTV: Tensor, token_BT: Tensor, mask: int, *, shifted: bool = False) -> Tensor:
+def cross_entropy(
+    logits_BTV: Tensor, token_BT: Tensor, mask: int, *, shifted: bool = False
+) -> Tensor:
     """Of each position, in nats, [B, T]; a mask is never written. shifted: the law of a position stands one before it (the
     first position has none, and 0 there)."""
     logits_BTV = logits_BTV.float().index_fill(-1, torch.tensor([mask]), float("-inf"))

@@ -4,6 +4,7 @@ All take log-probabilities of N positions over the C tokens that the draft can p
 probability of all tokens that it cannot (0 where C is the whole vocabulary), and give N numbers in nats. A draft never
 proposes the rest, so acceptance is exactly 1 - TVD.
 """
+
 from __future__ import annotations
 
 import math
@@ -25,6 +26,7 @@ def terms(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
 class ForwardKL:
     """KL(p || q) of what p puts within reach: p is renormalised there and the result weighted with that probability. The
     rest itself would add infinity and no gradient. Where it is empty this is the divergence itself."""
+
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
         return terms(logp_NC.exp(), logp_NC, logq_NC) - torch.special.xlog1py(1 - rest_N, -rest_N)
 
@@ -32,6 +34,7 @@ class ForwardKL:
 @dataclass(frozen=True)
 class ReverseKL:
     """KL(q || p). It seeks one mode of p: fit for drafts that are drawn at temperature 1."""
+
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
         return terms(logq_NC.exp(), logq_NC, logp_NC.clamp_min(-60.0))
 
@@ -39,6 +42,7 @@ class ReverseKL:
 @dataclass(frozen=True)
 class JensenShannon:
     """beta KL(p || m) + (1 - beta) KL(q || m), m = beta p + (1 - beta) q; at most log 2 at beta 0.5. beta in (0, 1)."""
+
     beta: float = 0.5
 
     def __post_init__(self) -> None:
@@ -48,20 +52,26 @@ class JensenShannon:
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
         b = self.beta
         logm = torch.logaddexp(logp_NC + math.log(b), logq_NC + math.log(1 - b))
-        unreachable = rest_N * -math.log(b)       # there q = 0 and m = beta p
-        return b * (terms(logp_NC.exp(), logp_NC, logm) + unreachable) + (1 - b) * terms(logq_NC.exp(), logq_NC, logm)
+        unreachable = rest_N * -math.log(b)  # there q = 0 and m = beta p
+        return b * (terms(logp_NC.exp(), logp_NC, logm) + unreachable) + (1 - b) * terms(
+            logq_NC.exp(), logq_NC, logm
+        )
 
 
 @dataclass(frozen=True)
 class TotalVariation:
     """half the sum of |p - q|: one minus the probability that a draft drawn from q is accepted."""
+
     def __call__(self, logp_NC: Tensor, logq_NC: Tensor, rest_N: Tensor) -> Tensor:
         return ((logp_NC.exp() - logq_NC.exp()).abs().sum(-1) + rest_N) / 2
 
 
 DIVERGENCES: Mapping[str, Callable[[float], Divergence]] = {
-    "fkl": lambda beta: ForwardKL(), "rkl": lambda beta: ReverseKL(), "jsd": JensenShannon,
-    "tvd": lambda beta: TotalVariation()}
+    "fkl": lambda beta: ForwardKL(),
+    "rkl": lambda beta: ReverseKL(),
+    "jsd": JensenShannon,
+    "tvd": lambda beta: TotalVariation(),
+}
 
 
 def divergence(name: str, beta: float = 0.5) -> Divergence:

@@ -1,4 +1,5 @@
 """`polydec train dparallel`: a masked-diffusion model learns from its own answers to be sure of more tokens at once."""
+
 from __future__ import annotations
 
 import time
@@ -31,6 +32,7 @@ class DParallelSpec:
     tasks: names of TASKS that it answers; each: answers of each task; max_tokens: of a canvas; beta: weight of the entropy (0:
     learn its answers only); rows: answers a step; steps: optimiser steps; rate; seed.
     """
+
     out: str
     target: str = "zoo:diffusion"
     tasks: tuple[str, ...] = SHIPPED
@@ -54,11 +56,17 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
     Source: Chen et al., dParallel (2025). There LoRA is trained and half of one block masked; here all weights, and any share
     of the answer."""
     began, lm = time.perf_counter(), load(spec.target, draft=None)
-    asking = FilterSpec("", spec.target, spec.tasks, spec.each, spec.max_tokens, spec.max_tokens, seed=spec.seed)
+    asking = FilterSpec(
+        "", spec.target, spec.tasks, spec.each, spec.max_tokens, spec.max_tokens, seed=spec.seed
+    )
     prompts = asked(lm, asking)
-    own = [(len(p), [x or 0 for x in canvas])
-           for p, canvas in zip(prompts, answers(lm.checkpoint.lm, prompts, asking), strict=True)]
-    student = begun(DiffusionSpec("", spec.tasks, start=spec.target, shortest=16, length=lm.network.context))
+    own = [
+        (len(p), [x or 0 for x in canvas])
+        for p, canvas in zip(prompts, answers(lm.checkpoint.lm, prompts, asking), strict=True)
+    ]
+    student = begun(
+        DiffusionSpec("", spec.tasks, start=spec.target, shortest=16, length=lm.network.context)
+    )
     out = Path(spec.out)
     end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), arithmetic(out / "state.pt")
 
@@ -70,19 +78,52 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
         canvas_BT = torch.tensor([[i < len(row) for i in range(size)] for _, row in some])
         answer_BT = torch.tensor([[i >= n for i in range(size)] for n, _ in some]) & canvas_BT
         with precision(bf16):
-            return certain_loss(student.network, token_BT, canvas_BT, answer_BT, student.mask, rng, spec.beta), token_BT.numel()
+            return certain_loss(
+                student.network, token_BT, canvas_BT, answer_BT, student.mask, rng, spec.beta
+            ), token_BT.numel()
 
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks), "bf16": bf16}
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k != "out"},
+        "tasks": list(spec.tasks),
+        "bf16": bf16,
+    }
     out.mkdir(parents=True, exist_ok=True)
     with shown("dparallel", spec.steps) as watch:
-        curve = fit(student.network, loss, Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
-                    state=out / "state.pt", identity=identity, watch=watch)
-    save(out, student, {"polydec_causal": False, "polydec_mask": student.mask, "polydec_shifted": False, "polydec_block": 0})
-    return {"answers": len(own), "steps": spec.steps, "loss": curve[-1][1], "seconds": round(time.perf_counter() - began, 1)}
+        curve = fit(
+            student.network,
+            loss,
+            Schedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+        )
+    save(
+        out,
+        student,
+        {
+            "polydec_causal": False,
+            "polydec_mask": student.mask,
+            "polydec_shifted": False,
+            "polydec_block": 0,
+        },
+    )
+    return {
+        "answers": len(own),
+        "steps": spec.steps,
+        "loss": curve[-1][1],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
 
 
-def certain_loss(network: Llama, token_BT: Tensor, canvas_BT: Tensor, answer_BT: Tensor, mask: int, rng: torch.Generator,
-                 beta: float) -> Tensor:
+def certain_loss(
+    network: Llama,
+    token_BT: Tensor,
+    canvas_BT: Tensor,
+    answer_BT: Tensor,
+    mask: int,
+    rng: torch.Generator,
+    beta: float,
+) -> Tensor:
     """A share of each answer masked, and in a second copy the rest: the cross-entropy to the model's own tokens, and `beta`
     times the entropy (of laws at temperature COOL) where the likeliest token is that one. A wrong token is never made surer.
 

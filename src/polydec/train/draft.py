@@ -1,4 +1,5 @@
 """`polydec train draft`: a small draft distilled from a target on text that one of the two writes (DistillSpec)."""
+
 from __future__ import annotations
 
 import hashlib
@@ -30,7 +31,11 @@ from polydec.train.progress import shown
 from polydec.train.selfplay import Mode, Sample
 from polydec.train.teacher import Laws, Teacher
 
-POLICIES: Mapping[str, float] = {"target": 0.0, "mixed": 0.5, "on-policy": 1.0}      # share of steps on the draft's own text
+POLICIES: Mapping[str, float] = {
+    "target": 0.0,
+    "mixed": 0.5,
+    "on-policy": 1.0,
+}  # share of steps on the draft's own text
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class DraftSpec:
     the target's share of the width), kv_heads (0: the target's where the width is); steps; rows: samples a step; rate, muon:
     learning rates; context: longest sequence in training; seed; bf16: None measures whether it is faster.
     """
+
     out: str
     target: str = "zoo:smollm2"
     data: str | None = None
@@ -77,7 +83,9 @@ class DraftSpec:
             divergence(name, self.beta)
         for kind, _ in self.tasks:
             if kind not in selfplay.SOURCES:
-                raise ValueError(f"tasks names {kind!r}: it must be one of {', '.join(selfplay.SOURCES)}")
+                raise ValueError(
+                    f"tasks names {kind!r}: it must be one of {', '.join(selfplay.SOURCES)}"
+                )
         if self.own is not None and not 0 <= self.own <= 1:
             raise ValueError(f"own is {self.own}: it must lie in 0 to 1")
         if self.policy not in POLICIES:
@@ -101,32 +109,70 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     fast = arithmetic(out / "state.pt", spec.bf16)
     path = Path(spec.text) if spec.text else out / "text.jsonl"
     if not path.exists() or spec.text is None:
-        write_text(checkpoint.load(spec.target), path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
-    samples = [s for s in selfplay.read(path, shape.vocab)
-               if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context]
+        write_text(
+            checkpoint.load(spec.target),
+            path,
+            spec.data,
+            spec.each,
+            max_tokens=spec.max_tokens,
+            seed=spec.seed,
+        )
+    samples = [
+        s
+        for s in selfplay.read(path, shape.vocab)
+        if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= spec.context
+    ]
     if not samples:
         raise ValueError(f"text is {str(path)!r}: no sample in it fits into {spec.context} tokens")
-    teacher = Teacher.of({**source.config, "max_position_embeddings": spec.context}, source.weights, fast)
-    key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[:8]      # a cache for each of these
+    teacher = Teacher.of(
+        {**source.config, "max_position_embeddings": spec.context}, source.weights, fast
+    )
+    key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[
+        :8
+    ]  # a cache for each of these
     laws = teacher.cached(samples, path.with_name(f"{path.stem}-{key}.jsonl"), spec.temperature)
     student = build(spec, shape, teacher, samples)
-    apart = range(0, len(samples), 16) if len(samples) >= 32 else range(0)       # not trained on: says which weights are best
-    lesson = Lesson(spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart)
+    apart = (
+        range(0, len(samples), 16) if len(samples) >= 32 else range(0)
+    )  # not trained on: says which weights are best
+    lesson = Lesson(
+        spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart
+    )
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
-    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "bf16")}, "bf16": fast,
-                "samples": selfplay.fingerprint(samples), "apart": len(apart)}
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "bf16")},
+        "bf16": fast,
+        "samples": selfplay.fingerprint(samples),
+        "apart": len(apart),
+    }
     with shown("draft", spec.steps) as watch:
-        curve = fit(student, lesson.loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
-                    aside=lesson.aside if apart else None)
+        curve = fit(
+            student,
+            lesson.loss,
+            schedule,
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+            aside=lesson.aside if apart else None,
+        )
     save(out, student, spec, source.config)
     result: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in student.parameters()), "samples": len(samples), "tokens": len(laws.lse_N),
-        "steps": spec.steps, "seconds": round(time.perf_counter() - began, 1), "bf16": fast, "loss": curve[-1][1],
-        "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))), "curve": curve}
+        "parameters": sum(p.numel() for p in student.parameters()),
+        "samples": len(samples),
+        "tokens": len(laws.lse_N),
+        "steps": spec.steps,
+        "seconds": round(time.perf_counter() - began, 1),
+        "bf16": fast,
+        "loss": curve[-1][1],
+        "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
+        "curve": curve,
+    }
     if (out / "held.jsonl").exists():
         held = selfplay.read(out / "held.jsonl", shape.vocab)
         result["held_out"] = {k: asdict(v) for k, v in evaluate(student, teacher, held).items()}
-    files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    files.replace(
+        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    )
     return result
 
 
@@ -135,10 +181,15 @@ def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> Shape:
     t = Shape.of(config, spec.context)
     width = spec.width or t.width
     if width % t.head:
-        raise ValueError(f"width is {width}: it must be a multiple of the target's head size, {t.head}")
+        raise ValueError(
+            f"width is {width}: it must be a multiple of the target's head size, {t.head}"
+        )
     heads = width // t.head
-    kv = spec.kv_heads or (t.kv_heads if heads == t.heads else next(k for k in range(min(heads, t.kv_heads), 0, -1)
-                                                                    if heads % k == 0))
+    kv = spec.kv_heads or (
+        t.kv_heads
+        if heads == t.heads
+        else next(k for k in range(min(heads, t.kv_heads), 0, -1) if heads % k == 0)
+    )
     inner = spec.inner or -(-t.inner * width // t.width // 32) * 32
     return replace(t, width=width, layers=spec.layers, heads=heads, kv_heads=kv, inner=inner)
 
@@ -147,13 +198,17 @@ def build(spec: DraftSpec, shape: Shape, teacher: Teacher, samples: Sequence[Sam
     """A draft that begins with what it can take from the target: the embedding table (for good), and, where the widths
     agree, the first layers, the final norm and the head's rows."""
     counts, size = selfplay.token_counts(samples), shape.vocab
-    frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[:spec.tokens or size]
+    frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
     tokens = torch.tensor(sorted(frequent), dtype=torch.int32)
     table = teacher.network.model.embed_tokens.weight
     student = Llama(shape, outer=table.bfloat16(), tokens=tokens, seed=spec.seed)
     if shape.width == table.shape[1]:
         own, theirs = student.state_dict(), teacher.network.state_dict()
-        take = {k: v for k, v in theirs.items() if k in own and v.shape == own[k].shape and "lm_head" not in k}
+        take = {
+            k: v
+            for k, v in theirs.items()
+            if k in own and v.shape == own[k].shape and "lm_head" not in k
+        }
         student.load_state_dict({**own, **take, "lm_head.weight": teacher.head_VH[tokens.long()]})
     return student
 
@@ -161,6 +216,7 @@ def build(spec: DraftSpec, shape: Shape, teacher: Teacher, samples: Sequence[Sam
 @dataclass(frozen=True, eq=False)
 class Lesson:
     """The loss of a step: batches of like length of the given text, or of what the draft writes to the same prompts."""
+
     spec: DraftSpec
     student: Llama
     teacher: Teacher
@@ -188,19 +244,32 @@ class Lesson:
 
     def divergence(self, samples: Sequence[Sample], laws: Laws) -> Tensor:
         """Of every output token, in nats, each kind of prompt by its own."""
-        rows, sizes, own = self.rows(samples, laws), [len(s.output_ids) for s in samples], dict(self.spec.tasks)
+        rows, sizes, own = (
+            self.rows(samples, laws),
+            [len(s.output_ids) for s in samples],
+            dict(self.spec.tasks),
+        )
         parts = zip(samples, *(t.split(sizes) for t in rows), strict=True)
-        return torch.cat([divergence(own.get(s.kind, self.spec.divergence), self.spec.beta)(*part) for s, *part in parts])
+        return torch.cat(
+            [
+                divergence(own.get(s.kind, self.spec.divergence), self.spec.beta)(*part)
+                for s, *part in parts
+            ]
+        )
 
     def loss(self, step: int) -> tuple[Tensor, int]:
         own = np.random.default_rng([self.spec.seed, 1, step]).random() < self.share
-        lengths = tuple(len(self.samples[i].prompt_ids) + len(self.samples[i].output_ids) for i in self.taught)
+        lengths = tuple(
+            len(self.samples[i].prompt_ids) + len(self.samples[i].output_ids) for i in self.taught
+        )
         chosen = [self.taught[i] for i in batch_of(lengths, self.spec.rows, self.spec.seed, step)]
         samples, laws = [self.samples[i] for i in chosen], self.laws_of(chosen)
         if own:
             samples = self.write(samples, step)
             laws = self.teacher.laws(samples, self.spec.temperature)
-        return self.divergence(samples, laws).mean(), sum(len(s.prompt_ids) + len(s.output_ids) for s in samples)
+        return self.divergence(samples, laws).mean(), sum(
+            len(s.prompt_ids) + len(s.output_ids) for s in samples
+        )
 
     def rows(self, samples: Sequence[Sample], laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
         """Of all output tokens log p and log q over the draft's tokens, and p of the others."""
@@ -220,17 +289,32 @@ class Lesson:
 
     def write(self, samples: Sequence[Sample], step: int) -> list[Sample]:
         """What the draft writes, as it is now, to the prompts of these samples."""
-        weights = {**{k: v.detach() for k, v in self.student.state_dict().items()}, "lm_head.tokens": self.student.tokens,
-                   "model.embed_tokens.weight": self.student.model.embed_tokens.weight}
+        weights = {
+            **{k: v.detach() for k, v in self.student.state_dict().items()},
+            "lm_head.tokens": self.student.tokens,
+            "model.embed_tokens.weight": self.student.model.embed_tokens.weight,
+        }
         network = Transformer.build(self.student.s.config(tied=False), weights, dtype="float32")
-        lm, mode = LM(network, Vocab(self.student.s.vocab, self.eos)), Mode(self.spec.temperature, 1.0)
-        return list(selfplay.answers(lm, [(s.kind, s.prompt_ids, mode) for s in samples], seed=step * len(samples),
-                                     max_tokens=min(64, self.spec.max_tokens), live=len(samples)))
+        lm, mode = (
+            LM(network, Vocab(self.student.s.vocab, self.eos)),
+            Mode(self.spec.temperature, 1.0),
+        )
+        return list(
+            selfplay.answers(
+                lm,
+                [(s.kind, s.prompt_ids, mode) for s in samples],
+                seed=step * len(samples),
+                max_tokens=min(64, self.spec.max_tokens),
+                live=len(samples),
+            )
+        )
 
     @torch.no_grad()
     def accepted(self, chosen: Sequence[int]) -> float:
         """Mean probability that exact verification accepts a token drawn from the draft, on these samples."""
-        return float(acceptance(*self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))).mean())
+        return float(
+            acceptance(*self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))).mean()
+        )
 
 
 def outputs(network: Llama, samples: Sequence[Sample]) -> Tensor:
@@ -240,7 +324,7 @@ def outputs(network: Llama, samples: Sequence[Sample]) -> Tensor:
     rows, columns = list[Tensor](), list[Tensor]()
     for b, s in enumerate(samples):
         text = (*s.prompt_ids, *s.output_ids[:-1])
-        ids[b, :len(text)] = torch.tensor(text)
+        ids[b, : len(text)] = torch.tensor(text)
         columns.append(torch.arange(len(s.prompt_ids) - 1, len(text)))
         rows.append(torch.full((len(s.output_ids),), b))
     return network.model(ids)[torch.cat(rows), torch.cat(columns)]
@@ -261,19 +345,34 @@ def batch_of(lengths: tuple[int, ...], rows: int, seed: int, step: int) -> list[
 def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[list[int]]:
     rng = np.random.default_rng([seed, 2, turn])
     order, pool = rng.permutation(len(lengths)), rows * 16
-    batches = [sorted(order[a:a + pool].tolist(), key=lambda i: lengths[i]) for a in range(0, len(order), pool)]
-    batches = [part[a:a + rows] for part in batches for a in range(0, len(part), rows)]
-    while len(batches) > -(-len(lengths) // rows):         # the last pool's remainder may give one batch too many
+    batches = [
+        sorted(order[a : a + pool].tolist(), key=lambda i: lengths[i])
+        for a in range(0, len(order), pool)
+    ]
+    batches = [part[a : a + rows] for part in batches for a in range(0, len(part), rows)]
+    while len(batches) > -(
+        -len(lengths) // rows
+    ):  # the last pool's remainder may give one batch too many
         batches[-2:] = [batches[-2] + batches[-1]]
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
 def save(out: Path, student: Llama, spec: DraftSpec, config: Mapping[str, Any]) -> None:
-    own = student.s.config(bos=config.get("bos_token_id"), eos=config.get("eos_token_id"), tied=False)
+    own = student.s.config(
+        bos=config.get("bos_token_id"), eos=config.get("eos_token_id"), tied=False
+    )
     context = config["max_position_embeddings"]
-    save_directory(out, student, {**own, "max_position_embeddings": context, "polydec": "draft",
-                                  "polydec_base": spec.target},
-                   files={"generation_config.json": {}})
+    save_directory(
+        out,
+        student,
+        {
+            **own,
+            "max_position_embeddings": context,
+            "polydec": "draft",
+            "polydec_base": spec.target,
+        },
+        files={"generation_config.json": {}},
+    )
 
 
 def evaluate(student: Llama, teacher: Teacher, held: Sequence[Sample]) -> dict[str, Acceptance]:

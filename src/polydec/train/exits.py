@@ -1,4 +1,5 @@
 """Losses at several depths of one network: early exits through the shared norm and head, and layers left out at random."""
+
 from __future__ import annotations
 
 import math
@@ -21,6 +22,7 @@ class Depths:
     depths at equal weight in every step (sorted training); the last one must be L.
     Source: LayerSkip (Elhoushi et al., 2024); SoFT (Valipour et al., 2023) for `exits`.
     """
+
     scale: float = 0.0
     dropout: float = 0.0
     exits: tuple[int, ...] = ()
@@ -33,7 +35,9 @@ class Depths:
         if list(self.exits) != sorted(set(self.exits)) or (self.exits and self.exits[0] < 1):
             raise ValueError(f"exits is {self.exits}: it must hold ascending depths of 1 and more")
         if self.exits and self.scale:
-            raise ValueError("exits and early_exit are both set: one of them decides which depths are learnt")
+            raise ValueError(
+                "exits and early_exit are both set: one of them decides which depths are learnt"
+            )
 
     @property
     def on(self) -> bool:
@@ -43,15 +47,19 @@ class Depths:
         """Of every depth that this step learns its weight, in ascending order; they add up to 1."""
         if self.exits:
             if self.exits[-1] != layers:
-                raise ValueError(f"exits is {self.exits}: the last one must be {layers}, the network's layers")
+                raise ValueError(
+                    f"exits is {self.exits}: the last one must be {layers}, the network's layers"
+                )
             return {d: 1 / len(self.exits) for d in self.exits}
         raw = {layers: layers - 1 + self.scale * layers * (layers - 1) / 2}
-        if self.scale:                            # depth 1 has weight 0
+        if self.scale:  # depth 1 has weight 0
             raw = {d: self.scale * d * (d - 1) / 2 for d in range(2 + step % 2, layers, 2)} | raw
         total = sum(raw.values())
         return {d: w / total for d, w in raw.items()} if total else {layers: 1.0}
 
-    def hidden(self, network: Llama, token_BT: Tensor, depths: Mapping[int, float], seed: int, step: int) -> list[Tensor]:
+    def hidden(
+        self, network: Llama, token_BT: Tensor, depths: Mapping[int, float], seed: int, step: int
+    ) -> list[Tensor]:
         """States behind the final norm [B, T, H] at each of these depths."""
         trunk, T, out = network.model, token_BT.shape[1], list[Tensor]()
         dice = torch.Generator().manual_seed(seed * 1_000_003 + step)
@@ -63,8 +71,11 @@ class Depths:
             if keep is None or bool(keep.all()):
                 x = layer(x, trunk.cos[:T], trunk.sin[:T])
             elif bool(keep.any()):
-                x = x.to(torch.float32).index_copy(0, keep.nonzero()[:, 0],
-                                                   layer(x[keep], trunk.cos[:T], trunk.sin[:T]).to(torch.float32))
+                x = x.to(torch.float32).index_copy(
+                    0,
+                    keep.nonzero()[:, 0],
+                    layer(x[keep], trunk.cos[:T], trunk.sin[:T]).to(torch.float32),
+                )
             if i + 1 in depths:
                 out.append(trunk.norm(x))
         return out
@@ -75,13 +86,21 @@ def resized(start: Llama, layers: int, seed: int = 0) -> Llama:
     new ones whose outputs are zero, so that it computes what `start` computes."""
     have = start.s.layers
     out = Llama(replace(start.s, layers=layers), seed=seed)
-    at = [round(i * (layers - 1) / max(have - 1, 1)) for i in range(have)] if layers > have else list(range(layers))
+    at = (
+        [round(i * (layers - 1) / max(have - 1, 1)) for i in range(have)]
+        if layers > have
+        else list(range(layers))
+    )
     weights = {k: v for k, v in start.state_dict().items() if ".layers." not in k}
     for i in range(layers):
         name = f"model.layers.{i}."
         if i in at:
             old = f"model.layers.{at.index(i)}."
-            weights |= {k.replace(old, name, 1): v for k, v in start.state_dict().items() if k.startswith(old)}
+            weights |= {
+                k.replace(old, name, 1): v
+                for k, v in start.state_dict().items()
+                if k.startswith(old)
+            }
         else:
             for part in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
                 weights[f"{name}{part}"] = torch.zeros_like(out.state_dict()[f"{name}{part}"])

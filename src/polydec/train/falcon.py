@@ -1,4 +1,5 @@
 """What is trained of Falcon: an LSTM and a layer that sees blocks as wholes, with part of the truth shown (glancing)."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -22,32 +23,52 @@ GLANCED = 0.4
 
 class FalconStudent(Student):
     """One block of guesses behind every block of a piece, and further ones behind those."""
+
     def __init__(self, shown: Shown) -> None:
         s, made = shown.target.s, falcon.begun(shown.target.s.width, shown.seed)
         super().__init__(shown, list(made.values()), Block(s, shown.seed), self._make)
         self._names, self._left, self._draw = list(made), 1.0, torch.Generator()
 
-    def _make(self, t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Falcon:
+    def _make(
+        self,
+        t: Sequence[Tensor],
+        layer: StateLayer | None,
+        vocab: Vocab,
+        rates: Rates,
+        share: float,
+    ) -> Falcon:
         assert layer is not None
         return Falcon(dict(zip(self._names, t, strict=True)), layer, BLOCK, vocab, rates, share)
 
     def at(self, step: int, steps: int) -> None:
-        self._left, self._draw = 1.0 - step / steps, torch.Generator().manual_seed(self.shown.seed << 32 | step)
+        self._left, self._draw = (
+            1.0 - step / steps,
+            torch.Generator().manual_seed(self.shown.seed << 32 | step),
+        )
 
-    def forward(self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def forward(
+        self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each level the states guessed [B, N, H], their logits, and the N positions, which end blocks."""
         T, token_BM = entry_BTH.shape[1], window_BMW[..., -1]
-        ends = torch.arange(T % BLOCK + BLOCK - 1, T, BLOCK)                      # the last block ends where the piece does
+        ends = torch.arange(
+            T % BLOCK + BLOCK - 1, T, BLOCK
+        )  # the last block ends where the piece does
         x_BTS = torch.cat([even(entry_BTH), even(self.shown.embed(token_BM[:, :T]))], -1)
         if torch.is_grad_enabled():
             x_BTS = self._glanced(x_BTS, token_BM)
         state_BTE, guess_BTH, text = self._read(x_BTS)
         past: Past = [text]
-        guess_BNKH, state_BNE = guess_BTH[:, T % BLOCK:].unflatten(1, (-1, BLOCK)), state_BTE[:, ends]
+        guess_BNKH, state_BNE = (
+            guess_BTH[:, T % BLOCK :].unflatten(1, (-1, BLOCK)),
+            state_BTE[:, ends],
+        )
         for level in range(self.shown.levels):
             j = level % BLOCK
-            if level and not j:                   # the next block stands on the one that was guessed
-                state_BNE, guess_BNKH = self._go_on(state_BNE, guess_BNKH, past, ends, token_BM, level)
+            if level and not j:  # the next block stands on the one that was guessed
+                state_BNE, guess_BNKH = self._go_on(
+                    state_BNE, guess_BNKH, past, ends, token_BM, level
+                )
             made = guess_BNKH[:, :, j]
             yield made, self.shown.logits(made), ends
 
@@ -56,10 +77,12 @@ class FalconStudent(Student):
         the guesses that are wrong, and with time."""
         T = x_BTS.shape[1]
         with torch.no_grad():
-            wrong_BT = self.shown.logits(self._read(x_BTS)[1]).argmax(-1) != token_BM[:, BLOCK:BLOCK + T]
+            wrong_BT = (
+                self.shown.logits(self._read(x_BTS)[1]).argmax(-1) != token_BM[:, BLOCK : BLOCK + T]
+            )
         share = GLANCED * self._left * wrong_BT.float().mean()
         shown_BN = torch.rand(len(x_BTS), -(-T // BLOCK), generator=self._draw) < share
-        shown_BN[:, -1] = False                   # what lies behind the piece is not known
+        shown_BN[:, -1] = False  # what lies behind the piece is not known
         shown_BT = shown_BN.repeat_interleave(BLOCK, 1)[:, -T:, None]
         ahead_BTS = torch.cat([x_BTS[:, BLOCK:], x_BTS[:, :BLOCK]], 1)
         return torch.where(shown_BT, ahead_BTS, x_BTS)
@@ -80,8 +103,15 @@ class FalconStudent(Student):
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=sees)
         return state_BTE, self._rest(state_BTE[..., -H:], mixed), (k, v)
 
-    def _go_on(self, state_BNE: Tensor, guess_BNKH: Tensor, past: Past, ends: Tensor, token_BM: Tensor,
-               level: int) -> tuple[Tensor, Tensor]:
+    def _go_on(
+        self,
+        state_BNE: Tensor,
+        guess_BNKH: Tensor,
+        past: Past,
+        ends: Tensor,
+        token_BM: Tensor,
+        level: int,
+    ) -> tuple[Tensor, Tensor]:
         """The LSTM's states behind the next block of tokens, and what that block guesses; past: keys and values of the text and
         of the blocks that were drafted, to which those of this one are added."""
         assert isinstance(self.block, Block)
@@ -94,7 +124,9 @@ class FalconStudent(Student):
         rows = [self.block.project(x, ends + level - BLOCK + 1 + j) for j, x in enumerate(said)]
         past += [(k, v) for _, k, v in rows]
         mixed = [behind(q, past, ends) for q, _, _ in rows]
-        return state_BNE, torch.stack([self._rest(x, y) for x, y in zip(said, mixed, strict=True)], 2)
+        return state_BNE, torch.stack(
+            [self._rest(x, y) for x, y in zip(said, mixed, strict=True)], 2
+        )
 
     def _rest(self, x: Tensor, mixed: Tensor) -> Tensor:
         """What leaves the layer."""

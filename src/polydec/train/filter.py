@@ -1,4 +1,5 @@
 """`polydec train filter`: which tokens of a block are right already? From a model's own runs (Learn2PD)."""
+
 from __future__ import annotations
 
 import time
@@ -32,6 +33,7 @@ class FilterSpec:
     task; max_tokens: of a canvas; block: positions of a block, which the filter is for; hidden: units of the filter's hidden
     layer (0: as many as positions, as published); steps: optimiser steps; seed.
     """
+
     out: str
     target: str = "zoo:diffusion"
     tasks: tuple[str, ...] = SHIPPED
@@ -59,32 +61,47 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
     aside."""
     began, lm = time.perf_counter(), load(spec.target, draft=None)
     if family_of(lm.checkpoint.lm) != "diffusion":
-        raise ValueError(f"target is {spec.target!r}: it must be a masked-diffusion model, such as zoo:diffusion")
+        raise ValueError(
+            f"target is {spec.target!r}: it must be a masked-diffusion model, such as zoo:diffusion"
+        )
     prompts = asked(lm, spec)
     finals = answers(lm.checkpoint.lm, prompts, spec)
-    pairs = together([_pairs(lm.checkpoint.lm, p, final, spec) for p, final in zip(prompts, finals, strict=True)])
+    pairs = together(
+        [_pairs(lm.checkpoint.lm, p, final, spec) for p, final in zip(prompts, finals, strict=True)]
+    )
     aside = [p for i, p in enumerate(pairs) if i % 10 == 9]
-    sure_NB, right_NB = (torch.cat(t) for t in zip(*(p for i, p in enumerate(pairs) if i % 10 != 9)))
+    sure_NB, right_NB = (
+        torch.cat(t) for t in zip(*(p for i, p in enumerate(pairs) if i % 10 != 9))
+    )
     net = _Net(spec.block, spec.hidden or spec.block, spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        return binary_cross_entropy_with_logits(net.filter().logits(sure_NB), right_NB), len(sure_NB)
+        return binary_cross_entropy_with_logits(net.filter().logits(sure_NB), right_NB), len(
+            sure_NB
+        )
 
     schedule = Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps))
     with shown("filter", spec.steps) as watch:
         curve = fit(net, loss, schedule, watch=watch)
-    made = filters.Filter(tuple((w.detach(), b.detach()) for w, b in net.filter().layers))     # pyright: ignore
-    result = {"pairs": len(sure_NB), "loss": curve[-1][1], "seconds": round(time.perf_counter() - began, 1),
-              **_judge(made, aside or pairs)}
+    made = filters.Filter(tuple((w.detach(), b.detach()) for w, b in net.filter().layers))  # pyright: ignore
+    result = {
+        "pairs": len(sure_NB),
+        "loss": curve[-1][1],
+        "seconds": round(time.perf_counter() - began, 1),
+        **_judge(made, aside or pairs),
+    }
     filters.save(spec.out, made, {"target": spec.target, "tasks": list(spec.tasks), **result})
     return result
 
 
 class _Net(torch.nn.Module):
     """A filter's numbers, to train."""
+
     def __init__(self, size: int, hidden: int, seed: int) -> None:
         super().__init__()
-        self.p = torch.nn.ParameterList(t for layer in filters.fresh(size, hidden, seed).layers for t in layer)
+        self.p = torch.nn.ParameterList(
+            t for layer in filters.fresh(size, hidden, seed).layers for t in layer
+        )
 
     def filter(self) -> filters.Filter:
         return filters.Filter(((self.p[0], self.p[1]), (self.p[2], self.p[3])))
@@ -103,10 +120,12 @@ def answers(model: Denoiser, prompts: Sequence[Sequence[int]], spec: FilterSpec)
 
 def together(some: Sequence[Coroutine[Any, Any, R]], most: int = 64) -> list[R]:
     """What these come to; `most` of them share passes."""
-    return [x for i in range(0, len(some), most) for x in run(some[i:i + most])]
+    return [x for i in range(0, len(some), most) for x in run(some[i : i + most])]
 
 
-async def _pairs(model: Denoiser, prompt: Sequence[int], final: Canvas, spec: FilterSpec) -> tuple[Tensor, Tensor]:
+async def _pairs(
+    model: Denoiser, prompt: Sequence[int], final: Canvas, spec: FilterSpec
+) -> tuple[Tensor, Tensor]:
     """Of one prompt and its answer the confidences and which tokens were right, [passes, block] each: blocks one after the
     other."""
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
@@ -121,7 +140,7 @@ async def _pairs(model: Denoiser, prompt: Sequence[int], final: Canvas, spec: Fi
                 u[r - start], z[r - start] = c, float(r in hits)
             sure.append(u)
             right.append(z)
-            for r in hits or rows:                # none is right: the whole block is written as it became
+            for r in hits or rows:  # none is right: the whole block is written as it became
                 canvas[r] = final[r]
     board.close()
     return torch.stack(sure), torch.stack(right)
@@ -132,7 +151,9 @@ async def answer(model: Denoiser, prompt: Sequence[int], spec: FilterSpec) -> Ca
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
     board = model.open(len(canvas), len(prompt))
     for start in range(len(prompt), len(canvas), spec.block):
-        while rows := [i for i in range(start, min(start + spec.block, len(canvas))) if canvas[i] is None]:
+        while rows := [
+            i for i in range(start, min(start + spec.block, len(canvas))) if canvas[i] is None
+        ]:
             value_R, token_R = (await _laws(board, canvas, rows)).max(-1)
             best = int(value_R.argmax())
             canvas[rows[best]] = int(token_R[best])
@@ -151,4 +172,7 @@ def _judge(made: filters.Filter, pairs: Sequence[tuple[Tensor, Tensor]]) -> dict
     gap = sure_NB < 1
     said, right = (made.logits(sure_NB).sigmoid() > 0.96)[gap], (right_NB > 0)[gap]
     both = float((said & right).sum())
-    return {"precision": both / max(1.0, float(said.sum())), "recall": both / max(1.0, float(right.sum()))}
+    return {
+        "precision": both / max(1.0, float(said.sum())),
+        "recall": both / max(1.0, float(right.sum())),
+    }

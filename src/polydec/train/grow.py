@@ -1,4 +1,5 @@
 """A larger network that begins with the law of a smaller one."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -26,20 +27,30 @@ def grown(small: Llama, shape: Shape, seed: int) -> Llama:
     a = small.s
     for name in ("width", "layers", "heads", "inner"):
         if getattr(shape, name) < getattr(a, name):
-            raise ValueError(f"{name} is {getattr(shape, name)}: it must be at least that of the network to begin with, "
-                             f"{getattr(a, name)}")
-    if (shape.vocab, shape.head, shape.heads // shape.kv_heads) != (a.vocab, a.head, a.heads // a.kv_heads):
-        raise ValueError(f"shape has {shape.vocab} tokens and heads of {shape.head}: they must be those of the network to "
-                         f"begin with ({a.vocab} and {a.head}), and as many heads must share keys")
+            raise ValueError(
+                f"{name} is {getattr(shape, name)}: it must be at least that of the network to begin with, "
+                f"{getattr(a, name)}"
+            )
+    if (shape.vocab, shape.head, shape.heads // shape.kv_heads) != (
+        a.vocab,
+        a.head,
+        a.heads // a.kv_heads,
+    ):
+        raise ValueError(
+            f"shape has {shape.vocab} tokens and heads of {shape.head}: they must be those of the network to "
+            f"begin with ({a.vocab} and {a.head}), and as many heads must share keys"
+        )
     if small.lm_head is not None:
-        raise ValueError("the network to begin with has a head of its own: only one with a tied table can be grown")
+        raise ValueError(
+            "the network to begin with has a head of its own: only one with a tied table can be grown"
+        )
     ratio = a.width / shape.width
     large, old = Llama(replace(shape, eps=a.eps * ratio), seed=seed), dict(small.named_parameters())
     for name, p in large.named_parameters():
         if name.endswith(WRITERS):
             p.zero_()
         if name in old and p.ndim == 2:
-            p[:old[name].shape[0], :old[name].shape[1]] = old[name]
+            p[: old[name].shape[0], : old[name].shape[1]] = old[name]
         elif name in old:
-            p[:len(old[name])] = old[name] * ratio ** 0.5
+            p[: len(old[name])] = old[name] * ratio**0.5
     return large

@@ -1,4 +1,5 @@
 """`polydec train insertion`: a small insertion language model, on the tasks that masked-diffusion models are trained on."""
+
 from __future__ import annotations
 
 import json
@@ -33,6 +34,7 @@ class InsertionSpec:
     learning rates, of AdamW and of Muon, which has the layers' matrices; start: a directory (or zoo:NAME) to begin with, whose
     tokenizer and sizes are taken (None: random weights).
     """
+
     out: str
     tasks: tuple[str, ...] = SHIPPED
     steps: int = 4000
@@ -50,18 +52,28 @@ class InsertionSpec:
         if not 32 <= self.context <= 4096:
             raise ValueError(f"context is {self.context}: it must lie in 32 to 4096")
         if endless := [name for name in self.tasks if name in LONG]:
-            raise ValueError(f"tasks has {endless[0]!r}: its answers go on, and an insertion model writes whole ones")
-        self.begin()                              # refuses wrong tasks and widths
+            raise ValueError(
+                f"tasks has {endless[0]!r}: its answers go on, and an insertion model writes whole ones"
+            )
+        self.begin()  # refuses wrong tasks and widths
 
     def begin(self) -> DiffusionSpec:
         """The same for the network that is begun with."""
-        return DiffusionSpec(self.out, self.tasks, length=self.context, width=self.width, layers=self.layers, seed=self.seed,
-                             start=self.start)
+        return DiffusionSpec(
+            self.out,
+            self.tasks,
+            length=self.context,
+            width=self.width,
+            layers=self.layers,
+            seed=self.seed,
+            start=self.start,
+        )
 
 
 @dataclass(frozen=True)
 class Example:
     """A prompt, and its answer of which some tokens are hidden. hidden: their indices in the answer."""
+
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
     hidden: frozenset[int]
@@ -74,12 +86,16 @@ class Example:
     @property
     def missing(self) -> list[tuple[int, int]]:
         """Of each hidden token how many of those that are left stand before it, and the token."""
-        return [(sum(j not in self.hidden for j in range(i)), self.answer[i]) for i in sorted(self.hidden)]
+        return [
+            (sum(j not in self.hidden for j in range(i)), self.answer[i])
+            for i in sorted(self.hidden)
+        ]
 
 
 @dataclass(frozen=True)
 class Marks:
     """Ids: mark stands before every text; end behind it; barred are never put into one."""
+
     mark: int
     end: int
     barred: tuple[int, ...]
@@ -97,17 +113,32 @@ def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
     def loss(step: int) -> tuple[Tensor, int]:
         some = examples(spec, student, step)
         with precision(bf16):
-            return insertion_loss(student.network, some, marks), sum(len(e.prompt) + len(e.kept) + 2 for e in some)
+            return insertion_loss(student.network, some, marks), sum(
+                len(e.prompt) + len(e.kept) + 2 for e in some
+            )
 
     schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps))
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "tasks": list(spec.tasks), "bf16": bf16}
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k != "out"},
+        "tasks": list(spec.tasks),
+        "bf16": bf16,
+    }
     out.mkdir(parents=True, exist_ok=True)
     with shown("insertion", spec.steps) as watch:
-        curve = fit(student.network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch)
+        curve = fit(
+            student.network, loss, schedule, state=out / "state.pt", identity=identity, watch=watch
+        )
     save(out, student, {"polydec_causal": False, "polydec_insertion": student.mask})
-    result = {"parameters": sum(p.numel() for p in student.network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
-              "seconds": round(time.perf_counter() - began, 1), "curve": curve}
-    files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    result = {
+        "parameters": sum(p.numel() for p in student.network.parameters()),
+        "steps": spec.steps,
+        "loss": curve[-1][1],
+        "seconds": round(time.perf_counter() - began, 1),
+        "curve": curve,
+    }
+    files.replace(
+        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    )
     return result
 
 
@@ -123,11 +154,15 @@ def examples(spec: InsertionSpec, student: Student, step: int) -> list[Example]:
     r, out = random.Random(f"{spec.seed} {step}"), list[Example]()
     for i in range(step * spec.rows, (step + 1) * spec.rows):
         task = make(spec.tasks[i % len(spec.tasks)], spec.seed, i)
-        prompt, answer = (tuple(student.tokenizer.encode(text, add_special_tokens=False).ids)
-                          for text in (BEGIN + USER + task.question + END + ASSISTANT, task.answer))
+        prompt, answer = (
+            tuple(student.tokenizer.encode(text, add_special_tokens=False).ids)
+            for text in (BEGIN + USER + task.question + END + ASSISTANT, task.answer)
+        )
         if len(prompt) + len(answer) + 2 > spec.context:
-            raise ValueError(f"context is {spec.context}: task {task.question!r} and its answer take "
-                             f"{len(prompt) + len(answer) + 2} positions")
+            raise ValueError(
+                f"context is {spec.context}: task {task.question!r} and its answer take "
+                f"{len(prompt) + len(answer) + 2} positions"
+            )
         hidden = r.sample(range(len(answer)), r.randint(0, len(answer)))
         out.append(Example(prompt, answer, frozenset(hidden)))
     return out
@@ -142,18 +177,34 @@ def insertion_loss(network: Llama, some: Sequence[Example], marks: Marks) -> Ten
     row, end = [(marks.mark, *e.prompt, *e.kept, marks.end) for e in some], marks.end
     T = max(map(len, row))
     token_BT = torch.tensor([[*x, *[end] * (T - len(x))] for x in row])
-    see_B1TT = torch.tensor([[i < len(x) for i in range(T)] for x in row])[:, None, None].expand(-1, 1, T, -1)
-    slot_BT = torch.tensor([[len(e.prompt) <= i < len(x) - 1 for i in range(T)] for e, x in zip(some, row, strict=True)])
+    see_B1TT = torch.tensor([[i < len(x) for i in range(T)] for x in row])[:, None, None].expand(
+        -1, 1, T, -1
+    )
+    slot_BT = torch.tensor(
+        [
+            [len(e.prompt) <= i < len(x) - 1 for i in range(T)]
+            for e, x in zip(some, row, strict=True)
+        ]
+    )
     logits_BTV = network(token_BT, None, see_B1TT).float()
     whole_B2 = logits_BTV[:, 0, [marks.mark, end]]
     logw_BTV = logits_BTV.index_fill(-1, torch.tensor(marks.barred), float("-inf"))
     logw_BTV = logw_BTV.masked_fill(~slot_BT[..., None], float("-inf"))
     logp_BTV = logw_BTV.flatten(1).log_softmax(-1).view_as(logw_BTV)
 
-    at = [(b, len(e.prompt) + before, token) for b, e in enumerate(some) for before, token in e.missing]
+    at = [
+        (b, len(e.prompt) + before, token)
+        for b, e in enumerate(some)
+        for before, token in e.missing
+    ]
     weight_B = torch.tensor([len(e.answer) + 1.0 for e in some])
     weight_B = weight_B / weight_B.mean()
-    total = (weight_B * F.cross_entropy(whole_B2, torch.tensor([int(not e.hidden) for e in some]), reduction="none")).sum()
+    total = (
+        weight_B
+        * F.cross_entropy(
+            whole_B2, torch.tensor([int(not e.hidden) for e in some]), reduction="none"
+        )
+    ).sum()
     if at:
         index_M, where_M, token_M = torch.tensor(at).unbind(1)
         share_M = weight_B[index_M] / torch.tensor([len(e.hidden) or 1 for e in some])[index_M]

@@ -1,4 +1,5 @@
 """`polydec train joint`: a layer that tells a masked-diffusion model's states what was just written (ADJUST)."""
+
 from __future__ import annotations
 
 import time
@@ -31,6 +32,7 @@ class JointSpec:
     that it answers; texts: answers that it writes, one token a pass; count: gaps that a pass will fill; rows: states a step;
     steps: optimiser steps; rate; seed.
     """
+
     out: str
     target: str = "zoo:diffusion"
     tasks: tuple[str, ...] = SHIPPED
@@ -44,13 +46,16 @@ class JointSpec:
     def __post_init__(self) -> None:
         at_least_one(self, "texts", "rows", "steps")
         if self.count < 2:
-            raise ValueError(f"count is {self.count}: it must be at least 2, as the first gap of a pass needs no layer")
+            raise ValueError(
+                f"count is {self.count}: it must be at least 2, as the first gap of a pass needs no layer"
+            )
 
 
 @dataclass(frozen=True)
 class Written:
     """Answers, and when each of their tokens was written: token_BT; at_BT, from 0, -1 where a token is given; nats_BS: of each
     step the entropy of the law that its token was drawn from, 0 behind an answer's last step."""
+
     token_BT: Tensor
     at_BT: Tensor
     nats_BS: Tensor
@@ -65,10 +70,19 @@ def train_joint(spec: JointSpec) -> dict[str, Any]:
     the pass, the divergence (nats a gap) of the model's own laws from what the layer gives, and from those of the pass."""
     began, lm = time.perf_counter(), load(spec.target, draft=None, threads=torch.get_num_threads())
     if family_of(lm.checkpoint.lm) != "diffusion":
-        raise ValueError(f"target is {spec.target!r}: it must be a masked-diffusion model, such as zoo:diffusion")
+        raise ValueError(
+            f"target is {spec.target!r}: it must be a masked-diffusion model, such as zoo:diffusion"
+        )
     longest = min(DiffusionSpec.length, lm.network.context)
-    about = DiffusionSpec("", spec.tasks, rows=spec.rows, start=spec.target, shortest=min(DiffusionSpec.shortest, longest),
-                          length=longest, seed=spec.seed)
+    about = DiffusionSpec(
+        "",
+        spec.tasks,
+        rows=spec.rows,
+        start=spec.target,
+        shortest=min(DiffusionSpec.shortest, longest),
+        length=longest,
+        seed=spec.seed,
+    )
     student = begun(about)
     student.network.requires_grad_(False).eval()
     rows, rng = Rows(student.tokenizer, about), torch.Generator().manual_seed(spec.seed)
@@ -80,24 +94,45 @@ def train_joint(spec: JointSpec) -> dict[str, Any]:
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
         batch = some[int(torch.randint(len(some), (), generator=g))]
-        far = 1 + int(torch.multinomial(0.5 ** torch.arange(spec.count - 1).double(), 1, generator=g))
+        far = 1 + int(
+            torch.multinomial(0.5 ** torch.arange(spec.count - 1).double(), 1, generator=g)
+        )
         return divergences(student, net.layer(), batch, far, g)[0], batch.token_BT.numel()
 
     with shown("joint", spec.steps) as watch:
-        curve = fit(net, loss, Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps)), watch=watch)
+        curve = fit(
+            net,
+            loss,
+            Schedule(spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps)),
+            watch=watch,
+        )
     made = net.layer()
     with torch.no_grad():
-        by_far = [torch.tensor([divergences(student, made, aside, far, torch.Generator().manual_seed(i)) for i in range(8)])
-                  .mean(0).tolist() for far in range(1, spec.count)]
-    result = {"answers": sum(len(w.token_BT) for w in some), "loss": curve[-1][1],
-              "adjusted": [round(a, 4) for a, _ in by_far], "stale": [round(b, 4) for _, b in by_far],
-              "seconds": round(time.perf_counter() - began, 1)}
+        by_far = [
+            torch.tensor(
+                [
+                    divergences(student, made, aside, far, torch.Generator().manual_seed(i))
+                    for i in range(8)
+                ]
+            )
+            .mean(0)
+            .tolist()
+            for far in range(1, spec.count)
+        ]
+    result = {
+        "answers": sum(len(w.token_BT) for w in some),
+        "loss": curve[-1][1],
+        "adjusted": [round(a, 4) for a, _ in by_far],
+        "stale": [round(b, 4) for _, b in by_far],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
     joint.save(spec.out, made, {"target": spec.target, "tasks": list(spec.tasks), **result})
     return result
 
 
 class _Net(nn.Module):
     """A layer's numbers, to train."""
+
     def __init__(self, begun: Joint) -> None:
         super().__init__()
         self._begun, self._names = begun, list(begun.layer.tensors)
@@ -108,7 +143,9 @@ class _Net(nn.Module):
         """What it is now."""
         fuse, token, state, out, *inside = self.p
         layer = replace(self._begun.layer, tensors=dict(zip(self._names, inside, strict=True)))
-        return replace(self._begun, fuse_H2=fuse, token_H=token, state_H=state, out_H=out, layer=layer)
+        return replace(
+            self._begun, fuse_H2=fuse, token_H=token, state_H=state, out_H=out, layer=layer
+        )
 
 
 @torch.no_grad()
@@ -140,7 +177,9 @@ def begins(some: Written, far: int, g: torch.Generator) -> Tensor:
     return torch.multinomial((some.nats_BS + KNOWN).masked_fill(late_BS, 0.0), 1, generator=g)[:, 0]
 
 
-def divergences(student: Student, layer: Joint, some: Written, far: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+def divergences(
+    student: Student, layer: Joint, some: Written, far: int, g: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Nats a gap, over canvases at random: of the model's own laws once `far` more tokens stand, from those that the layer
     gives step by step, and from those of the pass before them."""
     keep = some.at_BT.max(1).values + 1 > far
@@ -157,4 +196,5 @@ def divergences(student: Student, layer: Joint, some: Written, far: int, g: torc
     def nats(state: Tensor) -> Tensor:
         term = true_BTV.exp() * (true_BTV - laws(student, state))
         return term.masked_fill(true_BTV == float("-inf"), 0.0).sum(-1)[gap_BT].mean()
+
     return nats(state_BTH), nats(before)

@@ -1,4 +1,5 @@
 """`polydec train judge`: from which of a draft's tokens a target comes to the same result (labels as AutoJudge has them)."""
+
 from __future__ import annotations
 
 import json
@@ -48,6 +49,7 @@ class JudgeSpec:
     out/text.jsonl, written first: `each` prompts a kind, greedy answers of at most `max_tokens`); tries: drafted tokens that
     are tried in each answer; weight: of wrong tokens in the loss, above 0; steps; rate; seed.
     """
+
     out: str
     target: str = "zoo:tiny"
     draft: str | None = None
@@ -74,6 +76,7 @@ class JudgeSpec:
 @dataclass(frozen=True, eq=False)
 class Lessons:
     """States of the target after tokens (N, H), and whether each token is right (N, 0 or 1)."""
+
     state_NH: Tensor
     right_N: Tensor
 
@@ -92,7 +95,9 @@ def train_judge(spec: JudgeSpec) -> dict[str, Any]:
     out, began = Path(spec.out), time.process_time()
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
-        raise ValueError(f"draft is none and {spec.target} has no embedded one: name the draft model")
+        raise ValueError(
+            f"draft is none and {spec.target} has no embedded one: name the draft model"
+        )
     point, small = checkpoint.load(spec.target), checkpoint.load(name)
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
@@ -105,18 +110,41 @@ def train_judge(spec: JudgeSpec) -> dict[str, Any]:
 
     def loss_on(some: Lessons) -> Tensor:
         weight_N = torch.where(some.right_N > 0, 1.0, spec.weight)
-        return F.binary_cross_entropy_with_logits(judge().logits(some.state_NH), some.right_N, weight_N)
-    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data")}, "draft": name,
-                "samples": selfplay.fingerprint(samples)}
+        return F.binary_cross_entropy_with_logits(
+            judge().logits(some.state_NH), some.right_N, weight_N
+        )
+
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data")},
+        "draft": name,
+        "samples": selfplay.fingerprint(samples),
+    }
     with shown("judge", spec.steps) as watch:
-        curve = fit(student, lambda step: (loss_on(lessons), len(lessons.right_N)),
-                    Schedule(spec.steps, spec.rate, decay=1.0, log_every=50, judge_every=25), state=out / "state.pt",
-                    identity=identity, watch=watch, aside=lambda: loss_on(aside))
+        curve = fit(
+            student,
+            lambda step: (loss_on(lessons), len(lessons.right_N)),
+            Schedule(spec.steps, spec.rate, decay=1.0, log_every=50, judge_every=25),
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+            aside=lambda: loss_on(aside),
+        )
     trained.save(out, judge(), {"target": spec.target, "draft": name})
-    result = {"tokens": len(lessons.right_N), "right": float(lessons.right_N.mean()), "loss": curve[-1][1],
-              "held_out": {"tokens": len(held.right_N), "right": float(held.right_N.mean()), "auc": auc(judge(), held)},
-              "seconds": round(time.process_time() - began, 1)}
-    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    result = {
+        "tokens": len(lessons.right_N),
+        "right": float(lessons.right_N.mean()),
+        "loss": curve[-1][1],
+        "held_out": {
+            "tokens": len(held.right_N),
+            "right": float(held.right_N.mean()),
+            "auc": auc(judge(), held),
+        },
+        "seconds": round(time.process_time() - began, 1),
+    }
+    replace(
+        out / "training.json",
+        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
+    )
     return result
 
 
@@ -127,16 +155,23 @@ def learn(target: LM, draft: LM, text: Text, samples: Sequence[Sample], spec: Ju
     for s in samples:
         own = list(s.output_ids)
         said = laws(draft, s, 0.0).argmax(-1).tolist()
-        differ = [i for i, token in enumerate(said) if token != own[i] and token not in target.vocab.eos]
-        for i in differ[::max(1, len(differ) // spec.tries)][:spec.tries]:
+        differ = [
+            i for i, token in enumerate(said) if token != own[i] and token not in target.vocab.eos
+        ]
+        for i in differ[:: max(1, len(differ) // spec.tries)][: spec.tries]:
             begun = (*own[:i], said[i])
-            whole = (*begun, *written(target, (*s.prompt_ids, *begun), spec.max_tokens - len(begun)))
+            whole = (
+                *begun,
+                *written(target, (*s.prompt_ids, *begun), spec.max_tokens - len(begun)),
+            )
             state.append(states(target, s.prompt_ids, begun)[-1])
             right.append(float(same(text.decode(own), text.decode(whole))))
-            state.append(states(target, s.prompt_ids, own[:i + 1])[-1])
+            state.append(states(target, s.prompt_ids, own[: i + 1])[-1])
             right.append(1.0)
     if not state:
-        raise ValueError("text has no place where the draft would have written another token: there is nothing to judge")
+        raise ValueError(
+            "text has no place where the draft would have written another token: there is nothing to judge"
+        )
     return Lessons(torch.stack(state), torch.tensor(right))
 
 
@@ -162,4 +197,8 @@ def auc(judge: Judge, lessons: Lessons) -> float:
     """How often, of a right token and a wrong one, the right one is told (ties count half; 0.5 where one kind is missing)."""
     score_N, right_N = judge.logits(lessons.state_NH), lessons.right_N > 0
     a, b = score_N[right_N][:, None], score_N[~right_N][None]
-    return round(float(((a > b).float() + 0.5 * (a == b).float()).mean()), 4) if a.numel() and b.numel() else 0.5
+    return (
+        round(float(((a > b).float() + 0.5 * (a == b).float()).mean()), 4)
+        if a.numel() and b.numel()
+        else 0.5
+    )

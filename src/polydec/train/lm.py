@@ -1,4 +1,5 @@
 """`polydec train lm`: a small language model from text, its tokenizer included."""
+
 from __future__ import annotations
 
 import json
@@ -33,14 +34,16 @@ from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 class Preset:
     shape: Shape
     schedule: Schedule
-    rows: int = 16                                # of `length` tokens a step; at the end fewer and longer ones
+    rows: int = 16  # of `length` tokens a step; at the end fewer and longer ones
     length: int = 256
 
 
 PRESETS: Mapping[str, Preset] = {
     "tiny": Preset(Shape(4096), Schedule(1400, 3e-3, muon=0.02, save_every=50)),
-    "tiny-draft": Preset(Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128),
-                         Schedule(300, 6e-3, muon=0.02, save_every=50)),
+    "tiny-draft": Preset(
+        Shape(4096, width=48, layers=3, heads=3, kv_heads=1, inner=128),
+        Schedule(300, 6e-3, muon=0.02, save_every=50),
+    ),
 }
 
 
@@ -59,6 +62,7 @@ class LMSpec:
     to begin with instead of random weights (it brings tokenizer and shape); layers: instead of the shape's: the first
     ones of `start`, or with those that it lacks added as identities; depths: early exits and layer dropout (see exits.py).
     """
+
     out: str
     data: str | None = None
     preset: str = "tiny"
@@ -86,7 +90,9 @@ class LMSpec:
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps is {self.steps}: it must be at least 1")
         if not len(self.shares) == len(self.train_mb) == len(self.kinds):
-            raise ValueError(f"shares and train_mb must have a value for each of {', '.join(self.kinds)}")
+            raise ValueError(
+                f"shares and train_mb must have a value for each of {', '.join(self.kinds)}"
+            )
         if min(self.shares) < 1 or min(self.train_mb) <= 0 or self.held_kb <= 0:
             raise ValueError("shares, train_mb and held_kb must be above 0")
         if not 0 <= self.long <= 1:
@@ -96,6 +102,7 @@ class LMSpec:
 @dataclass(frozen=True)
 class Corpus:
     """Of each kind the packed training stream, the held-out documents in tokens, and their size in bytes."""
+
     train: Mapping[str, np.ndarray]
     held: Mapping[str, Sequence[Sequence[int]]]
     held_bytes: Mapping[str, int]
@@ -113,20 +120,36 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     shape = spec.shape or (preset.shape if first is None else first.s)
     shape = shape if spec.layers is None else replace(shape, layers=spec.layers)
     root = data_root(spec.data)
-    parts = {k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
-             for k, mb in zip(spec.kinds, spec.train_mb)}
-    tokenizer = find_tokenizer(spec, out, [t for p in parts.values() for t in p.train[:len(p.train) // 2]], shape.vocab)
+    parts = {
+        k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
+        for k, mb in zip(spec.kinds, spec.train_mb)
+    }
+    tokenizer = find_tokenizer(
+        spec, out, [t for p in parts.values() for t in p.train[: len(p.train) // 2]], shape.vocab
+    )
     if tokenizer.get_vocab_size() > shape.vocab:
-        raise ValueError(f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}")
+        raise ValueError(
+            f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}"
+        )
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
     corpus = encode(tokenizer, parts)
-    student = Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
+    student = (
+        Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
+    )
     fast = arithmetic(out / "state.pt", spec.bf16)
     teacher = None if spec.teacher is None else load_directory(spec.teacher)
-    cut = {k: set_aside(len(corpus.train[k]), preset.length) for k in spec.kinds}      # tokens at the end that only judge
-    streams = {k: Packed(corpus.train[k][:len(corpus.train[k]) - cut[k]], begin, spec.seed) for k in spec.kinds}
-    apart = [Packed(corpus.train[k][len(corpus.train[k]) - cut[k]:], begin).row(i, preset.length)
-             for k in spec.kinds for i in range(cut[k] // preset.length)]
+    cut = {
+        k: set_aside(len(corpus.train[k]), preset.length) for k in spec.kinds
+    }  # tokens at the end that only judge
+    streams = {
+        k: Packed(corpus.train[k][: len(corpus.train[k]) - cut[k]], begin, spec.seed)
+        for k in spec.kinds
+    }
+    apart = [
+        Packed(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).row(i, preset.length)
+        for k in spec.kinds
+        for i in range(cut[k] // preset.length)
+    ]
 
     step_loss = torch.compile(learn, dynamic=False) if spec.compiled else learn
     spec.depths.weights(shape.layers, 0)
@@ -135,7 +158,9 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         late = step >= schedule.steps * (1 - spec.long)
         length = shape.context if late else min(preset.length, shape.context)
         rows = max(1, preset.rows * preset.length // length)
-        batch_BT = torch.from_numpy(np.stack([mixed(streams, spec, step * rows + i, length) for i in range(rows)]))
+        batch_BT = torch.from_numpy(
+            np.stack([mixed(streams, spec, step * rows + i, length) for i in range(rows)])
+        )
         if spec.depths.on:
             return learn_depths(student, teacher, batch_BT, fast, spec, step), rows * length
         return step_loss(student, teacher, batch_BT, fast), rows * length
@@ -144,18 +169,51 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         parts = [learn(student, teacher, torch.from_numpy(row_T[None]), fast) for row_T in apart]
         return torch.stack(parts).mean()
 
-    identity = {**asdict(schedule), **asdict(shape), "seed": spec.seed, "tokenizer": tokenizer.to_str(), "bf16": fast,
-                "shares": list(spec.shares), "train_mb": list(spec.train_mb), "teacher": spec.teacher or ""}
+    identity = {
+        **asdict(schedule),
+        **asdict(shape),
+        "seed": spec.seed,
+        "tokenizer": tokenizer.to_str(),
+        "bf16": fast,
+        "shares": list(spec.shares),
+        "train_mb": list(spec.train_mb),
+        "teacher": spec.teacher or "",
+    }
     if first is not None or spec.depths.on:
-        identity |= {"start": spec.start or "", **asdict(spec.depths), "exits": list(spec.depths.exits)}
+        identity |= {
+            "start": spec.start or "",
+            **asdict(spec.depths),
+            "exits": list(spec.depths.exits),
+        }
     with shown(spec.preset, schedule.steps) as watch:
-        curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
-                    aside=aside if apart else None)
-    save_directory(out, student, shape.config(bos=begin, eos=end), files=tokenizer_files(tokenizer, shape.context))
-    result = {"parameters": sum(p.numel() for p in student.parameters()), "steps": schedule.steps,
-              "tokens": schedule.steps * preset.rows * preset.length, "seconds": round(time.perf_counter() - began, 1),
-              "bf16": fast, "loss": curve[-1][1], "curve": curve, **measure(student, corpus, spec, shape)}
-    files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+        curve = fit(
+            student,
+            loss,
+            schedule,
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+            aside=aside if apart else None,
+        )
+    save_directory(
+        out,
+        student,
+        shape.config(bos=begin, eos=end),
+        files=tokenizer_files(tokenizer, shape.context),
+    )
+    result = {
+        "parameters": sum(p.numel() for p in student.parameters()),
+        "steps": schedule.steps,
+        "tokens": schedule.steps * preset.rows * preset.length,
+        "seconds": round(time.perf_counter() - began, 1),
+        "bf16": fast,
+        "loss": curve[-1][1],
+        "curve": curve,
+        **measure(student, corpus, spec, shape),
+    }
+    files.replace(
+        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    )
     return result
 
 
@@ -179,12 +237,16 @@ def goal(teacher: Llama | None, batch_BT: Tensor) -> Tensor:
         return teacher(batch_BT[:, :-1]).float().flatten(0, 1).softmax(-1)
 
 
-def learn_depths(student: Llama, teacher: Llama | None, batch_BT: Tensor, fast: bool, spec: LMSpec, step: int) -> Tensor:
+def learn_depths(
+    student: Llama, teacher: Llama | None, batch_BT: Tensor, fast: bool, spec: LMSpec, step: int
+) -> Tensor:
     """The same at several depths, each with its weight."""
     with precision(fast):
         depths = spec.depths.weights(student.s.layers, step)
         aim, total = goal(teacher, batch_BT), torch.zeros(())
-        for w, hidden in zip(depths.values(), spec.depths.hidden(student, batch_BT[:, :-1], depths, spec.seed, step)):
+        for w, hidden in zip(
+            depths.values(), spec.depths.hidden(student, batch_BT[:, :-1], depths, spec.seed, step)
+        ):
             total = total + w * F.cross_entropy(student.logits(hidden).float().flatten(0, 1), aim)
     return total
 
@@ -194,12 +256,16 @@ def mixed(streams: Mapping[str, Packed], spec: LMSpec, i: int, length: int) -> n
     pattern = pattern_of(spec.shares)
     turn, at = divmod(i, len(pattern))
     kind = pattern[at]
-    return streams[spec.kinds[kind]].row(turn * spec.shares[kind] + pattern[:at].count(kind), length)
+    return streams[spec.kinds[kind]].row(
+        turn * spec.shares[kind] + pattern[:at].count(kind), length
+    )
 
 
 def pattern_of(shares: Sequence[int]) -> list[int]:
     """0, 1 … as often as shares say, spread evenly."""
-    return [k for _, k in sorted(((j + 0.5) / n, k) for k, n in enumerate(shares) for j in range(n))]
+    return [
+        k for _, k in sorted(((j + 0.5) / n, k) for k, n in enumerate(shares) for j in range(n))
+    ]
 
 
 def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> Tokenizer:
@@ -208,7 +274,7 @@ def find_tokenizer(spec: LMSpec, out: Path, texts: Sequence[str], size: int) -> 
     if path.exists():
         try:
             return Tokenizer.from_file(str(path))
-        except Exception as e:                    # whatever the library meets; it has no kind of error of its own
+        except Exception as e:  # whatever the library meets; it has no kind of error of its own
             raise ValueError(edge.sentence(f"{path} is not a readable tokenizer: {e}")) from None
     if source:
         raise ValueError(f"tokenizer is {source!r}: there is no tokenizer.json")
@@ -221,7 +287,13 @@ def encode(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> Corpus:
     end = mark_id(tokenizer, END)
     train, held, size = {}, {}, {}
     for kind, part in parts.items():
-        train[kind] = pack([e.ids for e in tokenizer.encode_batch_fast(list(part.train), add_special_tokens=False)], end)
+        train[kind] = pack(
+            [
+                e.ids
+                for e in tokenizer.encode_batch_fast(list(part.train), add_special_tokens=False)
+            ],
+            end,
+        )
         held[kind] = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(part.held))]
         size[kind] = sum(len(plain(t).encode("utf-8")) for t in part.held)
     return Corpus(train, held, size)
@@ -236,14 +308,31 @@ def plain(text: str) -> str:
 def measure(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
     """Bits per byte of held-out text of each kind; of the n-gram (on the same tokens of all kinds) and of the model."""
     baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
-    return {"held_out_bytes": dict(corpus.held_bytes), "train_tokens": {k: len(v) for k, v in corpus.train.items()},
-            "bits_per_byte": {k: bits_per_byte(student, v, corpus.held_bytes[k], context=shape.context)
-                              for k, v in corpus.held.items()},
-            f"bits_per_byte_{spec.order}_gram": {k: ngram_bits_per_byte(baseline, v, corpus.held_bytes[k])
-                                                 for k, v in corpus.held.items()}}
+    return {
+        "held_out_bytes": dict(corpus.held_bytes),
+        "train_tokens": {k: len(v) for k, v in corpus.train.items()},
+        "bits_per_byte": {
+            k: bits_per_byte(student, v, corpus.held_bytes[k], context=shape.context)
+            for k, v in corpus.held.items()
+        },
+        f"bits_per_byte_{spec.order}_gram": {
+            k: ngram_bits_per_byte(baseline, v, corpus.held_bytes[k])
+            for k, v in corpus.held.items()
+        },
+    }
 
 
-WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError, ArithmeticError, LookupError)
+WRONG = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    SafetensorError,
+    ArithmeticError,
+    LookupError,
+)
 """What a directory that is damaged, or another one, makes its reader raise."""
 
 
@@ -255,7 +344,11 @@ def load_directory(name: str) -> Llama:
     """A network as `train_lm` saved it, by its directory or as zoo:NAME, in fp32, without gradients."""
     path = directory(name)
     try:
-        return net.from_weights(edge.read_json(path / "config.json"),
-                                rows8.unpacked(load_file(str(path / "model.safetensors"))))
+        return net.from_weights(
+            edge.read_json(path / "config.json"),
+            rows8.unpacked(load_file(str(path / "model.safetensors"))),
+        )
     except WRONG as e:
-        raise ValueError(edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")) from None
+        raise ValueError(
+            edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")
+        ) from None

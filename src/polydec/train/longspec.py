@@ -1,4 +1,5 @@
 """What is trained of LongSpec: its layer over short pieces of text, whose places are moved to where long texts go."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -20,22 +21,29 @@ ANCHORS = 4
 """A piece keeps the places of fewer first tokens than this: how many is drawn."""
 
 
-LIKE = {"cross_attn.q_proj.weight": "self_attn.q_proj", "cross_attn.o_proj.weight": "self_attn.o_proj",
-        "cross_layernorm.weight": "input_layernorm", "post_attention_layernorm.weight": "post_attention_layernorm",
-        **{f"mlp.{name}_proj.weight": f"mlp.{name}_proj" for name in ("gate", "up", "down")}}
+LIKE = {
+    "cross_attn.q_proj.weight": "self_attn.q_proj",
+    "cross_attn.o_proj.weight": "self_attn.o_proj",
+    "cross_layernorm.weight": "input_layernorm",
+    "post_attention_layernorm.weight": "post_attention_layernorm",
+    **{f"mlp.{name}_proj.weight": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+}
 """What begins as a part of the target's last layer."""
 
 
 def depth_before(layers: int) -> tuple[int, ...]:
     """After which layer the states are read: the last layer's keys and values are made of them."""
     if layers < 2:
-        raise ValueError(f"target has {layers} layers: LongSpec is trained on the states before the last of at least 2")
+        raise ValueError(
+            f"target has {layers} layers: LongSpec is trained on the states before the last of at least 2"
+        )
     return (layers - 1,)
 
 
 class LongSpecStudent(Student):
     """Level k is a token that is k + 1 places further than the last of the target's keys that it sees. It begins as the
     target's last layer where that has the like: what asks the keys, and the MLP."""
+
     def __init__(self, shown: Shown) -> None:
         s = shown.target.s
         self._sizes = Sizes(s.width, s.heads, s.kv_heads, s.head, s.inner, s.theta)
@@ -44,19 +52,44 @@ class LongSpecStudent(Student):
         trunk = shown.target.state_dict()
         for name, like in LIKE.items():
             made[name].data.copy_(trunk[f"model.layers.{s.layers - 1}.{like}.weight"])
-        self._names, self._draw, self._window = list(made), torch.Generator(), min(WINDOW, max(1, s.context // 16))
+        self._names, self._draw, self._window = (
+            list(made),
+            torch.Generator(),
+            min(WINDOW, max(1, s.context // 16)),
+        )
 
-    def _make(self, t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> LongSpec:
-        return LongSpec(dict(zip(self._names, t, strict=True)), self._sizes, self._window, vocab, rates, share)
+    def _make(
+        self,
+        t: Sequence[Tensor],
+        layer: StateLayer | None,
+        vocab: Vocab,
+        rates: Rates,
+        share: float,
+    ) -> LongSpec:
+        return LongSpec(
+            dict(zip(self._names, t, strict=True)), self._sizes, self._window, vocab, rates, share
+        )
 
     def at(self, step: int, steps: int) -> None:
         self._draw = torch.Generator().manual_seed(self.shown.seed << 32 | step)
 
-    def forward(self, entry_BTW: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def forward(
+        self, entry_BTW: Tensor, window_BMW: Tensor, every: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each level the states guessed [B, N, W], their logits, and the N positions behind which they were guessed."""
-        (B, T, _), levels, w = entry_BTW.shape, self.shown.levels, dict(zip(self._names, self.tensors, strict=True))
-        token_BP, place_BP = torch.cat([window_BMW[:, :1, -2], window_BMW[..., -1]], 1), self._places(B, T + levels + 1)
-        memory, x_BPW = self._memory(entry_BTW, place_BP[:, :T]), self._windowed(w, token_BP[:, :T + levels + 1], place_BP)
+        (B, T, _), levels, w = (
+            entry_BTW.shape,
+            self.shown.levels,
+            dict(zip(self._names, self.tensors, strict=True)),
+        )
+        token_BP, place_BP = (
+            torch.cat([window_BMW[:, :1, -2], window_BMW[..., -1]], 1),
+            self._places(B, T + levels + 1),
+        )
+        memory, x_BPW = (
+            self._memory(entry_BTW, place_BP[:, :T]),
+            self._windowed(w, token_BP[:, : T + levels + 1], place_BP),
+        )
         for k in range(levels):
             at_T = torch.arange(0, T, every if k else 1)
             made = self._behind(w, x_BPW[:, at_T + k + 1], place_BP[:, at_T + k + 1], memory, at_T)
@@ -70,14 +103,18 @@ class LongSpecStudent(Student):
             return place_BP
         anchors_B1 = torch.randint(ANCHORS, (count, 1), generator=self._draw)
         most = max(0, self.shown.target.s.context - size)
-        return place_BP + (place_BP >= anchors_B1) * torch.randint(most + 1, (count, 1), generator=self._draw)
+        return place_BP + (place_BP >= anchors_B1) * torch.randint(
+            most + 1, (count, 1), generator=self._draw
+        )
 
     def _memory(self, entry_BTW: Tensor, place_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the target's last layer, [B, kv heads, T, head]."""
         layer = self.shown.target.model.layers[-1]
         assert isinstance(layer, Layer) and isinstance(layer.self_attn, Attention)
         n = layer.input_layernorm(entry_BTW.float())
-        keys, values = (self._heads(n, proj.weight) for proj in (layer.self_attn.k_proj, layer.self_attn.v_proj))
+        keys, values = (
+            self._heads(n, proj.weight) for proj in (layer.self_attn.k_proj, layer.self_attn.v_proj)
+        )
         return self._turned(keys, place_BT), values
 
     def _windowed(self, w: dict[str, Tensor], token_BP: Tensor, place_BP: Tensor) -> Tensor:
@@ -89,19 +126,31 @@ class LongSpecStudent(Student):
         y = self._attended(self._turned(q, place_BP), self._turned(k, place_BP), v, sees_PP)
         return x + F.linear(y, w["self_attn.o_proj.weight"])
 
-    def _behind(self, w: dict[str, Tensor], x_BNW: Tensor, place_BN: Tensor, memory: tuple[Tensor, Tensor],
-                at_N: Tensor) -> Tensor:
+    def _behind(
+        self,
+        w: dict[str, Tensor],
+        x_BNW: Tensor,
+        place_BN: Tensor,
+        memory: tuple[Tensor, Tensor],
+        at_N: Tensor,
+    ) -> Tensor:
         """What leaves the layer of tokens that see the target's keys up to these positions."""
         n = F.rms_norm(x_BNW, x_BNW.shape[-1:], w["cross_layernorm.weight"], EPS)
         sees_NT = torch.arange(memory[0].shape[2])[None] <= at_N[:, None]
-        y = self._attended(self._turned(self._heads(n, w["cross_attn.q_proj.weight"]), place_BN), *memory, sees_NT)
+        y = self._attended(
+            self._turned(self._heads(n, w["cross_attn.q_proj.weight"]), place_BN), *memory, sees_NT
+        )
         x = x_BNW + F.linear(y, w["cross_attn.o_proj.weight"])
         return x + mlp(w, F.rms_norm(x, x.shape[-1:], w["post_attention_layernorm.weight"], EPS))
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, sees: Tensor) -> Tensor:
         """[B, N, heads x head]."""
         k, v = (t.repeat_interleave(self._sizes.heads // self._sizes.kv_heads, 1) for t in (k, v))
-        return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), sees).transpose(1, 2).flatten(2)
+        return (
+            F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), sees)
+            .transpose(1, 2)
+            .flatten(2)
+        )
 
     def _heads(self, n_BNW: Tensor, weight: Tensor) -> Tensor:
         """[B, heads, N, head]."""

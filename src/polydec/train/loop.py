@@ -1,4 +1,5 @@
 """The training loop: schedule, clipping, checkpoints that an interruption cannot spoil, progress."""
+
 from __future__ import annotations
 
 import math
@@ -29,6 +30,7 @@ class Schedule:
     largest gradient norm; save_every: steps between checkpoints; log_every: steps between points of the loss curve;
     judge_every: steps between looks at the part that is set aside.
     """
+
     steps: int = 1000
     rate: float = 3e-3
     warmup: float = 0.03
@@ -62,6 +64,7 @@ class Schedule:
 @dataclass(frozen=True)
 class Report:
     """One point of the loss curve: mean loss since the last, in nats; seconds of this run so far; tokens a second."""
+
     step: int
     loss: float
     rate: float
@@ -69,7 +72,9 @@ class Report:
     seconds_left: float
 
 
-def optimisers(network: nn.Module, s: Schedule, deep: Sequence[nn.Parameter] = ()) -> list[torch.optim.Optimizer]:
+def optimisers(
+    network: nn.Module, s: Schedule, deep: Sequence[nn.Parameter] = ()
+) -> list[torch.optim.Optimizer]:
     """Matrices inside layers to Muon where it is on, everything else to AdamW; norms and embeddings without
     decay. deep: these matrices, where the network does not name them so."""
     named = [(n, p) for n, p in network.named_parameters() if p.requires_grad]
@@ -78,15 +83,24 @@ def optimisers(network: nn.Module, s: Schedule, deep: Sequence[nn.Parameter] = (
     rest = [(n, p) for n, p in named if id(p) not in taken]
     decayed = [p for n, p in rest if p.ndim == 2 and "embed" not in n]
     plain = [p for n, p in rest if not (p.ndim == 2 and "embed" not in n)]
-    groups = [{"params": g, "weight_decay": w} for g, w in ((decayed, s.weight_decay), (plain, 0.0)) if g]
-    out: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=s.rate, betas=(0.9, 0.95), eps=1e-8)]
+    groups = [
+        {"params": g, "weight_decay": w} for g, w in ((decayed, s.weight_decay), (plain, 0.0)) if g
+    ]
+    out: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=s.rate, betas=(0.9, 0.95), eps=1e-8)
+    ]
     if deep:
-        out.append((torch.optim.Muon if bf16_is_native() else Muon)(deep, lr=s.muon, weight_decay=s.weight_decay))
+        out.append(
+            (torch.optim.Muon if bf16_is_native() else Muon)(
+                deep, lr=s.muon, weight_decay=s.weight_decay
+            )
+        )
     return out
 
 
 class Best:
     """The weights that were best on a part that is set aside; before it was looked at: none."""
+
     def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
         self._network, self._loss = network, loss
         self.least, self.weights = math.inf, dict[str, Tensor]()
@@ -97,12 +111,22 @@ class Best:
         loss = float(self._loss())
         if loss < self.least:
             self.least = loss
-            self.weights = {name: t.detach().clone() for name, t in self._network.state_dict().items()}
+            self.weights = {
+                name: t.detach().clone() for name, t in self._network.state_dict().items()
+            }
 
 
-def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedule, *, state: Path | None = None,
-        identity: Mapping[str, Any] | None = None, watch: Callable[[Report], None] = lambda r: None,
-        aside: Callable[[], Tensor] | None = None, deep: Sequence[nn.Parameter] = ()) -> list[tuple[int, float]]:
+def fit(
+    network: nn.Module,
+    loss: Callable[[int], tuple[Tensor, int]],
+    s: Schedule,
+    *,
+    state: Path | None = None,
+    identity: Mapping[str, Any] | None = None,
+    watch: Callable[[Report], None] = lambda r: None,
+    aside: Callable[[], Tensor] | None = None,
+    deep: Sequence[nn.Parameter] = (),
+) -> list[tuple[int, float]]:
     """Train `network` in place; the loss curve, as (step, mean loss in nats).
 
     aside() -> the loss, as the network is now, on a part that is not trained on: every `judge_every` steps it is looked at,
@@ -126,8 +150,11 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
             best.least, best.weights = saved.best
         step, curve, total = saved.step, [(a, b) for a, b in saved.curve], saved.total
     peak = [[g["lr"] for g in (o.param_groups)] for o in opts]
-    if step:                                      # a loaded group carries the rate of its last step
-        peak = [[s.rate if isinstance(o, torch.optim.AdamW) else s.muon for _ in o.param_groups] for o in opts]
+    if step:  # a loaded group carries the rate of its last step
+        peak = [
+            [s.rate if isinstance(o, torch.optim.AdamW) else s.muon for _ in o.param_groups]
+            for o in opts
+        ]
     began, seen, first, mark, since = time.perf_counter(), 0, step, time.perf_counter(), 0
     parameters = [p for p in network.parameters() if p.requires_grad]
     while step < s.steps:
@@ -142,20 +169,38 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
         torch.nn.utils.clip_grad_norm_(parameters, s.clip)
         for o in opts:
             o.step()
-        total, step, seen, since = total + float(value.detach()), step + 1, seen + tokens, since + tokens
+        total, step, seen, since = (
+            total + float(value.detach()),
+            step + 1,
+            seen + tokens,
+            since + tokens,
+        )
         if step % s.log_every == 0 or step == s.steps:
             count = step - (curve[-1][0] if curve else 0)
             curve.append((step, total / count))
             total, now = 0.0, time.perf_counter()
-            watch(Report(step, curve[-1][1], s.rate * s.factor(step - 1), since / max(now - mark, 1e-9),
-                         (now - began) / (step - first) * (s.steps - step)))
+            watch(
+                Report(
+                    step,
+                    curve[-1][1],
+                    s.rate * s.factor(step - 1),
+                    since / max(now - mark, 1e-9),
+                    (now - began) / (step - first) * (s.steps - step),
+                )
+            )
             mark, since = now, 0
         if best is not None and step == s.steps:
             best.look()
         if state is not None and (step % s.save_every == 0 or step == s.steps):
-            content = {"network": network.state_dict(), "optimisers": [o.state_dict() for o in opts], "step": step,
-                       "curve": curve, "total": total, "identity": known,
-                       "best": None if best is None else (best.least, best.weights)}
+            content = {
+                "network": network.state_dict(),
+                "optimisers": [o.state_dict() for o in opts],
+                "step": step,
+                "curve": curve,
+                "total": total,
+                "identity": known,
+                "best": None if best is None else (best.least, best.weights),
+            }
             replace(state, lambda at, content=content: torch.save(content, at))
     if best is not None and best.weights:
         network.load_state_dict(best.weights)
@@ -164,7 +209,10 @@ def fit(network: nn.Module, loss: Callable[[int], tuple[Tensor, int]], s: Schedu
 
 class State(Record):
     """What a checkpoint of training holds."""
-    model_config = ConfigDict(arbitrary_types_allowed=True, strict=True, frozen=True, allow_inf_nan=True)
+
+    model_config = ConfigDict(
+        arbitrary_types_allowed=True, strict=True, frozen=True, allow_inf_nan=True
+    )
     network: dict[str, Tensor]
     optimisers: list[dict[str, Any]]
     step: Annotated[int, Field(ge=0)]
@@ -181,7 +229,9 @@ class State(Record):
         return self
 
 
-def read_state(path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimizer], known: Mapping[str, Any]) -> State:
+def read_state(
+    path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimizer], known: Mapping[str, Any]
+) -> State:
     """Put a checkpoint into a network and its optimisers. Raises ValueError with one sentence where it is damaged or belongs
     to another run; the network is then as it was."""
     anew = "delete it to start anew"
@@ -192,17 +242,23 @@ def read_state(path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimi
     saved = check(State, content, f"{path} is not a checkpoint of training ({anew})")
     if saved.identity != known:
         other = [k for k in {*known, *saved.identity} if known.get(k) != saved.identity.get(k)]
-        raise ValueError(sentence(f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
-                                  "choose another directory or delete it"))
+        raise ValueError(
+            sentence(
+                f"{path} belongs to another run ({', '.join(sorted(map(str, other)))} differ): "
+                "choose another directory or delete it"
+            )
+        )
     before = {k: v.clone() for k, v in network.state_dict().items()}
     try:
         network.load_state_dict(saved.network)
         for o, values in zip(opts, saved.optimisers, strict=True):
             _same_shapes(o, values)
             o.load_state_dict(values)
-    except Exception as e:                        # torch raises what its pickled parts happen to meet
+    except Exception as e:  # torch raises what its pickled parts happen to meet
         network.load_state_dict(before)
-        raise ValueError(sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")) from None
+        raise ValueError(
+            sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")
+        ) from None
     return saved
 
 
@@ -230,7 +286,7 @@ def arithmetic(state: Path, asked: bool | None = None) -> bool:
     if asked is not None:
         return asked
     if state.exists():
-        with suppress(Exception):                 # what is wrong with the file is said by whoever goes on from it
+        with suppress(Exception):  # what is wrong with the file is said by whoever goes on from it
             return bool(torch.load(state, weights_only=True, mmap=True)["identity"]["bf16"])
     return bf16_is_faster()
 
@@ -253,4 +309,5 @@ def bf16_is_faster(width: int = 512, rows: int = 1024) -> bool:
             torch.matmul(a, b)
             best = min(best, time.perf_counter() - start)
         return best
+
     return seconds(torch.bfloat16) < 0.9 * seconds(torch.float32)

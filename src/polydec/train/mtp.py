@@ -1,4 +1,5 @@
 """What is trained of masks with a gated adapter: blocks of them ride behind positions of a text through a frozen target."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,10 @@ EVERY = 4
 class MtpStudent(Student):
     """A block of masks behind positions of a piece. Three losses: of the sampler's laws, given the true token before; of the
     laws of the masks' own states; and how far these states lie from the true ones, which no gradient reaches."""
-    def forward(self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+
+    def forward(
+        self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each mask what it came out as [B, N, H], the sampler's logits there, and the positions behind which it stood. The
         target reads the piece anew, and nothing before it: masks stand in the pass that makes its states."""
         mtp, T = self.model(), entry_BTH.shape[1]
@@ -53,14 +57,30 @@ def ride(target: Llama, mtp: Mtp, token_BT: Tensor, at_T: Tensor) -> list[Tensor
 def make_mtp(shown: Shown) -> Student:
     """Masks begin as the embeddings of frequent tokens, and the adapter as one that adds nothing."""
     s, g = shown.target.s, torch.Generator().manual_seed(shown.seed)
-    some = shown.tokens[torch.randperm(len(shown.tokens), generator=g)[:shown.levels]]
-    sizes = {"qkv": (s.width, (s.heads + 2 * s.kv_heads) * s.head), "out": (s.heads * s.head, s.width),
-             "gate_up": (s.width, 2 * s.inner), "down": (s.inner, s.width)}
-    pairs = [t for _ in range(s.layers) for into, out in (sizes[place] for place in PLACES)
-             for t in (torch.randn(RANK, into, generator=g) * into ** -0.5, torch.zeros(out, RANK))]
+    some = shown.tokens[torch.randperm(len(shown.tokens), generator=g)[: shown.levels]]
+    sizes = {
+        "qkv": (s.width, (s.heads + 2 * s.kv_heads) * s.head),
+        "out": (s.heads * s.head, s.width),
+        "gate_up": (s.width, 2 * s.inner),
+        "down": (s.inner, s.width),
+    }
+    pairs = [
+        t
+        for _ in range(s.layers)
+        for into, out in (sizes[place] for place in PLACES)
+        for t in (torch.randn(RANK, into, generator=g) * into**-0.5, torch.zeros(out, RANK))
+    ]
 
-    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Mtp:
-        of = [tuple(t[i:i + 2]) for i in range(9, len(t), 2)]
-        layers = [dict(zip(PLACES, of[i:i + len(PLACES)], strict=True)) for i in range(0, len(of), len(PLACES))]
+    def make(
+        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
+    ) -> Mtp:
+        of = [tuple(t[i : i + 2]) for i in range(9, len(t), 2)]
+        layers = [
+            dict(zip(PLACES, of[i : i + len(PLACES)], strict=True))
+            for i in range(0, len(of), len(PLACES))
+        ]
         return Mtp(t[0], Adapter(layers), t[1:9], vocab, rates, share)  # pyright: ignore[reportArgumentType]
-    return MtpStudent(shown, [shown.embed(some).clone(), *begun(s.width, shown.seed), *pairs], None, make)
+
+    return MtpStudent(
+        shown, [shown.embed(some).clone(), *begun(s.width, shown.seed), *pairs], None, make
+    )

@@ -1,4 +1,5 @@
 """Muon in fp32: torch's own iterates in bf16, which takes many times as long where the machine has no bf16 arithmetic."""
+
 from __future__ import annotations
 
 import math
@@ -17,6 +18,7 @@ class Muon(torch.optim.Optimizer):
 
     Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), with their coefficients.
     """
+
     def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
 

@@ -1,4 +1,5 @@
 """A trainable Llama skeleton whose parameters carry the Hugging Face names."""
+
 from __future__ import annotations
 
 import json
@@ -22,6 +23,7 @@ class Shape:
 
     Raises ValueError where they do not fit together.
     """
+
     vocab: int
     width: int = 192
     layers: int = 5
@@ -37,7 +39,9 @@ class Shape:
             if not value > 0:
                 raise ValueError(f"{name} is {value}: it must be above 0")
         if self.width % self.heads or self.width // self.heads % 2:
-            raise ValueError(f"width is {self.width}: it must be an even multiple of heads ({self.heads})")
+            raise ValueError(
+                f"width is {self.width}: it must be an even multiple of heads ({self.heads})"
+            )
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads})")
 
@@ -50,24 +54,55 @@ class Shape:
         """From a Hugging Face config of the plain Llama skeleton. Raises ValueError where it has more than that."""
         c, rope = config, config.get("rope_parameters") or {}
         scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
-        extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(scaled)
-        if c.get("model_type") != "llama" or extra or c.get("head_dim", 0) not in (
-                0, None, c["hidden_size"] // c["num_attention_heads"]):
-            raise ValueError(f"model_type is {c.get('model_type')!r}{' with ' + ', '.join(extra) if extra else ''}: only the "
-                             "plain Llama skeleton can be trained or taught from here")
-        return Shape(c["vocab_size"], c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"],
-                     c.get("num_key_value_heads") or c["num_attention_heads"], c["intermediate_size"],
-                     context or c["max_position_embeddings"], c.get("rope_theta") or rope.get("rope_theta", 10000.0),
-                     c["rms_norm_eps"])
+        extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(
+            scaled
+        )
+        if (
+            c.get("model_type") != "llama"
+            or extra
+            or c.get("head_dim", 0) not in (0, None, c["hidden_size"] // c["num_attention_heads"])
+        ):
+            raise ValueError(
+                f"model_type is {c.get('model_type')!r}{' with ' + ', '.join(extra) if extra else ''}: only the "
+                "plain Llama skeleton can be trained or taught from here"
+            )
+        return Shape(
+            c["vocab_size"],
+            c["hidden_size"],
+            c["num_hidden_layers"],
+            c["num_attention_heads"],
+            c.get("num_key_value_heads") or c["num_attention_heads"],
+            c["intermediate_size"],
+            context or c["max_position_embeddings"],
+            c.get("rope_theta") or rope.get("rope_theta", 10000.0),
+            c["rms_norm_eps"],
+        )
 
-    def config(self, *, bos: int | None = None, eos: int | None = None, tied: bool = True) -> dict[str, Any]:
+    def config(
+        self, *, bos: int | None = None, eos: int | None = None, tied: bool = True
+    ) -> dict[str, Any]:
         """The content of a Hugging Face config.json."""
-        return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": self.vocab,
-                "hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
-                "num_key_value_heads": self.kv_heads, "head_dim": self.head, "intermediate_size": self.inner,
-                "max_position_embeddings": self.context, "rope_theta": self.theta, "rms_norm_eps": self.eps,
-                "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": tied,
-                "bos_token_id": bos, "eos_token_id": eos, "torch_dtype": "float32"}
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": self.vocab,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head,
+            "intermediate_size": self.inner,
+            "max_position_embeddings": self.context,
+            "rope_theta": self.theta,
+            "rms_norm_eps": self.eps,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": tied,
+            "bos_token_id": bos,
+            "eos_token_id": eos,
+            "torch_dtype": "float32",
+        }
 
 
 class Norm(nn.Module):
@@ -83,16 +118,29 @@ class Attention(nn.Module):
     def __init__(self, s: Shape) -> None:
         super().__init__()
         self.s, kv, self.causal = s, s.kv_heads * s.head, True
-        self.q_proj, self.k_proj = nn.Linear(s.width, s.width, bias=False), nn.Linear(s.width, kv, bias=False)
-        self.v_proj, self.o_proj = nn.Linear(s.width, kv, bias=False), nn.Linear(s.width, s.width, bias=False)
+        self.q_proj, self.k_proj = (
+            nn.Linear(s.width, s.width, bias=False),
+            nn.Linear(s.width, kv, bias=False),
+        )
+        self.v_proj, self.o_proj = (
+            nn.Linear(s.width, kv, bias=False),
+            nn.Linear(s.width, s.width, bias=False),
+        )
 
-    def forward(self, x_BTH: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BTH: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
+    ) -> Tensor:
         B, T, _ = x_BTH.shape
         s = self.s
-        q, k, v = (p(x_BTH).view(B, T, -1, s.head).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(x_BTH).view(B, T, -1, s.head).transpose(1, 2)
+            for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         q, k = rotate(q, cos_TD, sin_TD), rotate(k, cos_TD, sin_TD)
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, see_TT, is_causal=self.causal and see_TT is None)
+        y = F.scaled_dot_product_attention(
+            q, k, v, see_TT, is_causal=self.causal and see_TT is None
+        )
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
@@ -109,10 +157,15 @@ class Mlp(nn.Module):
 class Layer(nn.Module):
     def __init__(self, s: Shape) -> None:
         super().__init__()
-        self.input_layernorm, self.post_attention_layernorm = Norm(s.width, s.eps), Norm(s.width, s.eps)
+        self.input_layernorm, self.post_attention_layernorm = (
+            Norm(s.width, s.eps),
+            Norm(s.width, s.eps),
+        )
         self.self_attn, self.mlp = Attention(s), Mlp(s)
 
-    def forward(self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
+    ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos_TD, sin_TD, see_TT)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -120,13 +173,16 @@ class Layer(nn.Module):
 class Trunk(nn.Module):
     """Everything but the head. `outer`: an embedding table that belongs to somebody else (frozen, not saved), widened by
     `embed_tokens.proj` where its width is another."""
+
     cos: Tensor
     sin: Tensor
 
     def __init__(self, s: Shape, outer: Tensor | None = None) -> None:
         super().__init__()
         self.s = s
-        self.embed_tokens = nn.Embedding(s.vocab, s.width) if outer is None else Borrowed(outer, s.width)
+        self.embed_tokens = (
+            nn.Embedding(s.vocab, s.width) if outer is None else Borrowed(outer, s.width)
+        )
         self.layers = nn.ModuleList(Layer(s) for _ in range(s.layers))
         self.norm = Norm(s.width, s.eps)
         inverse = s.theta ** (-torch.arange(0, s.head, 2).double() / s.head)
@@ -134,9 +190,13 @@ class Trunk(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def forward(self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
+    ) -> Tensor:
         x, T = self.embed_tokens(token_BT), token_BT.shape[1]
-        cos_TD, sin_TD = (t[:T] if position_T is None else t[position_T] for t in (self.cos, self.sin))
+        cos_TD, sin_TD = (
+            t[:T] if position_T is None else t[position_T] for t in (self.cos, self.sin)
+        )
         for layer in self.layers:
             x = layer(x, cos_TD, sin_TD, see_TT)
         return self.norm(x)
@@ -148,7 +208,9 @@ class Borrowed(nn.Module):
     def __init__(self, table_VE: Tensor, width: int) -> None:
         super().__init__()
         self.register_buffer("weight", table_VE, persistent=False)
-        self.proj = None if table_VE.shape[1] == width else nn.Linear(table_VE.shape[1], width, bias=False)
+        self.proj = (
+            None if table_VE.shape[1] == width else nn.Linear(table_VE.shape[1], width, bias=False)
+        )
 
     def forward(self, token_BT: Tensor) -> Tensor:
         x = F.embedding(token_BT, self.weight).float()
@@ -161,9 +223,12 @@ class Llama(nn.Module):
     position_T: where the tokens stand (None: one behind the other); see_TT: whom each sees (None: all before it, or, where
     the network is bidirectional, all).
     """
+
     tokens: Tensor | None
 
-    def __init__(self, s: Shape, *, outer: Tensor | None = None, tokens: Tensor | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, s: Shape, *, outer: Tensor | None = None, tokens: Tensor | None = None, seed: int = 0
+    ) -> None:
         super().__init__()
         self.s = s
         with torch.random.fork_rng():
@@ -181,14 +246,22 @@ class Llama(nn.Module):
         table = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
         return F.linear(hidden, table)
 
-    def forward(self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
+    ) -> Tensor:
         return self.logits(self.model(token_BT, position_T, see_TT))
 
 
-def from_weights(config: Mapping[str, Any], weights: Mapping[str, Tensor], context: int | None = None) -> Llama:
+def from_weights(
+    config: Mapping[str, Any], weights: Mapping[str, Tensor], context: int | None = None
+) -> Llama:
     """A network with these weights, in fp32, without gradients; `context`: positions to prepare, None: the config's."""
-    network = Llama(Shape.of(config, context), tokens=None if "lm_head.weight" not in weights else torch.arange(
-        config["vocab_size"], dtype=torch.int32))
+    network = Llama(
+        Shape.of(config, context),
+        tokens=None
+        if "lm_head.weight" not in weights
+        else torch.arange(config["vocab_size"], dtype=torch.int32),
+    )
     network.load_state_dict({name: weights[name].float() for name in network.state_dict()})
     return network.requires_grad_(False).eval()
 
@@ -206,18 +279,34 @@ def rotate(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
     return (x * cos_TD + torch.cat([-b, a], dim=-1) * sin_TD).to(x.dtype)
 
 
-def save_directory(path: str | Path, network: Llama, config: Mapping[str, Any], *, files: Mapping[str, Any],
-                   dtype: torch.dtype = torch.bfloat16) -> None:
+def save_directory(
+    path: str | Path,
+    network: Llama,
+    config: Mapping[str, Any],
+    *,
+    files: Mapping[str, Any],
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
     """Write config.json, model.safetensors and `files` (name: JSON value, or text). Each file appears whole or not at all.
     dtype: of all weights; int8: of matrices, with a scale for each row (models/rows8.py), which only Polydec reads."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     held = network.state_dict()
-    weights = rows8.packed(held) if dtype == torch.int8 else {k: v.detach().to(dtype).contiguous() for k, v in held.items()}
+    weights = (
+        rows8.packed(held)
+        if dtype == torch.int8
+        else {k: v.detach().to(dtype).contiguous() for k, v in held.items()}
+    )
     if network.tokens is not None:
         weights["lm_head.tokens"] = network.tokens.to(torch.int32)
-    replace(path / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"}))
+    replace(
+        path / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"})
+    )
     config = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
     for name, value in {**files, "config.json": config}.items():
-        text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        text = (
+            value
+            if isinstance(value, str)
+            else json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        )
         replace(path / name, lambda at, text=text: Path(at).write_text(text, encoding="utf-8"))

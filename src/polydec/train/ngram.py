@@ -1,4 +1,5 @@
 """The baseline: an n-gram model with interpolated Kneser-Ney smoothing (Kneser and Ney, 1995; Chen and Goodman, 1999)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,10 +12,11 @@ import numpy as np
 class Level:
     """One order: sorted keys of its n-grams with their discounted mass, and of its contexts the total and the share that
     goes to the next lower order."""
+
     key: np.ndarray
-    mass: np.ndarray                              # (count - D) / total of the context
+    mass: np.ndarray  # (count - D) / total of the context
     context: np.ndarray
-    back: np.ndarray                              # D x number of different followers / total
+    back: np.ndarray  # D x number of different followers / total
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,10 @@ class NGram:
     The highest order counts occurrences, every lower one different left neighbours; one discount per order,
     D = n1 / (n1 + 2 n2) of that order; the lowest order falls back to the uniform law.
     """
+
     order: int
     size: int
-    levels: tuple[Level, ...]                     # order 1 first
+    levels: tuple[Level, ...]  # order 1 first
 
     @staticmethod
     def train(streams: Sequence[np.ndarray], size: int, order: int = 5) -> NGram:
@@ -34,10 +37,14 @@ class NGram:
         vocabulary must stay within 62 (order 5: up to 4,096 tokens)."""
         bits = width(size)
         if order < 1 or order * bits > 62:
-            raise ValueError(f"order is {order}: with {size} tokens it must lie in 1 to {62 // bits}")
+            raise ValueError(
+                f"order is {order}: with {size} tokens it must lie in 1 to {62 // bits}"
+            )
         if not streams or all(len(s) < order for s in streams):
             raise ValueError(f"streams are shorter than order ({order}): nothing to count")
-        keys, counts = np.unique(np.concatenate([windows(s, order, bits) for s in streams]), return_counts=True)
+        keys, counts = np.unique(
+            np.concatenate([windows(s, order, bits) for s in streams]), return_counts=True
+        )
         levels: list[Level] = []
         for n in range(order, 0, -1):
             levels.append(smooth(keys, counts, bits))
@@ -49,14 +56,14 @@ class NGram:
         bits, count = width(self.size), len(stream) - self.order + 1
         p = np.full(count, 1.0 / self.size)
         for n, level in enumerate(self.levels, 1):
-            key = windows(stream[self.order - n:], n, bits)
+            key = windows(stream[self.order - n :], n, bits)
             mass = lookup(level.key, level.mass, key, 0.0)
             p = mass + lookup(level.context, level.back, key >> bits, 1.0) * p
         return np.log(p)
 
     def law(self, context: Sequence[int]) -> np.ndarray:
         """The probabilities of all tokens after `context` (at least order - 1 tokens)."""
-        tail = list(context)[len(context) - self.order + 1:]
+        tail = list(context)[len(context) - self.order + 1 :]
         return np.exp([self.logp(np.array([*tail, x]))[0] for x in range(self.size)])
 
 
@@ -70,7 +77,7 @@ def windows(stream: np.ndarray, n: int, bits: int) -> np.ndarray:
     count = max(0, len(wide) - n + 1)
     out = np.zeros(count, dtype=np.int64)
     for i in range(n):
-        out = (out << bits) | wide[i:i + count]
+        out = (out << bits) | wide[i : i + count]
     return out
 
 
@@ -79,9 +86,16 @@ def smooth(keys: np.ndarray, counts: np.ndarray, bits: int) -> Level:
     discount = ones / (ones + 2 * twos) if ones and twos else 0.5
     context, start, followers = np.unique(keys >> bits, return_index=True, return_counts=True)
     total = np.add.reduceat(counts, start)
-    return Level(keys, (counts - discount) / np.repeat(total, followers), context, discount * followers / total)
+    return Level(
+        keys,
+        (counts - discount) / np.repeat(total, followers),
+        context,
+        discount * followers / total,
+    )
 
 
-def lookup(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray, otherwise: float) -> np.ndarray:
+def lookup(
+    keys: np.ndarray, values: np.ndarray, wanted: np.ndarray, otherwise: float
+) -> np.ndarray:
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[at] == wanted, values[at], otherwise)

@@ -1,4 +1,5 @@
 """`polydec train ngrams`: count what a target writes, as a draft that costs no pass."""
+
 from __future__ import annotations
 
 import json
@@ -28,6 +29,7 @@ class NGramSpec:
     `each` prompts a kind, answers of at most `max_tokens`); order: tokens of the longest context, 1 to 8; top: followers
     kept of each, 1 to 16; least: in how many answers a context must stand, 1 or more; discount: of every count, 0 to 1.
     """
+
     out: str
     target: str = "zoo:smollm2"
     data: str | None = None
@@ -41,8 +43,14 @@ class NGramSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, low, high in (("order", 1, 8), ("top", 1, 16), ("least", 1, 1 << 20), ("each", 1, 1 << 20),
-                                ("max_tokens", 1, 1 << 20), ("discount", 0, 1)):
+        for name, low, high in (
+            ("order", 1, 8),
+            ("top", 1, 16),
+            ("least", 1, 1 << 20),
+            ("each", 1, 1 << 20),
+            ("max_tokens", 1, 1 << 20),
+            ("discount", 0, 1),
+        ):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must lie in {low} to {high}")
 
@@ -55,7 +63,9 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     path, held = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
     point = checkpoint.load(spec.target)
     if point.lm.vocab.size > LAST:
-        raise ValueError(f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}")
+        raise ValueError(
+            f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"
+        )
     if spec.text is None:
         write_text(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
     samples = [s for s in selfplay.read(path, point.lm.vocab.size) if s.output_ids]
@@ -63,14 +73,24 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
         raise ValueError(f"text is {str(path)!r}: no sample in it")
     table = count(samples, spec, point.lm.vocab)
     result: dict[str, Any] = {
-        "samples": len(samples), "tokens": sum(len(s.output_ids) for s in samples), "contexts": len(table.key_M),
-        "seconds": round(time.perf_counter() - began, 1)}
+        "samples": len(samples),
+        "tokens": sum(len(s.output_ids) for s in samples),
+        "contexts": len(table.key_M),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
     if held.exists():
         result["held_out"] = judge(table, selfplay.read(held, point.lm.vocab.size))
-    about = {"target": spec.target, "least": spec.least, "discount": spec.discount,
-             "samples": len(samples), "tokens": result["tokens"]}
+    about = {
+        "target": spec.target,
+        "least": spec.least,
+        "discount": spec.discount,
+        "samples": len(samples),
+        "tokens": result["tokens"],
+    }
     save(out, table, about)
-    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    replace(
+        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    )
     return result
 
 
@@ -86,7 +106,14 @@ def count(samples: Sequence[Sample], spec: NGramSpec, vocab: Vocab) -> NGrams:
     for n in range(spec.order):
         known_N &= context_NO[:, n] >= 0
         before_N, key_N = key_N, _longer(key_N, context_NO[:, n])
-        lower = _Level.of(key_N[known_N], before_N[known_N], next_N[known_N], answer_N[known_N], lower, spec.discount)
+        lower = _Level.of(
+            key_N[known_N],
+            before_N[known_N],
+            next_N[known_N],
+            answer_N[known_N],
+            lower,
+            spec.discount,
+        )
         kept.append(lower.best(spec.top, spec.least))
     key_M, follower_MK, chance_MK = (np.concatenate(parts) for parts in zip(*kept))
     order_M = key_M.argsort()
@@ -115,6 +142,7 @@ def _longer(key_N: np.ndarray, token_N: np.ndarray) -> np.ndarray:
 class _Level:
     """Pairs (context, next token) of one length: the pair's key (ascending), the context's, the token, its chance; and
     contexts (ascending) with the number of answers they stand in."""
+
     pair_P: np.ndarray
     key_P: np.ndarray
     token_P: np.ndarray
@@ -130,10 +158,22 @@ class _Level:
         return _Level.of(nothing, nothing, next_N, answer_N, uniform, 0.0)
 
     @staticmethod
-    def of(key_N: np.ndarray, before_N: np.ndarray, next_N: np.ndarray, answer_N: np.ndarray, lower: _Level,
-           discount: float) -> _Level:
-        once_N = np.unique(np.stack([_longer(key_N, next_N), answer_N.astype(np.uint64)]), axis=1, return_index=True)[1]
-        pair_P, first_P, count_P = np.unique(_longer(key_N, next_N)[once_N], return_index=True, return_counts=True)
+    def of(
+        key_N: np.ndarray,
+        before_N: np.ndarray,
+        next_N: np.ndarray,
+        answer_N: np.ndarray,
+        lower: _Level,
+        discount: float,
+    ) -> _Level:
+        once_N = np.unique(
+            np.stack([_longer(key_N, next_N), answer_N.astype(np.uint64)]),
+            axis=1,
+            return_index=True,
+        )[1]
+        pair_P, first_P, count_P = np.unique(
+            _longer(key_N, next_N)[once_N], return_index=True, return_counts=True
+        )
         first_P = once_N[first_P]
         key_P, token_P = key_N[first_P], next_N[first_P]
         key_M, of_P = np.unique(key_P, return_inverse=True)
@@ -143,7 +183,14 @@ class _Level:
             below_P = np.searchsorted(lower.pair_P, _longer(before_N[first_P], token_P))
             chance_P += discount * kinds_M[of_P] / total_M[of_P] * lower.chance_P[below_P]
         at_Q = np.unique(np.stack([key_N, answer_N.astype(np.uint64)]), axis=1)[0]
-        return _Level(pair_P, key_P, token_P, chance_P, key_M, np.bincount(np.searchsorted(key_M, at_Q), minlength=len(key_M)))
+        return _Level(
+            pair_P,
+            key_P,
+            token_P,
+            chance_P,
+            key_M,
+            np.bincount(np.searchsorted(key_M, at_Q), minlength=len(key_M)),
+        )
 
     def best(self, top: int, least: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of contexts that stand in `least` answers: keys, the likeliest next tokens and their chances in 255ths."""
@@ -152,7 +199,10 @@ class _Level:
         at_P = at_P[order_P]
         rank_P = np.arange(len(at_P)) - np.searchsorted(at_P, at_P)
         some_P = rank_P < top
-        follower_MK, chance_MK = np.full((len(self.key_M), top), LAST, np.uint16), np.zeros((len(self.key_M), top), np.uint8)
+        follower_MK, chance_MK = (
+            np.full((len(self.key_M), top), LAST, np.uint16),
+            np.zeros((len(self.key_M), top), np.uint8),
+        )
         follower_MK[at_P[some_P], rank_P[some_P]] = self.token_P[order_P][some_P]
         chance_MK[at_P[some_P], rank_P[some_P]] = np.rint(255 * self.chance_P[order_P][some_P])
         enough_M = self.answers_M >= least
@@ -167,8 +217,12 @@ def judge(table: NGrams, samples: Sequence[Sample]) -> dict[str, float]:
         if s.temperature == 0.0 and s.penalty == 1.0:
             text = [*s.prompt_ids, *s.output_ids]
             for i in range(len(s.prompt_ids), len(text)):
-                best = table.after(text[max(0, i - table.order):i])
+                best = table.after(text[max(0, i - table.order) : i])
                 said.append((best[0][0], best[0][1] == text[i]) if best else (0.0, False))
     sure = [right for p, right in said if p >= 0.5]
-    return {"tokens": len(said), "right": round(sum(r for _, r in said) / max(len(said), 1), 4),
-            "sure": round(len(sure) / max(len(said), 1), 4), "sure_and_right": round(sum(sure) / max(len(sure), 1), 4)}
+    return {
+        "tokens": len(said),
+        "right": round(sum(r for _, r in said) / max(len(said), 1), 4),
+        "sure": round(len(sure) / max(len(said), 1), 4),
+        "sure_and_right": round(sum(sure) / max(len(sure), 1), 4),
+    }

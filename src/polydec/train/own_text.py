@@ -1,4 +1,5 @@
 """What a target writes itself, and its states there: what heads and drafters are trained on."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from polydec.train.selfplay import Mode, Record, Sample
 
 class Gathering(Protocol):
     """Which text a training wants: see StopHeadSpec."""
+
     @property
     def out(self) -> str: ...
     @property
@@ -38,30 +40,69 @@ class Gathering(Protocol):
     def seed(self) -> int: ...
 
 
-def write_text(point: Checkpoint, path: Path, data: str | None, each: int, *, max_tokens: int, seed: int) -> None:
+def write_text(
+    point: Checkpoint, path: Path, data: str | None, each: int, *, max_tokens: int, seed: int
+) -> None:
     """Let the target answer `each` prompts a kind into `path`, each in the mode of its own, and a tenth as many held-out ones
     into held.jsonl beside it. What is there already is passed over. data: where the prompts are, as in `data_root`."""
-    for file, count, held in ((path, each, False), (path.with_name("held.jsonl"), max(1, each // 10), True)):
+    for file, count, held in (
+        (path, each, False),
+        (path.with_name("held.jsonl"), max(1, each // 10), True),
+    ):
         with counted(f"writing {file.name}") as watch:
-            selfplay.write(file, point.lm, point.text, data_root(data), count, max_tokens=max_tokens, seed=seed, held=held,
-                           watch=watch)
+            selfplay.write(
+                file,
+                point.lm,
+                point.text,
+                data_root(data),
+                count,
+                max_tokens=max_tokens,
+                seed=seed,
+                held=held,
+                watch=watch,
+            )
 
 
 def place(spec: Gathering, held: bool) -> Path:
     """Where `gather` keeps the target's answers."""
-    return Path(spec.text) if spec.text and not held else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
+    return (
+        Path(spec.text)
+        if spec.text and not held
+        else Path(spec.out) / ("held.jsonl" if held else "text.jsonl")
+    )
 
 
-def gather(spec: Gathering, lm: LM, text: Text, held: bool, record: Record | None = None, *,
-           mixed: bool = False) -> list[Sample]:
+def gather(
+    spec: Gathering,
+    lm: LM,
+    text: Text,
+    held: bool,
+    record: Record | None = None,
+    *,
+    mixed: bool = False,
+) -> list[Sample]:
     """The target's answers, kept in out/text.jsonl (held-out prompts: held.jsonl, a third as many). record: keeps what the
     passes give; mixed: every prompt in a mode of its own, else all without a penalty at the spec's temperature."""
     path = place(spec, held)
     if not path.exists():
-        part = path.with_name(f"{path.stem}.part.jsonl")          # what an interrupted run has collected counts
-        selfplay.write(part, lm, text, data_root(spec.data), max(1, spec.each // 3) if held else spec.each, held=held,
-                       max_tokens=spec.max_tokens, seed=spec.seed, live=32, mode=None if mixed else Mode(spec.temperature, 1.0),
-                       longest=800, room=spec.max_tokens, record=record)
+        part = path.with_name(
+            f"{path.stem}.part.jsonl"
+        )  # what an interrupted run has collected counts
+        selfplay.write(
+            part,
+            lm,
+            text,
+            data_root(spec.data),
+            max(1, spec.each // 3) if held else spec.each,
+            held=held,
+            max_tokens=spec.max_tokens,
+            seed=spec.seed,
+            live=32,
+            mode=None if mixed else Mode(spec.temperature, 1.0),
+            longest=800,
+            room=spec.max_tokens,
+            record=record,
+        )
         part.rename(path)
     samples = [s for s in selfplay.read(path, lm.vocab.size) if s.output_ids]
     if not samples:
@@ -79,6 +120,7 @@ class Lessons:
     same at the depths that a drafter reads, one behind another (none: state_NH); window_NW: the last tokens up to the one
     written there (the first is repeated where there are fewer); answer_N: whether the target wrote it; number_N: its
     text; end_N: where that text ends."""
+
     state_NH: Tensor
     entry_ND: Tensor
     window_NW: Tensor
@@ -104,8 +146,14 @@ class Lessons:
             answer.append(torch.arange(1, len(ids)) >= len(s.prompt_ids))
             size.append(len(ids) - 1)
         sizes = torch.tensor(size)
-        return Lessons(state_NH, entry_ND, torch.cat(window), torch.cat(answer),
-                       torch.arange(len(size)).repeat_interleave(sizes), sizes.cumsum(0).repeat_interleave(sizes))
+        return Lessons(
+            state_NH,
+            entry_ND,
+            torch.cat(window),
+            torch.cat(answer),
+            torch.arange(len(size)).repeat_interleave(sizes),
+            sizes.cumsum(0).repeat_interleave(sizes),
+        )
 
     @property
     def token_N(self) -> Tensor:
@@ -123,7 +171,9 @@ def states(lm: LM, ids: Sequence[int], depths: Sequence[int] = ()) -> tuple[Tens
     """After each of these tokens but the last, fp32: after the last layer, and at these depths, one behind another (none: the
     same). Raises ValueError where the target shows none."""
     session = lm.open(ids)
-    scores = run([session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True, exits=tuple(depths)))])[0]
+    scores = run(
+        [session.prefill(Want(law=Reads.NOTHING, hidden=True, prompt=True, exits=tuple(depths)))]
+    )[0]
     session.close()
     if scores.hidden_NH is None:
         raise ValueError("target shows no hidden states: nothing can be trained on them")

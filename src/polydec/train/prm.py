@@ -1,4 +1,5 @@
 """`polydec train prm`: a process reward model on a reasoner's own states, from solutions that it drew and a checker judged."""
+
 from __future__ import annotations
 
 import json
@@ -34,6 +35,7 @@ class PrmSpec:
     target draws one solution; temperature: at which it draws; inner: width of the head; steps, rows, rate: of its training;
     seed.
     """
+
     out: str
     target: str = "zoo:reasoner"
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -54,6 +56,7 @@ class PrmSpec:
 @dataclass(frozen=True, eq=False)
 class Lessons:
     """States behind steps (N, H), whether all was right there (N, 1 or 0), and of which kind of problem each is (N)."""
+
     state_NH: Tensor
     right_N: Tensor
     kind_N: tuple[str, ...]
@@ -61,6 +64,7 @@ class Lessons:
 
 class Head(nn.Module):
     """The weights of a StepReward, to be trained."""
+
     def __init__(self, start: StepReward) -> None:
         super().__init__()
         self.parts = nn.ParameterList([nn.Parameter(t.clone()) for t in (*start.inner, *start.out)])
@@ -81,41 +85,86 @@ def train_prm(spec: PrmSpec) -> dict[str, Any]:
     point = checkpoint.load(spec.target)
 
     def solve(file: str, each: int, held: bool) -> list[Drawn]:
-        return draw(out / file, point, spec.kinds, each, temperature=spec.temperature, seed=spec.seed + 1, held=held)
+        return draw(
+            out / file,
+            point,
+            spec.kinds,
+            each,
+            temperature=spec.temperature,
+            seed=spec.seed + 1,
+            held=held,
+        )
 
     drawn = solve("text.jsonl", spec.each, held=False)
-    lessons, aside = (learn(point, part) for part in ([d for i, d in enumerate(drawn) if i % 8], drawn[::8]))
+    lessons, aside = (
+        learn(point, part) for part in ([d for i, d in enumerate(drawn) if i % 8], drawn[::8])
+    )
     unseen = learn(point, solve("held.jsonl", max(1, spec.each // 4), held=True))
     head = Head(step_reward.fresh(lessons.state_NH.shape[1], spec.inner, point.lm.vocab, spec.seed))
 
     def loss_of(part: Lessons, some: Tensor | slice = slice(None)) -> Tensor:
-        return binary_cross_entropy_with_logits(head.reward().logit(part.state_NH[some]), part.right_N[some])
+        return binary_cross_entropy_with_logits(
+            head.reward().logit(part.state_NH[some]), part.right_N[some]
+        )
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
-        return loss_of(lessons, torch.randint(len(lessons.right_N), (spec.rows,), generator=g)), spec.rows
+        return loss_of(
+            lessons, torch.randint(len(lessons.right_N), (spec.rows,), generator=g)
+        ), spec.rows
 
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds),
-                "states": len(lessons.right_N)}
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k != "out"},
+        "kinds": list(spec.kinds),
+        "states": len(lessons.right_N),
+    }
     with shown("prm", spec.steps) as watch:
-        curve = fit(head, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=min(50, spec.steps),
-                                         judge_every=25),
-                    state=out / "state.pt", identity=identity, watch=watch, aside=lambda: loss_of(aside))
+        curve = fit(
+            head,
+            loss,
+            Schedule(
+                spec.steps,
+                spec.rate,
+                decay=1.0,
+                save_every=500,
+                log_every=min(50, spec.steps),
+                judge_every=25,
+            ),
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+            aside=lambda: loss_of(aside),
+        )
     step_reward.save(out, head.reward(), {"target": spec.target, "temperature": spec.temperature})
-    result = {"states": len(lessons.right_N), "steps": spec.steps, "loss": curve[-1][1],
-              "loss_aside": float(loss_of(aside).detach()), "held_out": judge(head.reward(), unseen),
-              "seconds": round(time.perf_counter() - began, 1)}
-    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    result = {
+        "states": len(lessons.right_N),
+        "steps": spec.steps,
+        "loss": curve[-1][1],
+        "loss_aside": float(loss_of(aside).detach()),
+        "held_out": judge(head.reward(), unseen),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    replace(
+        out / "training.json",
+        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
+    )
     return result
 
 
 def learn(point: Checkpoint, drawn: Sequence[Drawn]) -> Lessons:
     """The states behind every line of these solutions, and whether all is right there. What was cut off in a line has none."""
-    line_break, = point.text.encode("\n", special=False)
-    closing, state, right, kind = {line_break, *point.lm.vocab.eos}, list[Tensor](), list[bool](), list[str]()
+    (line_break,) = point.text.encode("\n", special=False)
+    closing, state, right, kind = (
+        {line_break, *point.lm.vocab.eos},
+        list[Tensor](),
+        list[bool](),
+        list[str](),
+    )
     for d in drawn:
         ends = [i for i, x in enumerate(d.output_ids) if x in closing]
-        behind_NH = states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[0][len(d.prompt_ids):]
+        behind_NH = states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[0][
+            len(d.prompt_ids) :
+        ]
         state += [behind_NH[i] for i in ends]
         right += [d.right[i] for i in ends]
         kind += [d.problem.kind] * len(ends)
@@ -133,6 +182,10 @@ def judge(reward: StepReward, lessons: Lessons) -> dict[str, Any]:
         own_N = torch.tensor([k == kind for k in lessons.kind_N])
         good, bad = value_N[own_N & right_N], value_N[own_N & ~right_N]
         return float((good[:, None] > bad[None]).float().mean()) if len(good) and len(bad) else None
-    return {"steps": len(right_N), "right": float(right_N.float().mean()),
-            "told": float(((value_N > 0) == right_N).float().mean()),
-            "ranked": {kind: ranked(kind) for kind in sorted(set(lessons.kind_N))}}
+
+    return {
+        "steps": len(right_N),
+        "right": float(right_N.float().mean()),
+        "told": float(((value_N > 0) == right_N).float().mean()),
+        "ranked": {kind: ranked(kind) for kind in sorted(set(lessons.kind_N))},
+    }

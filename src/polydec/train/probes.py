@@ -1,4 +1,5 @@
 """What is trained of soft probes: they ride behind positions of a text through a frozen target."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +19,13 @@ from polydec.train.students import Rates, Shown, Student
 
 class ProbeStudent(Student):
     """Probes behind every position of a piece."""
-    def forward(self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+
+    def forward(
+        self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Of each probe what it came out as behind every position [B, T, H], the logits there, and the positions.
         The target reads the piece anew, and nothing before it: probes stand in the pass that makes its states."""
-        for made in ride(self.shown.target, self.model(), window_BMW[:, :entry_BTH.shape[1], -2]):
+        for made in ride(self.shown.target, self.model(), window_BMW[:, : entry_BTH.shape[1], -2]):
             yield made, self.shown.logits(made), torch.arange(made.shape[1])
 
 
@@ -39,8 +43,14 @@ def ride(target: Llama, probes: Probes, token_BT: Tensor) -> list[Tensor]:
     return rows
 
 
-def through(target: Llama, layer: Layer, x_BTH: Tensor, past: Past, at_T: Tensor | None = None,
-            adapter: Mapping[str, Pair] | None = None) -> Tensor:
+def through(
+    target: Llama,
+    layer: Layer,
+    x_BTH: Tensor,
+    past: Past,
+    at_T: Tensor | None = None,
+    adapter: Mapping[str, Pair] | None = None,
+) -> Tensor:
     """One layer: over a text, then over one level after another of what stands behind its positions `at_T` (None: all), with
     what an adapter adds in this layer."""
     s, level = target.s, len(past)
@@ -50,9 +60,14 @@ def through(target: Llama, layer: Layer, x_BTH: Tensor, past: Past, at_T: Tensor
         if adapter is None:
             return y
         into, out = adapter[place]
-        return y + F.linear(F.linear(F.rms_norm(read, read.shape[-1:], None, s.eps) if plain else read, into), out)
+        return y + F.linear(
+            F.linear(F.rms_norm(read, read.shape[-1:], None, s.eps) if plain else read, into), out
+        )
+
     n, own = layer.input_layernorm(x_BTH), layer.self_attn
-    qkv = added("qkv", x_BTH, torch.cat([p(n) for p in (own.q_proj, own.k_proj, own.v_proj)], -1), True)
+    qkv = added(
+        "qkv", x_BTH, torch.cat([p(n) for p in (own.q_proj, own.k_proj, own.v_proj)], -1), True
+    )
     heads = qkv.unflatten(-1, (-1, s.head)).transpose(1, 2)
     q, k, v = heads.split([s.heads, s.kv_heads, s.kv_heads], 1)
     cos, sin = (t[at_T + level] for t in (target.model.cos, target.model.sin))
@@ -63,17 +78,26 @@ def through(target: Llama, layer: Layer, x_BTH: Tensor, past: Past, at_T: Tensor
     y = y.transpose(1, 2).flatten(2)
     x, mlp = x_BTH + added("out", y, own.o_proj(y)), layer.mlp
     n = layer.post_attention_layernorm(x)
-    gate, up = added("gate_up", x, torch.cat([mlp.gate_proj(n), mlp.up_proj(n)], -1), True).chunk(2, -1)
+    gate, up = added("gate_up", x, torch.cat([mlp.gate_proj(n), mlp.up_proj(n)], -1), True).chunk(
+        2, -1
+    )
     inner = F.silu(gate) * up
     return x + added("down", inner, mlp.down_proj(inner))
 
 
 def make_ppd(shown: Shown) -> Student:
     """Prompt tokens, which begin as the embeddings of frequent tokens."""
-    some = shown.tokens[torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[:shown.levels]]
+    some = shown.tokens[
+        torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[
+            : shown.levels
+        ]
+    ]
 
-    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Probes:
+    def make(
+        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
+    ) -> Probes:
         return Probes(t[0], None, 0, vocab, rates, share)
+
     return ProbeStudent(shown, [shown.embed(some).clone()], None, make)
 
 
@@ -81,7 +105,10 @@ def make_hidden(shown: Shown) -> Student:
     """Maps of the state in the middle, which begin by passing it on."""
     s = shown.target.s
 
-    def make(t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float) -> Probes:
+    def make(
+        t: Sequence[Tensor], layer: StateLayer | None, vocab: Vocab, rates: Rates, share: float
+    ) -> Probes:
         return Probes(t[0], t[1:], max(1, s.layers // 2), vocab, rates, share)
+
     maps = [torch.eye(s.width) for _ in range(shown.levels)]
     return ProbeStudent(shown, [torch.zeros(shown.levels, s.width), *maps], None, make)

@@ -7,6 +7,7 @@ A solution is a line for each step and, last, a line of "=" and the answer. Thre
 - order: `ABCD B<D A!1 C=3`: who sits where, from clues (C=3: on seat 3, A!1: not on seat 1, B<D: left of, A~B: beside,
   A^B: not beside); exactly one order fits. `A=2`, `B=1`, …, `=BACD`.
 """
+
 from __future__ import annotations
 
 import random
@@ -25,6 +26,7 @@ LARGEST = 30
 @dataclass(frozen=True)
 class Problem:
     """question: as it is asked; steps: one right solution, line by line, the answer's line left out; answer: without "="."""
+
     kind: str
     question: str
     steps: tuple[str, ...]
@@ -76,7 +78,7 @@ def _right(problem: Problem, lines: Sequence[str]) -> tuple[int, int]:
     after, characters = KINDS[problem.kind].after, 0
     for i, line in enumerate(lines):
         may_follow = after(problem.question, lines[:i])
-        characters += int(i > 0 and bool(may_follow))        # the line break
+        characters += int(i > 0 and bool(may_follow))  # the line break
         if line not in may_follow:
             return i, characters + max((_alike(line, right) for right in may_follow), default=0)
         characters += len(line)
@@ -104,6 +106,7 @@ def flawed(problem: Problem, seed: int, number: int) -> tuple[tuple[str, ...], s
 class Kind:
     """draw: a problem; after: every line that may follow these, which are right, on the way to a solution, none behind the
     answer; slip: what somebody may write by mistake instead of a line that follows these; most often it is wrong."""
+
     draw: Callable[[random.Random], Problem]
     after: Callable[[str, Sequence[str]], Sequence[str]]
     slip: Callable[[random.Random, str, Sequence[str], str], str]
@@ -120,7 +123,7 @@ def _slip_digit(r: random.Random, question: str, before: Sequence[str], line: st
     digits = [i for i, c in enumerate(line) if c.isdigit()]
     results = [i for i in digits if i > line.index("=")]
     at = r.choice(results if r.random() < 0.7 else digits)
-    return line[:at] + r.choice("0123456789") + line[at + 1:]
+    return line[:at] + r.choice("0123456789") + line[at + 1 :]
 
 
 def _draw_chain(r: random.Random) -> Problem:
@@ -147,7 +150,7 @@ def _after_chain(question: str, lines: Sequence[str]) -> Sequence[str]:
         right.append(f"{value}{part}={after}")
         value = after
     right.append(f"={value}")
-    return right[len(lines):len(lines) + 1]
+    return right[len(lines) : len(lines) + 1]
 
 
 @lru_cache(1 << 14)
@@ -181,7 +184,7 @@ def _draw_make(r: random.Random) -> Problem:
         step = r.choice(sorted(moves))
         steps.append(step)
         left = moves[step]
-    goal = sum(left)                              # one number
+    goal = sum(left)  # one number
     return Problem("make", f"{goal} from {' '.join(map(str, numbers))}", tuple(steps), str(goal))
 
 
@@ -192,7 +195,7 @@ def _after_make(question: str, lines: Sequence[str]) -> Sequence[str]:
         if line.startswith("="):
             return ()
         left = _moves(left)[line]
-    if len(left) == 1:                            # only the answer can follow
+    if len(left) == 1:  # only the answer can follow
         return (f"={goal}",)
     return [line for line, then in _moves(left).items() if _reaches(tuple(sorted(then)), goal)]
 
@@ -208,8 +211,11 @@ def _slip_make(r: random.Random, question: str, before: Sequence[str], line: str
 
 
 CLUES: Mapping[str, Callable[[int, int], bool]] = {
-    "=": lambda a, b: a == b, "!": lambda a, b: a != b, "<": lambda a, b: a < b,
-    "~": lambda a, b: abs(a - b) == 1, "^": lambda a, b: abs(a - b) > 1,
+    "=": lambda a, b: a == b,
+    "!": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "~": lambda a, b: abs(a - b) == 1,
+    "^": lambda a, b: abs(a - b) > 1,
 }
 """What a clue says of two seats: the second is a name's, or a number."""
 
@@ -220,10 +226,12 @@ def _fits(order: str, clue: str) -> bool:
 
 
 def _draw_order(r: random.Random) -> Problem:
-    names = "ABCDE"[:r.choice((3, 4, 4))]
+    names = "ABCDE"[: r.choice((3, 4, 4))]
     secret = "".join(r.sample(names, len(names)))
     every = [f"{a}{sign}{b}" for a, b in permutations(names, 2) for sign in "<~^"]
-    every += [f"{a}{sign}{seat}" for a in names for seat in range(1, len(names) + 1) for sign in "=!!"]
+    every += [
+        f"{a}{sign}{seat}" for a in names for seat in range(1, len(names) + 1) for sign in "=!!"
+    ]
     clues, orders = list[str](), ["".join(p) for p in permutations(names)]
     while len(orders) > 1:
         clue = r.choice(every)
@@ -244,13 +252,13 @@ def _the_order(question: str) -> str:
 def _after_order(question: str, lines: Sequence[str]) -> Sequence[str]:
     secret = _the_order(question)
     right = [*(f"{name}={secret.index(name) + 1}" for name in sorted(secret)), "=" + secret]
-    return right[len(lines):len(lines) + 1]
+    return right[len(lines) : len(lines) + 1]
 
 
 def _slip_order(r: random.Random, question: str, before: Sequence[str], line: str) -> str:
     """Another seat; in the answer two that changed places."""
     if not line.startswith("="):
-        return line[:-1] + r.choice("12345"[:len(question.split(" ")[0])])
+        return line[:-1] + r.choice("12345"[: len(question.split(" ")[0])])
     i, j = r.sample(range(1, len(line)), 2)
     letters = list(line)
     letters[i], letters[j] = letters[j], letters[i]

@@ -1,4 +1,5 @@
 """`polydec train reasoner`: a small model that solves problems in steps, and knows a wrong step when it has read one."""
+
 from __future__ import annotations
 
 import json
@@ -55,6 +56,7 @@ class ReasonerSpec:
     solves first, at temperature 1: its solutions, right or wrong, are then what is judged and not learned, 0: solutions that
     end with a slip.
     """
+
     out: str
     kinds: tuple[str, ...] = tuple(KINDS)
     steps: int = 1500
@@ -74,7 +76,9 @@ class ReasonerSpec:
         if self.own < 0:
             raise ValueError(f"own is {self.own}: it must be at least 0")
         if self.own and self.start is None:
-            raise ValueError(f"own is {self.own}: only a network that is named by start can draw solutions")
+            raise ValueError(
+                f"own is {self.own}: only a network that is named by start can draw solutions"
+            )
         at_least_one(self, "steps", "rows", "layers")
         if not 96 <= self.length <= CONTEXT:
             raise ValueError(f"length is {self.length}: it must lie in 96 to {CONTEXT}")
@@ -87,18 +91,21 @@ class ReasonerSpec:
 
 class Reasoner(nn.Module):
     """A network, and what judges, while it learns, whether all is right that it has read of a solution."""
+
     def __init__(self, network: Llama, seed: int) -> None:
         super().__init__()
         self.network = network
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             out = nn.Linear(64, 1)
-            nn.init.zeros_(out.weight)            # what it does not know yet moves no state
+            nn.init.zeros_(out.weight)  # what it does not know yet moves no state
             self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), out)
 
     def reward(self, vocab: Vocab) -> StepReward:
         """What judges, for whoever decodes with the network."""
-        (a, b), (c, d) = ((m.weight.detach(), m.bias.detach()) for m in self.judge if isinstance(m, nn.Linear))
+        (a, b), (c, d) = (
+            (m.weight.detach(), m.bias.detach()) for m in self.judge if isinstance(m, nn.Linear)
+        )
         return StepReward((a, b), (c, d), vocab)
 
     def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
@@ -108,7 +115,9 @@ class Reasoner(nn.Module):
         wrote = F.cross_entropy(logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED)
         judged_BT = right_BT != NOT_LEARNED
         seen = self.judge(F.rms_norm(state_BTH[judged_BT], state_BTH.shape[-1:]))[:, 0]
-        return wrote + judging * F.binary_cross_entropy_with_logits(seen, right_BT[judged_BT].float())
+        return wrote + judging * F.binary_cross_entropy_with_logits(
+            seen, right_BT[judged_BT].float()
+        )
 
 
 def states(trunk: Trunk, token_BT: Tensor) -> Tensor:
@@ -128,12 +137,28 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
     another run."""
     out, began = Path(spec.out), time.perf_counter()
     tokenizer = number_tokenizer()
-    shape = Shape(VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT)
-    network = Llama(shape, seed=spec.seed) if spec.start is None else grown(load_directory(spec.start), shape, spec.seed)
+    shape = Shape(
+        VOCAB, spec.width, spec.layers, spec.width // 32, spec.width // 32, 3 * spec.width, CONTEXT
+    )
+    network = (
+        Llama(shape, seed=spec.seed)
+        if spec.start is None
+        else grown(load_directory(spec.start), shape, spec.seed)
+    )
     own = list[Drawn]()
     if spec.own and spec.start is not None:
-        own = draw(out / "own.jsonl", checkpoint.load(spec.start), spec.kinds, spec.own, temperature=1.0, seed=spec.seed)
-    learner, rows = Reasoner(network, spec.seed), Rows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16])
+        own = draw(
+            out / "own.jsonl",
+            checkpoint.load(spec.start),
+            spec.kinds,
+            spec.own,
+            temperature=1.0,
+            seed=spec.seed,
+        )
+    learner, rows = (
+        Reasoner(network, spec.seed),
+        Rows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16]),
+    )
     apart = Rows(tokenizer, spec, own[::16]).batch(-1, 4 * spec.rows)
 
     bf16 = arithmetic(out / "state.pt")
@@ -142,25 +167,48 @@ def train_reasoner(spec: ReasonerSpec) -> dict[str, Any]:
         with precision(bf16):
             return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
 
-    schedule = Schedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200)
-    identity = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds), "bf16": bf16}
+    schedule = Schedule(
+        spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200
+    )
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k != "out"},
+        "kinds": list(spec.kinds),
+        "bf16": bf16,
+    }
     out.mkdir(parents=True, exist_ok=True)
     with shown("reasoner", spec.steps) as watch:
-        curve = fit(learner, loss, schedule, state=out / "state.pt", identity=identity, watch=watch,
-                    aside=lambda: learner.loss(*apart, spec.judging if own else 0.0))
+        curve = fit(
+            learner,
+            loss,
+            schedule,
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+            aside=lambda: learner.loss(*apart, spec.judging if own else 0.0),
+        )
     config = network.s.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
-    save_directory(out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT), dtype=torch.int8)
+    save_directory(
+        out, learner.network, config, files=tokenizer_files(tokenizer, CONTEXT), dtype=torch.int8
+    )
     about = {"target": out.name, "temperature": 1.0}
     step_reward.save(out / "prm", learner.reward(checkpoint.load(str(out)).lm.vocab), about)
-    result = {"parameters": sum(p.numel() for p in learner.network.parameters()), "steps": spec.steps, "loss": curve[-1][1],
-              "seconds": round(time.perf_counter() - began, 1), "curve": curve}
-    files.replace(out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n"))
+    result = {
+        "parameters": sum(p.numel() for p in learner.network.parameters()),
+        "steps": spec.steps,
+        "loss": curve[-1][1],
+        "seconds": round(time.perf_counter() - began, 1),
+        "curve": curve,
+    }
+    files.replace(
+        out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
+    )
     return result
 
 
 class Rows:
     """Batches of problems as the chat template writes them, one behind the other until a row is full. own: solutions to be
     judged, none: solutions that end with a slip."""
+
     def __init__(self, tokenizer: Tokenizer, spec: ReasonerSpec, own: Sequence[Drawn] = ()) -> None:
         self._tokenizer, self._spec, self._own = tokenizer, spec, own
 
@@ -181,7 +229,7 @@ class Rows:
             if len(tokens) > length:
                 break
         goals = [t if yes else NOT_LEARNED for t, yes in zip(tokens, learned, strict=True)]
-        return tokens[:length], goals[1:length + 1], rights[:length]
+        return tokens[:length], goals[1 : length + 1], rights[:length]
 
     def _problems(self, r: random.Random) -> Iterator[tuple[Sequence[int], bool, Sequence[int]]]:
         """Pieces of problems without end: tokens, whether they are learned, and of each whether all is right up to it, nothing
@@ -204,9 +252,11 @@ class Rows:
                 if line is not wrong:
                     yield said, True, [1] * len(said)
                 else:
-                    text = "\n".join(lines[:i + 1])
+                    text = "\n".join(lines[: i + 1])
                     start, until = len(text) - len(line), problems.right_until(problem, text)
-                    ends = accumulate(len(self._tokenizer.decode([x], skip_special_tokens=False)) for x in said)
+                    ends = accumulate(
+                        len(self._tokenizer.decode([x], skip_special_tokens=False)) for x in said
+                    )
                     yield said, False, [int(start + end <= until) for end in ends]
 
     def _ids(self, text: str) -> Sequence[int]:

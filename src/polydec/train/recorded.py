@@ -1,4 +1,5 @@
 """A target's states on text, kept on disk: recorded while it writes, or read from text that others wrote."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ class Recorder:
     Exact: law, under any exact verifier.
     Reduces to: `nothing`.
     """
+
     depths: tuple[int, ...]
     parts: list[Tensor] = field(default_factory=list[Tensor])
 
@@ -40,6 +42,7 @@ class Recorder:
 @dataclass(frozen=True)
 class Recording:
     """One answer's."""
+
     to: Recorder
     price = 0.0
 
@@ -68,6 +71,7 @@ class StateFile:
 
     path: of the rows; depths; width: of one state; target: what the target is recognised by.
     """
+
     path: Path
     depths: tuple[int, ...]
     width: int
@@ -76,7 +80,12 @@ class StateFile:
     @staticmethod
     def beside(text: Path, depths: Sequence[int], width: int, target: str) -> StateFile:
         """The one for the samples of the file `text`."""
-        return StateFile(text.with_name(f"{text.stem}.states-{'-'.join(map(str, depths))}"), tuple(depths), width, target)
+        return StateFile(
+            text.with_name(f"{text.stem}.states-{'-'.join(map(str, depths))}"),
+            tuple(depths),
+            width,
+            target,
+        )
 
     @property
     def index(self) -> Path:
@@ -91,7 +100,9 @@ class StateFile:
         """How many of the first samples have their states here. Raises ValueError where the file is of another target."""
         lines = self._lines
         if lines and lines[0] != self._first:
-            raise ValueError(f"{self.path} holds states of another target: delete it, or take other text")
+            raise ValueError(
+                f"{self.path} holds states of another target: delete it, or take other text"
+            )
         room = (self.path.stat().st_size if self.path.exists() else 0) // self.row
         held = 0
         for sample, line in zip(samples, lines[1:]):
@@ -104,7 +115,7 @@ class StateFile:
     def hold(self, samples: Sequence[Sample]) -> int:
         """The same; what follows those is cut off."""
         held = self.held(samples)
-        lines = [self._first, *self._lines[1:1 + held], ""]
+        lines = [self._first, *self._lines[1 : 1 + held], ""]
         replace(self.index, lambda at: at.write_text("\n".join(lines), encoding="utf-8"))
         with open(self.path, "ab") as f:
             f.truncate(sum(map(positions, samples[:held])) * self.row)
@@ -125,7 +136,9 @@ class StateFile:
 
     def add(self, sample: Sample, state_ND: Tensor) -> None:
         """The states of the next sample."""
-        assert state_ND.shape == (positions(sample), self.width * len(self.depths)), "a state for each token but the last two"
+        assert state_ND.shape == (positions(sample), self.width * len(self.depths)), (
+            "a state for each token but the last two"
+        )
         with open(self.path, "ab") as f:
             f.write(state_ND.float().clamp(-HALF, HALF).half().numpy().tobytes())
         with open(self.index, "a", encoding="utf-8") as f:
@@ -145,7 +158,9 @@ class StateFile:
     def read(self, samples: Sequence[Sample]) -> Tensor:
         """The states of all these samples [N, D], fp16 and mapped: what is asked for is read."""
         rows = sum(map(positions, samples))
-        return torch.from_file(str(self.path), False, rows * self.row // 2, dtype=torch.float16).view(rows, -1)
+        return torch.from_file(
+            str(self.path), False, rows * self.row // 2, dtype=torch.float16
+        ).view(rows, -1)
 
 
 def read_states(lm: LM, ids: Sequence[int], depths: Sequence[int]) -> Tensor:
@@ -169,6 +184,7 @@ def digest(sample: Sample) -> str:
 @dataclass(frozen=True)
 class Recorded:
     """Keeps the target's states while it writes."""
+
     lm: LM
     file: StateFile
 

@@ -1,4 +1,5 @@
 """`polydec train router`: after which of a draft model's steps a target would have written a better one."""
+
 from __future__ import annotations
 
 import json
@@ -52,6 +53,7 @@ class RouterSpec:
     problems; each: problems of a kind that the two solve together; temperature: at which they do, at least 0; inner: width of
     the head; steps, rows, rate: of its training; seed.
     """
+
     out: str
     draft: str
     target: str = "zoo:reasoner"
@@ -77,6 +79,7 @@ class RouterSpec:
 class Lessons:
     """Steps of the draft model's: its state behind each (N, H), what the reward says of it (N) and how much more of the
     target's (N, -1 to 1)."""
+
     state_NH: Tensor
     value_N: Tensor
     advantage_N: Tensor
@@ -93,6 +96,7 @@ class Lessons:
 @dataclass(eq=False)
 class _Noted:
     """A reward that notes what it is asked of, and what it said."""
+
     reward: StepReward | None
     state: list[Tensor] = field(default_factory=list[Tensor])
     said: list[float] = field(default_factory=list[float])
@@ -106,6 +110,7 @@ class _Noted:
 @dataclass(frozen=True, eq=False)
 class _Watching:
     """The oracle; the states of the draft model and both values are noted as it goes."""
+
     small: _Noted
     big: _Noted
 
@@ -121,12 +126,19 @@ def train_router(spec: RouterSpec) -> dict[str, Any]:
     weights that are best there are saved. Raises ValueError on a wrong spec, or models that do not fit."""
     out, began = Path(spec.out), time.perf_counter()
     target, draft = checkpoint.load(spec.target), checkpoint.load(spec.draft)
-    reward = step_reward.load(zoo.resolve(spec.reward) if spec.reward.startswith("zoo:") else spec.reward)
+    reward = step_reward.load(
+        zoo.resolve(spec.reward) if spec.reward.startswith("zoo:") else spec.reward
+    )
     reward.fit(target.lm, None)
     target.lm.vocab.require_same(draft.lm.vocab, "the draft")
     out.mkdir(parents=True, exist_ok=True)
-    identity: dict[str, Any] = {**{k: v for k, v in asdict(spec).items() if k != "out"}, "kinds": list(spec.kinds)}
-    whole, unseen = (_kept(spec, out, identity, target, draft, reward, held) for held in (False, True))
+    identity: dict[str, Any] = {
+        **{k: v for k, v in asdict(spec).items() if k != "out"},
+        "kinds": list(spec.kinds),
+    }
+    whole, unseen = (
+        _kept(spec, out, identity, target, draft, reward, held) for held in (False, True)
+    )
     last = torch.arange(len(whole.value_N)) % 8 == 0
     lessons, aside = whole.part(~last), whole.part(last)
     head = Head(step_reward.fresh(whole.state_NH.shape[1], spec.inner, draft.lm.vocab, spec.seed))
@@ -136,55 +148,112 @@ def train_router(spec: RouterSpec) -> dict[str, Any]:
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
-        return loss_of(lessons.part(torch.randint(len(lessons.value_N), (spec.rows,), generator=g))), spec.rows
+        return loss_of(
+            lessons.part(torch.randint(len(lessons.value_N), (spec.rows,), generator=g))
+        ), spec.rows
 
     with shown("router", spec.steps) as watch:
-        curve = fit(head, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=50, log_every=min(50, spec.steps),
-                                         judge_every=25),
-                    state=out / "state.pt", identity=identity, watch=watch, aside=lambda: loss_of(aside))
+        curve = fit(
+            head,
+            loss,
+            Schedule(
+                spec.steps,
+                spec.rate,
+                decay=1.0,
+                save_every=50,
+                log_every=min(50, spec.steps),
+                judge_every=25,
+            ),
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+            aside=lambda: loss_of(aside),
+        )
     made = Router(head.reward())
-    router.save(out, made, {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature})
-    result = {"steps_seen": len(whole.value_N), "steps": spec.steps, "loss": curve[-1][1],
-              "loss_aside": float(loss_of(aside).detach()), "held_out": judge(made, unseen),
-              "seconds": round(time.perf_counter() - began, 1)}
-    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    router.save(
+        out, made, {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature}
+    )
+    result = {
+        "steps_seen": len(whole.value_N),
+        "steps": spec.steps,
+        "loss": curve[-1][1],
+        "loss_aside": float(loss_of(aside).detach()),
+        "held_out": judge(made, unseen),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    replace(
+        out / "training.json",
+        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
+    )
     return result
 
 
-def _kept(spec: RouterSpec, out: Path, identity: Mapping[str, Any], target: Checkpoint, draft: Checkpoint, reward: StepReward,
-          held: bool) -> Lessons:
+def _kept(
+    spec: RouterSpec,
+    out: Path,
+    identity: Mapping[str, Any],
+    target: Checkpoint,
+    draft: Checkpoint,
+    reward: StepReward,
+    held: bool,
+) -> Lessons:
     """As `gather` makes them, kept in out. Raises ValueError where others lie there."""
-    file, about = out / ("held.safetensors" if held else "lessons.safetensors"), out / "lessons.json"
-    asked = json.dumps({k: identity[k] for k in ("target", "draft", "reward", "kinds", "each", "temperature", "seed")})
+    file, about = (
+        out / ("held.safetensors" if held else "lessons.safetensors"),
+        out / "lessons.json",
+    )
+    asked = json.dumps(
+        {
+            k: identity[k]
+            for k in ("target", "draft", "reward", "kinds", "each", "temperature", "seed")
+        }
+    )
     if file.exists():
         if not about.exists() or about.read_text() != asked:
-            raise ValueError(f"out is {str(out)!r}: what lies there was gathered for another training")
+            raise ValueError(
+                f"out is {str(out)!r}: what lies there was gathered for another training"
+            )
         t = load_file(file)
         return Lessons(t["state"], t["value"], t["advantage"])
     made = gather(spec, target, draft, reward, held)
     replace(about, lambda at: Path(at).write_text(asked))
-    replace(file, lambda at: save_file({"state": made.state_NH, "value": made.value_N, "advantage": made.advantage_N}, at))
+    replace(
+        file,
+        lambda at: save_file(
+            {"state": made.state_NH, "value": made.value_N, "advantage": made.advantage_N}, at
+        ),
+    )
     return made
 
 
-def gather(spec: RouterSpec, target: Checkpoint, draft: Checkpoint, reward: StepReward, held: bool) -> Lessons:
+def gather(
+    spec: RouterSpec, target: Checkpoint, draft: Checkpoint, reward: StepReward, held: bool
+) -> Lessons:
     """What both models write of `each` problems a kind, a quarter as many held-out ones."""
     count, notes = max(1, spec.each // 4) if held else spec.each, list[tuple[_Noted, _Noted]]()
-    asked = [problems.make(kind, spec.seed + 1, i, held) for i in range(count) for kind in spec.kinds]
+    asked = [
+        problems.make(kind, spec.seed + 1, i, held) for i in range(count) for kind in spec.kinds
+    ]
     shapers = build_shapers(Sampling(temperature=spec.temperature), eos=target.lm.vocab.eos)
-    big, small = (Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft))
+    big, small = (
+        Speculative(Shaped(p.lm, *shapers), Nothing(), Match(), Fixed(0)) for p in (target, draft)
+    )
     with counted(f"{'held-out ' * held}problems", every=LIVE) as watch:
         for first in range(0, len(asked), LIVE):
             tasks = list[Any]()
-            for number, problem in enumerate(asked[first:first + LIVE], first):
+            for number, problem in enumerate(asked[first : first + LIVE], first):
                 notes.append((_Noted(None), _Noted(reward)))
                 ids = target.text.chat([{"role": "user", "content": problem.question}])
                 decoder = Arbitrage(big, small, _Watching(*notes[-1]))
-                tasks.append(answer_one(decoder, Request(ids, max_tokens=LONGEST, seed=spec.seed + number)))
+                tasks.append(
+                    answer_one(decoder, Request(ids, max_tokens=LONGEST, seed=spec.seed + number))
+                )
             run(tasks)
             watch(min(first + LIVE, len(asked)), len(asked))
     state_NH = torch.stack([h for small_, _ in notes for h in small_.state]).float()
-    values = [v for _, big_ in notes for v in big_.said]            # of the draft model's step and of the target's, in turns
+    values = [
+        v for _, big_ in notes for v in big_.said
+    ]  # of the draft model's step and of the target's, in turns
     value_N, own_N = torch.tensor(values[::2]), torch.tensor(values[1::2])
     return Lessons(state_NH, value_N, own_N - value_N)
 
@@ -198,6 +267,15 @@ def judge(made: Router, lessons: Lessons) -> dict[str, Any]:
 
     def auc(score_N: Tensor) -> float | None:
         a, b = score_N[better_N][:, None], score_N[~better_N][None]
-        return round(float(((a > b).float() + 0.5 * (a == b).float()).mean()), 4) if a.numel() and b.numel() else None
-    return {"steps": len(better_N), "better": round(float(better_N.float().mean()), 4),
-            "auc": auc(made.head.logit(lessons.state_NH)), "of_value": auc(-lessons.value_N)}
+        return (
+            round(float(((a > b).float() + 0.5 * (a == b).float()).mean()), 4)
+            if a.numel() and b.numel()
+            else None
+        )
+
+    return {
+        "steps": len(better_N),
+        "better": round(float(better_N.float().mean()), 4),
+        "auc": auc(made.head.logit(lessons.state_NH)),
+        "of_value": auc(-lessons.value_N),
+    }

@@ -1,4 +1,5 @@
 """Text that a model writes itself, as training data for its draft: prompts, sampling, JSONL."""
+
 from __future__ import annotations
 
 import hashlib
@@ -29,12 +30,13 @@ from polydec.train.data import bucket, held_out, read_rows
 from polydec.verifiers.match import Match
 
 D = TypeVar("D", bound=Drafter)
-Token = Annotated[int, Field(ge=0, lt=2 ** 31)]
+Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True)
 class Sample:
     """One answer. temperature 0 is greedy; penalty: of repetition, 1 is none; kind: what the prompt asks for."""
+
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
     temperature: float = 0.0
@@ -48,7 +50,12 @@ class Mode:
     penalty: float
 
 
-MODES = (Mode(0.0, 1.0), Mode(0.0, 1.0), Mode(0.0, 1.1), Mode(0.7, 1.0))     # a prompt's own by its hash
+MODES = (
+    Mode(0.0, 1.0),
+    Mode(0.0, 1.0),
+    Mode(0.0, 1.1),
+    Mode(0.7, 1.0),
+)  # a prompt's own by its hash
 
 
 Asked = tuple[str, tuple[int, ...], Mode]
@@ -68,19 +75,34 @@ SOURCES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "mathematics": ("gsm8k/train.jsonl.gz", lambda r: r["question"]),
     "word problem": ("svamp/part_a.jsonl", lambda r: _join(r, "Body", "Question")),
     "code": ("mbpp/prompt_val_train.jsonl", lambda r: r["text"]),
-    "edit": ("code_edits/edits.jsonl.gz",
-             lambda r: f"Edit this file: {r['instruction']}\n\n```python\n{r['before']}\n```\nWrite the whole file."),
+    "edit": (
+        "code_edits/edits.jsonl.gz",
+        lambda r: (
+            f"Edit this file: {r['instruction']}\n\n```python\n{r['before']}\n```\nWrite the whole file."
+        ),
+    ),
     "summary": ("summ_scitldr/train_dev.jsonl.gz", lambda r: "Summarize: " + " ".join(r["source"])),
-    "translation": ("translation_tatoeba/en_de.jsonl.gz", lambda r: f"Translate German to English: {r['de']}"),
+    "translation": (
+        "translation_tatoeba/en_de.jsonl.gz",
+        lambda r: f"Translate German to English: {r['de']}",
+    ),
     "question": ("qa_xquad/en.jsonl.gz", lambda r: r["question"]),
-    "reading": ("qa_xquad/en.jsonl.gz", lambda r: f"{r['context']}\n\nQuestion: {r['question']}\nAnswer:"),
+    "reading": (
+        "qa_xquad/en.jsonl.gz",
+        lambda r: f"{r['context']}\n\nQuestion: {r['question']}\nAnswer:",
+    ),
     "request": ("intents_clinc150/train_val.jsonl.gz", lambda r: r["text"]),
-    "commands": ("text_tldr/pages_en.jsonl.gz", lambda r: "Explain these commands:\n\n" + r["text"]),
+    "commands": (
+        "text_tldr/pages_en.jsonl.gz",
+        lambda r: "Explain these commands:\n\n" + r["text"],
+    ),
     "reasoning": ("bbh/half_a.jsonl.gz", lambda r: r["input"]),
 }
 
 
-def prompts(root: Path, each: int, *, held: bool = False, seed: int = 0, longest: int = 2400) -> list[tuple[str, str]]:
+def prompts(
+    root: Path, each: int, *, held: bool = False, seed: int = 0, longest: int = 2400
+) -> list[tuple[str, str]]:
     """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `held` only
     the others; none longer than `longest` characters; files that are absent are left out."""
     rng, out = random.Random(seed), list[tuple[str, str]]()
@@ -91,26 +113,41 @@ def prompts(root: Path, each: int, *, held: bool = False, seed: int = 0, longest
             out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
     rng.shuffle(out)
     if not out:
-        raise ValueError(f"data has no prompts: none of {', '.join(f for f, _ in SOURCES.values())} is in {root}")
+        raise ValueError(
+            f"data has no prompts: none of {', '.join(f for f, _ in SOURCES.values())} is in {root}"
+        )
     return out
 
 
 class Record(Protocol):
     """Keeps what the passes of answers gave. begin: what it keeps of these samples is there, and nothing behind them; watcher:
     a drafter that sees one answer's passes and drafts nothing; keep: what it saw of the next sample."""
+
     def begin(self, samples: Sequence[Sample], /) -> None: ...
     def watcher(self) -> Any: ...
     def keep(self, sample: Sample, watcher: Any, /) -> None: ...
 
 
-def answers(lm: LM, asked: Sequence[Asked], *, max_tokens: int = 256, seed: int = 0, live: int = 32) -> Iterator[Sample]:
+def answers(
+    lm: LM, asked: Sequence[Asked], *, max_tokens: int = 256, seed: int = 0, live: int = 32
+) -> Iterator[Sample]:
     """Answers to (kind, prompt in ids, mode), in the same order; `live` of them are written at once."""
     numbered = list(enumerate(asked))
-    return (sample for sample, _ in watched(lm, numbered, Nothing, max_tokens=max_tokens, seed=seed, live=live))
+    return (
+        sample
+        for sample, _ in watched(lm, numbered, Nothing, max_tokens=max_tokens, seed=seed, live=live)
+    )
 
 
-def watched(lm: LM, asked: Sequence[tuple[int, Asked]], watcher: Callable[[], D], *, max_tokens: int, seed: int,
-            live: int) -> Iterator[tuple[Sample, D]]:
+def watched(
+    lm: LM,
+    asked: Sequence[tuple[int, Asked]],
+    watcher: Callable[[], D],
+    *,
+    max_tokens: int,
+    seed: int,
+    live: int,
+) -> Iterator[tuple[Sample, D]]:
     """The same, each with a drafter of its own that drafts nothing: it sees what the passes gave. The number of a prompt names
     its randomness; answers come in the order of the prompts, whoever ends first, so that they do not depend on who else is
     asked."""
@@ -122,21 +159,42 @@ def watched(lm: LM, asked: Sequence[tuple[int, Asked]], watcher: Callable[[], D]
                 n, (_, ids, mode) = waiting.popleft()
                 sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
                 law, one = Shaped(lm, *build_shapers(sampling, eos=lm.vocab.eos)), watcher()
-                request = Request(ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n)
-                running[scheduler.submit(answer_one(Speculative(law, one, Match(), Fixed(0)), request))] = n, one
+                request = Request(
+                    ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n
+                )
+                running[
+                    scheduler.submit(answer_one(Speculative(law, one, Match(), Fixed(0)), request))
+                ] = n, one
             scheduler.step()
             for task in [t for t in running if t.done]:
                 n, one = running.pop(task)
                 if task.error is not None:
                     raise task.error
                 kind, ids, mode = of[n]
-                ended[n] = Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind), one
+                ended[n] = (
+                    Sample(ids, task.result.token_ids, mode.temperature, mode.penalty, kind),
+                    one,
+                )
         yield ended.pop(number)
 
 
-def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: int = 256, seed: int = 0, live: int = 32,
-          held: bool = False, mode: Mode | None = None, longest: int = 2400, room: int = 32, record: Record | None = None,
-          watch: Callable[[int, int], None] = lambda n, of: None) -> None:
+def write(
+    path: Path,
+    lm: LM,
+    text: Text,
+    root: Path,
+    each: int,
+    *,
+    max_tokens: int = 256,
+    seed: int = 0,
+    live: int = 32,
+    held: bool = False,
+    mode: Mode | None = None,
+    longest: int = 2400,
+    room: int = 32,
+    record: Record | None = None,
+    watch: Callable[[int, int], None] = lambda n, of: None,
+) -> None:
     """Answers to the prompts of `root`, collected in `path`. mode: of all answers, None: each prompt has its own; longest:
     characters of a prompt; room: tokens of the context that a prompt must leave; record: see `collect`; watch(answered, of how
     many)."""
@@ -145,11 +203,22 @@ def write(path: Path, lm: LM, text: Text, root: Path, each: int, *, max_tokens: 
         ids = text.chat([{"role": "user", "content": user}]) if text.has_chat else text.encode(user)
         if len(ids) + room <= lm.network.context:
             asked.append((kind, ids, mode_of(user) if mode is None else mode))
-    collect(path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, record=record, watch=watch)
+    collect(
+        path, lm, asked, max_tokens=max_tokens, seed=seed, live=live, record=record, watch=watch
+    )
 
 
-def collect(path: Path, lm: LM, asked: Sequence[Asked], *, max_tokens: int, seed: int = 0,
-            live: int = 32, record: Record | None = None, watch: Callable[[int, int], None] = lambda n, of: None) -> None:
+def collect(
+    path: Path,
+    lm: LM,
+    asked: Sequence[Asked],
+    *,
+    max_tokens: int,
+    seed: int = 0,
+    live: int = 32,
+    record: Record | None = None,
+    watch: Callable[[int, int], None] = lambda n, of: None,
+) -> None:
     """Append answers to `path`, a JSON object a line, in the order of the prompts. What stands there stays: prompts that are
     answered there already are passed over. So an interruption loses those that were under way or ended before their turn, and
     whoever goes on ends with the same file. record: keeps what the passes gave. Raises ValueError where another process
@@ -157,8 +226,10 @@ def collect(path: Path, lm: LM, asked: Sequence[Asked], *, max_tokens: int, seed
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.lock(path, wait=0.0):
         there = read(path) if path.exists() else []
-        numbered = {(ids, mode.temperature, mode.penalty): (n, (kind, ids, mode))
-                    for n, (kind, ids, mode) in reversed(list(enumerate(asked)))}        # of the same ones the first
+        numbered = {
+            (ids, mode.temperature, mode.penalty): (n, (kind, ids, mode))
+            for n, (kind, ids, mode) in reversed(list(enumerate(asked)))
+        }  # of the same ones the first
         known = {(s.prompt_ids, s.temperature, s.penalty) for s in there}
         left = sorted((one for key, one in numbered.items() if key not in known), key=itemgetter(0))
         done = len(asked) - len(left)
@@ -168,7 +239,9 @@ def collect(path: Path, lm: LM, asked: Sequence[Asked], *, max_tokens: int, seed
             record.begin(there)
         watcher = Nothing if record is None else record.watcher
         with open(path, "a", encoding="utf-8") as f:
-            for sample, seen in watched(lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live):
+            for sample, seen in watched(
+                lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live
+            ):
                 if record is not None:
                     record.keep(sample, seen)
                 f.write(json.dumps(asdict(sample)) + "\n")
@@ -179,6 +252,7 @@ def collect(path: Path, lm: LM, asked: Sequence[Asked], *, max_tokens: int, seed
 
 class _Line(edge.Record):
     """A line of a file of samples."""
+
     prompt_ids: Annotated[list[Token], Field(min_length=1)]
     output_ids: list[Token]
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
@@ -187,7 +261,13 @@ class _Line(edge.Record):
 
     @property
     def sample(self) -> Sample:
-        return Sample(tuple(self.prompt_ids), tuple(self.output_ids), self.temperature, self.penalty, self.kind)
+        return Sample(
+            tuple(self.prompt_ids),
+            tuple(self.output_ids),
+            self.temperature,
+            self.penalty,
+            self.kind,
+        )
 
 
 def read(path: Path, size: int | None = None) -> list[Sample]:
@@ -200,14 +280,20 @@ def read(path: Path, size: int | None = None) -> list[Sample]:
         if not line.strip():
             continue
         try:
-            sample = _sample(line, f"{path}, line {n}, is not a sample with prompt_ids and output_ids")
+            sample = _sample(
+                line, f"{path}, line {n}, is not a sample with prompt_ids and output_ids"
+            )
         except ValueError:
             if n < len(lines):
                 raise
             continue
         strange = -1 if size is None else max((*sample.prompt_ids, *sample.output_ids))
         if size is not None and strange >= size:
-            raise ValueError(edge.sentence(f"{path}, line {n}, has token {strange}: the target's ids lie in 0 to {size - 1}"))
+            raise ValueError(
+                edge.sentence(
+                    f"{path}, line {n}, has token {strange}: the target's ids lie in 0 to {size - 1}"
+                )
+            )
         out.append(sample)
     return out
 

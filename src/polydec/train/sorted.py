@@ -1,4 +1,5 @@
 """`polydec train sorted`: one draft whose first halves and three quarters are drafts as well (S2D, by sorted fine-tuning)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ class SortedSpec:
     rate, muon: of the schedule (None: 1e-3 and 0.01, or at random 6e-3 and 0.02); train_mb: megabytes of prose, code and
     dialogue; seed.
     """
+
     out: str
     target: str
     data: str | None = None
@@ -38,13 +40,15 @@ class SortedSpec:
     held_kb: float = 250.0
     seed: int = 0
     bf16: bool | None = None
-    more: Mapping[str, Any] | None = None         # fields of LMSpec, for tests
+    more: Mapping[str, Any] | None = None  # fields of LMSpec, for tests
 
     def __post_init__(self) -> None:
         if self.layers and not 2 <= self.layers <= 256:
             raise ValueError(f"layers is {self.layers}: it must be 0 or lie in 2 to 256")
         if self.width < 0:
-            raise ValueError(f"width is {self.width}: it must be 0 or a multiple of the target's head size")
+            raise ValueError(
+                f"width is {self.width}: it must be 0 or a multiple of the target's head size"
+            )
 
 
 def exits_of(layers: int) -> tuple[int, ...]:
@@ -55,11 +59,18 @@ def exits_of(layers: int) -> tuple[int, ...]:
 def narrow(target: Shape, width: int) -> Shape:
     """The target's shape at another width: heads of the same size, as many to a key as there, inner width in proportion."""
     if width % target.head:
-        raise ValueError(f"width is {width}: it must be 0 or a multiple of {target.head}, the target's head size")
+        raise ValueError(
+            f"width is {width}: it must be 0 or a multiple of {target.head}, the target's head size"
+        )
     heads = width // target.head
     shared = max(1, round(heads * target.kv_heads / target.heads))
-    return replace(target, width=width, heads=heads, kv_heads=next(k for k in range(shared, 0, -1) if heads % k == 0),
-                   inner=round(target.inner * width / target.width))
+    return replace(
+        target,
+        width=width,
+        heads=heads,
+        kv_heads=next(k for k in range(shared, 0, -1) if heads % k == 0),
+        inner=round(target.inner * width / target.width),
+    )
 
 
 def train_sorted(spec: SortedSpec) -> dict[str, Any]:
@@ -68,10 +79,25 @@ def train_sorted(spec: SortedSpec) -> dict[str, Any]:
     layers = spec.layers or max(2, target.layers // 2)
     exits = spec.exits or exits_of(layers)
     rate, muon = (1e-3, 0.01) if begun else (6e-3, 0.02)
-    schedule = Schedule(spec.steps, spec.rate or rate, muon=muon if spec.muon is None else spec.muon, save_every=50)
-    result = train_lm(LMSpec(
-        spec.out, data=spec.data, start=spec.target if begun else None, tokenizer=spec.target, layers=layers,
-        shape=None if begun else narrow(target, spec.width), teacher=spec.target if spec.distil else None,
-        schedule=schedule, depths=Depths(exits=exits), train_mb=spec.train_mb, held_kb=spec.held_kb, seed=spec.seed,
-        bf16=spec.bf16, **(spec.more or {})))
+    schedule = Schedule(
+        spec.steps, spec.rate or rate, muon=muon if spec.muon is None else spec.muon, save_every=50
+    )
+    result = train_lm(
+        LMSpec(
+            spec.out,
+            data=spec.data,
+            start=spec.target if begun else None,
+            tokenizer=spec.target,
+            layers=layers,
+            shape=None if begun else narrow(target, spec.width),
+            teacher=spec.target if spec.distil else None,
+            schedule=schedule,
+            depths=Depths(exits=exits),
+            train_mb=spec.train_mb,
+            held_kb=spec.held_kb,
+            seed=spec.seed,
+            bf16=spec.bf16,
+            **(spec.more or {}),
+        )
+    )
     return {**result, "exits": list(exits)}

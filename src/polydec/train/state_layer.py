@@ -1,4 +1,5 @@
 """The trainable twin of models/state_layer.py: the same arithmetic over pieces of text, and drafted entries behind them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -20,7 +21,10 @@ Past = list[tuple[Tensor, Tensor]]
 class Block(nn.Module):
     """A layer for a target of this shape; wide: how many numbers a position it reads (None: the target's width); beside: how
     many of these the norm behind it goes over too."""
-    def __init__(self, target: Shape, seed: int, wide: int | None = None, length: int = 4096) -> None:
+
+    def __init__(
+        self, target: Shape, seed: int, wide: int | None = None, length: int = 4096
+    ) -> None:
         super().__init__()
         g, self._target = torch.Generator().manual_seed(seed), target
         self.wide = wide or target.width
@@ -33,7 +37,9 @@ class Block(nn.Module):
     def layer(self) -> StateLayer:
         """What it is now."""
         t = self._target
-        return StateLayer(dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta)
+        return StateLayer(
+            dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta
+        )
 
     def project(self, x_BTH: Tensor, at_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [B, heads, T, head] of rows at these places."""
@@ -46,16 +52,26 @@ class Block(nn.Module):
         for name, own in zip(self._names, self.weights, strict=True):
             given = weights[f"model.layers.0.{name}"]
             if given.shape != own.shape:
-                raise ValueError(f"start has {name} of shape {tuple(given.shape)}: this layer's is {tuple(own.shape)}")
+                raise ValueError(
+                    f"start has {name} of shape {tuple(given.shape)}: this layer's is {tuple(own.shape)}"
+                )
             own.data.copy_(given)
 
-    def forward(self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
+    ) -> Tensor:
         """The stream [B, T, H] behind it. With an empty past: of a piece of text, which is remembered there. Then of drafted
         entries, one behind each position of `at_T`: they see the text up to that position, and those of earlier levels behind
         it."""
-        w, H, x_BTS = self.layer.tensors, self._target.width, x_BTS.float()       # the stream, whatever products are made in
+        w, H, x_BTS = (
+            self.layer.tensors,
+            self._target.width,
+            x_BTS.float(),
+        )  # the stream, whatever products are made in
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
-        x = x_BTS + F.pad(attend(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0))
+        x = x_BTS + F.pad(
+            attend(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0)
+        )
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
         return x[..., -H:] + mlp(w, n)
 
@@ -63,13 +79,28 @@ class Block(nn.Module):
 class NarrowBlock(nn.Module):
     """The same of models/learned/narrow.py. begin: tensors of a one-layer Llama of the target's width, which it then is: it
     reads tokens alone at first (None: at random); scale: root mean square of that Llama's embeddings."""
+
     beside = 0
 
-    def __init__(self, target: Shape, seed: int, begin: Mapping[str, Tensor] | None, scale: float, length: int = 4096) -> None:
+    def __init__(
+        self,
+        target: Shape,
+        seed: int,
+        begin: Mapping[str, Tensor] | None,
+        scale: float,
+        length: int = 4096,
+    ) -> None:
         super().__init__()
-        W, self.wide, self.block = target.width, 2 * target.width, Block(target, seed, length=length)
-        self.join = nn.Parameter(torch.cat([torch.eye(W), torch.eye(W)], 1) if begin is None else
-                                 torch.cat([scale * torch.eye(W), torch.zeros(W, W)], 1))
+        W, self.wide, self.block = (
+            target.width,
+            2 * target.width,
+            Block(target, seed, length=length),
+        )
+        self.join = nn.Parameter(
+            torch.cat([torch.eye(W), torch.eye(W)], 1)
+            if begin is None
+            else torch.cat([scale * torch.eye(W), torch.zeros(W, W)], 1)
+        )
         if begin is not None:
             self.block.take(begin)
 
@@ -78,7 +109,9 @@ class NarrowBlock(nn.Module):
         """What it is now."""
         return NarrowLayer(self.join, self.block.layer)
 
-    def forward(self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
+    ) -> Tensor:
         """See `Block.forward`."""
         return self.block(F.linear(x_BTS, self.join), past, at_T)
 
@@ -86,16 +119,28 @@ class NarrowBlock(nn.Module):
 class PublishedBlock(nn.Module):
     """The same of models/published.py; layout: of each tensor, by which it is EAGLE-3's, with norms of their own for token and
     state, or EAGLE-1's, with none before attention."""
+
     beside = 0
 
-    def __init__(self, target: Shape, seed: int, layout: Callable[[PublishedFields], dict[str, tuple[int, ...]]],
-                 length: int = 4096) -> None:
+    def __init__(
+        self,
+        target: Shape,
+        seed: int,
+        layout: Callable[[PublishedFields], dict[str, tuple[int, ...]]],
+        length: int = 4096,
+    ) -> None:
         super().__init__()
         self._target, self._turn = target, turns(target, length)
         self._about = PublishedFields(
-            vocab_size=target.vocab, hidden_size=target.width, num_attention_heads=target.heads, intermediate_size=target.inner,
-            num_key_value_heads=target.kv_heads, max_position_embeddings=max(length, target.context), rms_norm_eps=EPS,
-            rope_theta=target.theta)
+            vocab_size=target.vocab,
+            hidden_size=target.width,
+            num_attention_heads=target.heads,
+            intermediate_size=target.inner,
+            num_key_value_heads=target.kv_heads,
+            max_position_embeddings=max(length, target.context),
+            rms_norm_eps=EPS,
+            rope_theta=target.theta,
+        )
         made = begun(layout(self._about), torch.Generator().manual_seed(seed))
         self._names, self.weights = list(made), nn.ParameterList(made.values())
         self.wide = made["self_attn.q_proj.weight"].shape[1]
@@ -105,13 +150,21 @@ class PublishedBlock(nn.Module):
         """What it is now."""
         return PublishedLayer(dict(zip(self._names, self.weights, strict=True)), self._about)
 
-    def forward(self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
+    ) -> Tensor:
         """See `Block.forward`."""
         w = self.layer.tensors
-        n = state = x_BTS.float()                 # the stream, whatever products are made in
+        n = state = x_BTS.float()  # the stream, whatever products are made in
         if "hidden_norm.weight" in w:
             token, state = n.chunk(2, -1)
-            n = torch.cat([self._norm(token, w["input_layernorm.weight"]), self._norm(state, w["hidden_norm.weight"])], -1)
+            n = torch.cat(
+                [
+                    self._norm(token, w["input_layernorm.weight"]),
+                    self._norm(state, w["hidden_norm.weight"]),
+                ],
+                -1,
+            )
         x = state + attend(self._target, w, self._turn, n, past, at_T)
         return x + mlp(w, self._norm(x, w["post_attention_layernorm.weight"]))
 
@@ -122,8 +175,12 @@ class PublishedBlock(nn.Module):
 
 def begun(shape: Mapping[str, tuple[int, ...]], g: torch.Generator) -> dict[str, nn.Parameter]:
     """Tensors to train: matrices at random, norms of 1."""
-    return {name: nn.Parameter(torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s))
-            for name, s in shape.items()}
+    return {
+        name: nn.Parameter(
+            torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s)
+        )
+        for name, s in shape.items()
+    }
 
 
 def turns(target: Shape, length: int) -> tuple[Tensor, Tensor]:
@@ -133,20 +190,31 @@ def turns(target: Shape, length: int) -> tuple[Tensor, Tensor]:
     return angle.cos().float(), angle.sin().float()
 
 
-def attend(s: Shape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS: Tensor, past: Past | None,
-           at_T: Tensor | None) -> Tensor:
+def attend(
+    s: Shape,
+    w: Mapping[str, Tensor],
+    turn: tuple[Tensor, Tensor],
+    n_BTS: Tensor,
+    past: Past | None,
+    at_T: Tensor | None,
+) -> Tensor:
     """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `Block.forward`."""
     past = [] if past is None else past
     T, level = n_BTS.shape[1], len(past)
     first_T = torch.arange(T) if at_T is None or not level else at_T
     q, k, v = projected(s, w, turn, n_BTS, first_T + level)
     past.append((k, v))
-    y = behind(q, past, first_T) if level else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = (
+        behind(q, past, first_T)
+        if level
+        else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    )
     return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
 
 
-def projected(s: Shape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS: Tensor,
-              place_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def projected(
+    s: Shape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS: Tensor, place_T: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values [B, heads, T, head] of rows at these places that a norm has been over."""
     made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
     q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
@@ -169,7 +237,7 @@ def behind(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
     scores = [(q @ text_k.transpose(-1, -2) * scale).masked_fill(~seen, float("-inf"))]
     scores += [(q * k).sum(-1, keepdim=True) * scale for k, _ in levels]
     weight = torch.cat(scores, -1).softmax(-1)
-    out = weight[..., :text_k.shape[2]] @ text_v
+    out = weight[..., : text_k.shape[2]] @ text_v
     for i, (_, v) in enumerate(levels):
         out = out + weight[..., text_k.shape[2] + i, None] * v
     return out

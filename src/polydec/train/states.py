@@ -1,4 +1,5 @@
 """`polydec train heads`, `eagle` and `probes`: drafters on a target's states, from text that it wrote itself."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -76,6 +77,7 @@ class StatesSpec:
     machine is measured to be faster with it); compute: the arithmetic in which the target writes and reads (see
     `polydec.load`).
     """
+
     out: str
     kind: str
     target: str = "zoo:tiny"
@@ -110,12 +112,19 @@ class StatesSpec:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0")
         for name in SOME:
-            if getattr(self, name) != getattr(StatesSpec, name) and name not in KINDS[self.kind].takes:
+            if (
+                getattr(self, name) != getattr(StatesSpec, name)
+                and name not in KINDS[self.kind].takes
+            ):
                 takers = ", ".join(other for other, kind in KINDS.items() if name in kind.takes)
-                raise ValueError(f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
-                                 f"({takers} would take it)")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
+                    f"({takers} would take it)"
+                )
         if self.start is not None and self.tokens:
-            raise ValueError(f"start is {self.start!r} and tokens {self.tokens}: start brings its own, so leave tokens out")
+            raise ValueError(
+                f"start is {self.start!r} and tokens {self.tokens}: start brings its own, so leave tokens out"
+            )
         above_zero(self, "decay", "rate")
         at_least_one(self, "each", "max_tokens", "steps", "rows", "length", "save_every", "every")
 
@@ -127,23 +136,33 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     target wrote. Every eighth answer is set aside, and the weights that are best on these are saved. Interrupted, it goes on
     where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
-    point, source = checkpoint.load(spec.target, compute=spec.compute), checkpoint.open_source(spec.target)
-    target, fast = from_weights(source.config, source.weights), arithmetic(out / "state.pt", spec.bf16)
+    point, source = (
+        checkpoint.load(spec.target, compute=spec.compute),
+        checkpoint.open_source(spec.target),
+    )
+    target, fast = (
+        from_weights(source.config, source.weights),
+        arithmetic(out / "state.pt", spec.bf16),
+    )
     levels, depths = spec.levels or kind.levels, kind.depths(target.s.layers)
     given = Given(spec, point, Teacher(target, False).fingerprint, depths, target.s.width)
     samples, lessons, held = given.samples, given.lessons, given.held
     counts, size = selfplay.token_counts(samples), point.lm.vocab.size
-    frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[:spec.tokens or size]
+    frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
     begin = None if spec.start is None else dict(checkpoint.open_source(spec.start).weights)
     if begin is not None:
         frequent = narrow.tokens_of(begin)
-    student = kind.start(Shown(target, point.lm.vocab, torch.tensor(sorted(frequent)), levels, spec.seed, begin))
+    student = kind.start(
+        Shown(target, point.lm.vocab, torch.tensor(sorted(frequent)), levels, spec.seed, begin)
+    )
     pieces = lessons.pieces(spec.length, levels)
     aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))
     pieces, aside = pieces[~aside], pieces[aside]
     if not len(pieces) or not len(aside):
-        raise ValueError(f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens")
-    looked, seen = aside[::max(1, len(aside) // 24)], list[list[float]]()
+        raise ValueError(
+            f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens"
+        )
+    looked, seen = aside[:: max(1, len(aside) // 24)], list[list[float]]()
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
@@ -156,28 +175,72 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
         with precision(fast):
             value, right = divergence(student, lessons, looked, spec, kind)
         seen.append([round(float(value), 3), *right])
-        print(f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}", file=sys.stderr, flush=True)
+        print(
+            f"{spec.kind}: set aside: loss {float(value):.3f}, right at each level {right}",
+            file=sys.stderr,
+            flush=True,
+        )
         return value
 
-    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every", "bf16")},
-                "bf16": fast, "samples": selfplay.fingerprint(samples)}
-    schedule = Schedule(spec.steps, spec.rate, warmup=0.1, decay=1.0, save_every=spec.save_every, log_every=50, muon=spec.muon)
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data", "save_every", "bf16")},
+        "bf16": fast,
+        "samples": selfplay.fingerprint(samples),
+    }
+    schedule = Schedule(
+        spec.steps,
+        spec.rate,
+        warmup=0.1,
+        decay=1.0,
+        save_every=spec.save_every,
+        log_every=50,
+        muon=spec.muon,
+    )
     with progress(spec.kind, spec.steps) as watch:
-        curve = fit(student, loss, schedule, state=out / "state.pt", identity=identity, watch=watch, aside=on_aside,
-                    deep=student.matrices if spec.muon else ())
-    known, seconds = rates(student, lessons, aside, spec.length, levels), round(time.process_time() - began, 1)
+        curve = fit(
+            student,
+            loss,
+            schedule,
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+            aside=on_aside,
+            deep=student.matrices if spec.muon else (),
+        )
+    known, seconds = (
+        rates(student, lessons, aside, spec.length, levels),
+        round(time.process_time() - began, 1),
+    )
     drafter = kind.drafter(student.model(known), Ranked.of(deep(known), NODES[-1]))
     lm = checkpoint.load(spec.target, dtype="torch").lm if kind.torch else point.lm
     share = cost_of(lm, drafter, given.unseen[:4], kind.rows(NODES[-1]))
     kind.save(out, student.model(known, share), {"target": spec.target, "start": spec.start})
-    result = {"kind": spec.kind, "parameters": sum(p.numel() for p in student.parameters()),
-              "positions": len(lessons.window_NW), "answers": int(lessons.answer_N.sum()),
-              "loss": curve[-1][1], "seconds": seconds, "share": share,
-              "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
-              "tokens_per_pass": {n: tokens_per_pass(lm, given.unseen[:MEASURED], spec.max_tokens, kind.drafter(
-                  student.model(known), Ranked.of(deep(known), n)), kind.rows(n)) for n in NODES}}
-    files.replace(out / "training.json",
-                  lambda at: Path(at).write_text(json.dumps({**result, "curve": curve, "set_aside": seen}, indent=1) + "\n"))
+    result = {
+        "kind": spec.kind,
+        "parameters": sum(p.numel() for p in student.parameters()),
+        "positions": len(lessons.window_NW),
+        "answers": int(lessons.answer_N.sum()),
+        "loss": curve[-1][1],
+        "seconds": seconds,
+        "share": share,
+        "held_out": rates(student, held, held.pieces(spec.length, levels), spec.length, levels),
+        "tokens_per_pass": {
+            n: tokens_per_pass(
+                lm,
+                given.unseen[:MEASURED],
+                spec.max_tokens,
+                kind.drafter(student.model(known), Ranked.of(deep(known), n)),
+                kind.rows(n),
+            )
+            for n in NODES
+        },
+    }
+    files.replace(
+        out / "training.json",
+        lambda at: Path(at).write_text(
+            json.dumps({**result, "curve": curve, "set_aside": seen}, indent=1) + "\n"
+        ),
+    )
     return result
 
 
@@ -185,6 +248,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
 class Given:
     """What is learned from and measured on, gathered when it is asked for. known_as: what the target is recognised by; depths:
     those that the drafter reads; width: of a state."""
+
     spec: StatesSpec
     point: checkpoint.Checkpoint
     known_as: str
@@ -203,7 +267,14 @@ class Given:
 
     def _written(self, held: bool) -> list[Sample]:
         record = Recorded(self.point.lm, self._file(place(self.spec, held)))
-        return gather(self.spec, self.point.lm, self.point.text, held, record, mixed=self.spec.mixed and not held)
+        return gather(
+            self.spec,
+            self.point.lm,
+            self.point.text,
+            held,
+            record,
+            mixed=self.spec.mixed and not held,
+        )
 
     def _file(self, text: Path) -> StateFile:
         layers = self.point.lm.network.layers
@@ -215,7 +286,9 @@ class Given:
         """Texts of others."""
         if not self.spec.texts:
             return []
-        return texts.samples(data_root(self.spec.data), self.point.text, self.spec.texts, self.spec.seed)
+        return texts.samples(
+            data_root(self.spec.data), self.point.text, self.spec.texts, self.spec.seed
+        )
 
     @cached_property
     def lessons(self) -> Lessons:
@@ -231,7 +304,9 @@ class Given:
         file.complete(self.point.lm, samples)
         row_ND = file.read(samples)
         known = [dataclasses.replace(s, output_ids=s.output_ids[:-1]) for s in samples]
-        return Lessons.over(known, row_ND[:, -self.width:], row_ND[:, :self.width * max(1, len(self.depths))])
+        return Lessons.over(
+            known, row_ND[:, -self.width :], row_ND[:, : self.width * max(1, len(self.depths))]
+        )
 
 
 def deep(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
@@ -239,29 +314,48 @@ def deep(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
     return [*rates, *[rates[-1]] * (LEVELS - len(rates) if len(rates) == 1 else 0)]
 
 
-def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec, kind: Kind) -> tuple[Tensor, list[float]]:
+def divergence(
+    student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec, kind: Kind
+) -> tuple[Tensor, list[float]]:
     """Of all levels: the cross-entropy of the target's laws and the student's, and where the kind asks for it how far the
     states lie from the target's. Beside it, of each level how often its likeliest token is what stands there."""
-    at_BM, total, right = row_B[:, None] + torch.arange(spec.length + student.shown.levels), torch.zeros(()), list[float]()
+    at_BM, total, right = (
+        row_B[:, None] + torch.arange(spec.length + student.shown.levels),
+        torch.zeros(()),
+        list[float](),
+    )
     state_BMH, window_BMW = given.state_NH[at_BM].float(), given.window_NW[at_BM]
-    token_BM, answer_BM, known_BM = window_BMW[..., -1], given.answer_N[at_BM], student.knows(window_BMW[..., -1])
+    token_BM, answer_BM, known_BM = (
+        window_BMW[..., -1],
+        given.answer_N[at_BM],
+        student.knows(window_BMW[..., -1]),
+    )
     with torch.no_grad():
-        truth_BMC, sure_BM = student.shown.logits(state_BMH, student.some), torch.ones_like(answer_BM)
+        truth_BMC, sure_BM = (
+            student.shown.logits(state_BMH, student.some),
+            torch.ones_like(answer_BM),
+        )
         if kind.sure:
             sure_BM = truth_BMC.softmax(-1).gather(-1, token_BM[..., None])[..., 0] >= kind.sure
-    unit_BT = torch.ones_like(answer_BM[:, :spec.length])
-    entry_BTD = given.entry_ND[at_BM[:, :spec.length]].float()
+    unit_BT = torch.ones_like(answer_BM[:, : spec.length])
+    entry_BTD = given.entry_ND[at_BM[:, : spec.length]].float()
     for k, (made, logits, at_T) in enumerate(student(entry_BTD, window_BMW, spec.every)):
-        unit_BT = unit_BT & sure_BM[:, k + 1:k + 1 + spec.length]
-        counts = (answer_BM & known_BM)[:, at_T + k + 1] & unit_BT[:, at_T]      # what its head does not know it cannot learn
+        unit_BT = unit_BT & sure_BM[:, k + 1 : k + 1 + spec.length]
+        counts = (answer_BM & known_BM)[:, at_T + k + 1] & unit_BT[
+            :, at_T
+        ]  # what its head does not know it cannot learn
         if not counts.any():
-            total = total + 0.0 * logits.sum()    # nothing to learn here
+            total = total + 0.0 * logits.sum()  # nothing to learn here
             continue
         truth_NC = truth_BMC[:, at_T + k + 1][counts].float().softmax(-1)
-        part = F.cross_entropy(logits[counts].float(), truth_NC) + student.beside(made[counts], truth_NC)
+        part = F.cross_entropy(logits[counts].float(), truth_NC) + student.beside(
+            made[counts], truth_NC
+        )
         if kind.features:
-            part = part + kind.features * student.apart(made[counts], state_BMH[:, at_T + k + 1][counts])
-        total = total + spec.decay ** k * part
+            part = part + kind.features * student.apart(
+                made[counts], state_BMH[:, at_T + k + 1][counts]
+            )
+        total = total + spec.decay**k * part
         if not torch.is_grad_enabled():
             asked = answer_BM[:, at_T + k + 1]
             hit = student.named(logits.argmax(-1)) == token_BM[:, at_T + k + 1]
@@ -270,30 +364,46 @@ def divergence(student: Student, given: Lessons, row_B: Tensor, spec: StatesSpec
 
 
 @torch.no_grad()
-def rates(student: Student, lessons: Lessons, pieces: Tensor, length: int, levels: int) -> list[list[float]]:
+def rates(
+    student: Student, lessons: Lessons, pieces: Tensor, length: int, levels: int
+) -> list[list[float]]:
     """Of each level, how often its token of each rank is what the target wrote."""
     hits_LK, counted_L = torch.zeros(levels, RANKS), torch.zeros(levels)
-    for row_B in pieces[::max(1, length // 4, len(pieces) // LOOKED)].split(16):
+    for row_B in pieces[:: max(1, length // 4, len(pieces) // LOOKED)].split(16):
         at_BT, at_BM = (row_B[:, None] + torch.arange(n) for n in (length, length + levels))
         made = student(lessons.entry_ND[at_BT].float(), lessons.window_NW[at_BM], 1)
         for k, (_, logits, at_T) in enumerate(made):
-            top_BTK, aim_BT = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices), at_BT[:, at_T] + k + 1
+            top_BTK, aim_BT = (
+                student.named(logits.topk(min(RANKS, logits.shape[-1])).indices),
+                at_BT[:, at_T] + k + 1,
+            )
             hit, counts = top_BTK == lessons.token_N[aim_BT][..., None], lessons.answer_N[aim_BT]
-            hits_LK[k, :top_BTK.shape[-1]] += hit[counts].sum(0)
+            hits_LK[k, : top_BTK.shape[-1]] += hit[counts].sum(0)
             counted_L[k] += counts.sum()
-    return [[round(x, 4) for x in row] for row in (hits_LK / counted_L.clamp(min=1)[:, None]).tolist()]
+    return [
+        [round(x, 4) for x in row] for row in (hits_LK / counted_L.clamp(min=1)[:, None]).tolist()
+    ]
 
 
-def tokens_per_pass(lm: LM, samples: Sequence[Sample], max_tokens: int, drafter: Drafter, nodes: int,
-                    depth: int = 16) -> float:
+def tokens_per_pass(
+    lm: LM,
+    samples: Sequence[Sample],
+    max_tokens: int,
+    drafter: Drafter,
+    nodes: int,
+    depth: int = 16,
+) -> float:
     """Of greedy answers to the prompts of these samples."""
     decoder = Speculative(Shaped(lm, Greedy()), drafter, Match(), Fixed(depth, nodes))
-    results = run([answer_one(decoder, Request(s.prompt_ids, max_tokens=max_tokens)) for s in samples])
+    results = run(
+        [answer_one(decoder, Request(s.prompt_ids, max_tokens=max_tokens)) for s in samples]
+    )
     return round(sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results), 3)
 
 
 def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> float:
     """How many passes of one row a proposal takes here, in time of this process, with all that belongs to it."""
+
     class Timed:
         seconds, count = 0.0, 0
 
@@ -304,9 +414,13 @@ def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> f
             async def propose(*asked: Any) -> Any:
                 start = time.process_time()
                 draft = await inner(*asked)
-                Timed.seconds, Timed.count = Timed.seconds + time.process_time() - start, Timed.count + 1
+                Timed.seconds, Timed.count = (
+                    Timed.seconds + time.process_time() - start,
+                    Timed.count + 1,
+                )
                 return draft
-            object.__setattr__(guess, "propose", propose)          # many a guess is frozen
+
+            object.__setattr__(guess, "propose", propose)  # many a guess is frozen
             return guess
 
     target = Shaped(lm, Greedy())
@@ -315,6 +429,8 @@ def cost_of(lm: LM, drafter: Drafter, samples: Sequence[Sample], rows: int) -> f
         run([answer_one(Speculative(target, Timed(), Match(), Fixed(2 * LEVELS, rows)), one)])
     start, passes = time.process_time(), 0
     for one in requests:
-        passes += run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), one)])[0].stats.passes
+        passes += run([answer_one(Speculative(target, Nothing(), Match(), Fixed(0)), one)])[
+            0
+        ].stats.passes
     one_pass = (time.process_time() - start) / passes
     return round(Timed.seconds / max(Timed.count, 1) / one_pass, 3)

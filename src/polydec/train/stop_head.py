@@ -1,4 +1,5 @@
 """`polydec train stop-head`: a head that says whether a drafted token will be accepted (SpecDec++)."""
+
 from __future__ import annotations
 
 import json
@@ -37,6 +38,7 @@ class StopHeadSpec:
     and not its own; weight: of rejections in the loss, above 0; depth: blocks of the head, 0 to 16; tied: one block,
     applied `depth` times; rounds: draws of the draft's tokens for each text; steps; rows: positions a step; rate; seed.
     """
+
     out: str
     target: str = "zoo:smollm2"
     draft: str | None = None
@@ -69,12 +71,14 @@ class StopHeadSpec:
 @dataclass(frozen=True, eq=False)
 class Lessons:
     """States of the draft after drafted tokens (N, H) and the chance with which each token is accepted (N)."""
+
     hidden_NH: Tensor
     accepted_N: Tensor
 
 
 class Head(nn.Module):
     """The weights of a StopHead, to be trained."""
+
     def __init__(self, start: StopHead, tied: bool) -> None:
         super().__init__()
         own = start.blocks[:1] if tied else start.blocks
@@ -97,14 +101,20 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     out, began = Path(spec.out), time.perf_counter()
     name = spec.draft or zoo.default_draft(spec.target)
     if name is None:
-        raise ValueError(f"draft is none and {spec.target} has no embedded one: name the draft model")
+        raise ValueError(
+            f"draft is none and {spec.target} has no embedded one: name the draft model"
+        )
     point, small = checkpoint.load(spec.target), checkpoint.load(name)
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
-    lessons, aside, held = (learn(point.lm, small.lm, part, spec, seed) for seed, part in enumerate(parts))
+    lessons, aside, held = (
+        learn(point.lm, small.lm, part, spec, seed) for seed, part in enumerate(parts)
+    )
     start = stop_head.fresh(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
-    network = Head(StopHead(start.blocks, (start.out[0], constant(lessons.accepted_N, spec.weight))), spec.tied)
+    network = Head(
+        StopHead(start.blocks, (start.out[0], constant(lessons.accepted_N, spec.weight))), spec.tied
+    )
 
     def loss_aside() -> Tensor:
         return weighted_bce(network.head().logits(aside.hidden_NH), aside.accepted_N, spec.weight)
@@ -112,25 +122,49 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed << 32 | step)
         some = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
-        return weighted_bce(network.head().logits(lessons.hidden_NH[some]), lessons.accepted_N[some], spec.weight), spec.rows
+        return weighted_bce(
+            network.head().logits(lessons.hidden_NH[some]), lessons.accepted_N[some], spec.weight
+        ), spec.rows
 
-    identity = {**{k: v for k, v in asdict(spec).items() if k not in ("out", "data")}, "draft": name,
-                "positions": len(lessons.accepted_N), "samples": selfplay.fingerprint(samples)}
+    identity = {
+        **{k: v for k, v in asdict(spec).items() if k not in ("out", "data")},
+        "draft": name,
+        "positions": len(lessons.accepted_N),
+        "samples": selfplay.fingerprint(samples),
+    }
     with shown("stop-head", spec.steps) as watch:
-        curve = fit(network, loss, Schedule(spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50,
-                                            judge_every=25),
-                    state=out / "state.pt", identity=identity, watch=watch, aside=loss_aside)
+        curve = fit(
+            network,
+            loss,
+            Schedule(
+                spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50, judge_every=25
+            ),
+            state=out / "state.pt",
+            identity=identity,
+            watch=watch,
+            aside=loss_aside,
+        )
     head = network.head()
     about = {k: identity[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
     stop_head.save(out, head, about)
-    result = {"positions": len(lessons.accepted_N), "steps": spec.steps, "loss": curve[-1][1],
-              "loss_aside": float(loss_aside().detach()), "seconds": round(time.perf_counter() - began, 1),
-              "held_out": judge(head, held, spec.weight)}
-    replace(out / "training.json", lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"))
+    result = {
+        "positions": len(lessons.accepted_N),
+        "steps": spec.steps,
+        "loss": curve[-1][1],
+        "loss_aside": float(loss_aside().detach()),
+        "seconds": round(time.perf_counter() - began, 1),
+        "held_out": judge(head, held, spec.weight),
+    }
+    replace(
+        out / "training.json",
+        lambda at: Path(at).write_text(json.dumps({**result, "curve": curve}, indent=1) + "\n"),
+    )
     return result
 
 
-def learn(target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, seed: int) -> Lessons:
+def learn(
+    target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, seed: int
+) -> Lessons:
     """What the draft's states say of tokens that it drew after the target's own text."""
     g = torch.Generator().manual_seed(spec.seed << 8 | seed)
     hidden, accepted = list[Tensor](), list[Tensor]()
@@ -148,10 +182,13 @@ def learn(target: LM, draft: LM, samples: Sequence[Sample], spec: StopHeadSpec, 
 
 def laws(lm: LM, sample: Sample, temperature: float) -> Tensor:
     """The law (T, V) of each output token after the true text before it."""
+
     async def score() -> Tensor:
         session = lm.open(sample.prompt_ids)
         await session.prefill(Want(law=Reads.NOTHING))
-        scores = await session.score(Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1]), Want())
+        scores = await session.score(
+            Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1]), Want()
+        )
         return torch.stack([scores.weights(i) for i in range(len(sample.output_ids))]).double()
 
     logits_TV = run([score()])[0]
@@ -162,10 +199,13 @@ def laws(lm: LM, sample: Sample, temperature: float) -> Tensor:
 
 def states(lm: LM, prompt: tuple[int, ...], read: Sequence[int]) -> Tensor:
     """The draft's state after each of these tokens."""
+
     async def score() -> Tensor:
         session = lm.open(prompt)
         await session.prefill(Want(law=Reads.NOTHING))
-        hidden_NH = (await session.score(Draft.chain(prompt[-1], read), Want(law=Reads.NOTHING, hidden=True))).hidden_NH
+        hidden_NH = (
+            await session.score(Draft.chain(prompt[-1], read), Want(law=Reads.NOTHING, hidden=True))
+        ).hidden_NH
         if hidden_NH is None:
             raise ValueError("draft shows no hidden states: the head cannot be trained on it")
         return hidden_NH[1:].float()
@@ -177,7 +217,9 @@ def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor
     """Cross-entropy of soft labels, rejections counted `weight` times, per unit of label weight."""
     no_N, yes_N = logits_N2.log_softmax(-1).unbind(-1)
     rejected_N = 1.0 - accepted_N
-    return -(weight * rejected_N * no_N + accepted_N * yes_N).sum() / (weight * rejected_N.sum() + accepted_N.sum())
+    return -(weight * rejected_N * no_N + accepted_N * yes_N).sum() / (
+        weight * rejected_N.sum() + accepted_N.sum()
+    )
 
 
 def constant(accepted_N: Tensor, weight: float) -> Tensor:
@@ -197,5 +239,9 @@ def judge(head: StopHead, lessons: Lessons, weight: float) -> Mapping[str, float
     score = logits[:, 1] - logits[:, 0]
     apart = (y[a] - y[b]).abs() > 0.2
     right = ((score[a] - score[b]) * (y[a] - y[b]) > 0)[apart]
-    return {"loss": float(weighted_bce(logits, y, weight)), "loss_of_constant": float(weighted_bce(same, y, weight)),
-            "acceptance": float(y.mean()), "ranked": float(right.float().mean())}
+    return {
+        "loss": float(weighted_bce(logits, y, weight)),
+        "loss_of_constant": float(weighted_bce(same, y, weight)),
+        "acceptance": float(y.mean()),
+        "ranked": float(right.float().mean()),
+    }

@@ -1,4 +1,5 @@
 """How far SVDecode should go on the way from a model before tuning to the tuned one: as far as right answers get likelier."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ MOST = 1000.0
 class Strength:
     """strength: the best of those tried; closed: what the closed form says; before, after: -log p of the answers' tokens, in
     nats a token, under the tuned model and under the steered one; tokens: how many these are."""
+
     strength: float
     closed: float
     before: float
@@ -36,7 +38,9 @@ class Strength:
     tokens: int
 
 
-def strength(lm: LM, pairs: Sequence[tuple[str, str]], *, head: float = 0.1, raw: bool = False) -> Strength:
+def strength(
+    lm: LM, pairs: Sequence[tuple[str, str]], *, head: float = 0.1, raw: bool = False
+) -> Strength:
     """The strength for `--steer svdecode` under which answers are likeliest, EOS included.
 
     lm: the tuned model, whose draft is the model before tuning; pairs: prompts and right answers that neither was tuned on,
@@ -45,15 +49,20 @@ def strength(lm: LM, pairs: Sequence[tuple[str, str]], *, head: float = 0.1, raw
     adaptation" (SVDecode), 2025, which picks it on a small labelled set; the closed form and the factors tried around it are
     our choice.
     """
-    rule = Steered(0.0, head)                     # says so where the head is out of range
+    rule = Steered(0.0, head)  # says so where the head is out of range
     if lm.draft is None:
         raise ValueError("there is no model before tuning: name it as the draft (--draft)")
     if not pairs:
         raise ValueError("pairs is empty: give at least one prompt with its answer")
-    laws, texts = (lm.checkpoint.lm, lm.draft.lm), [_ids(lm, i, *pair, raw) for i, pair in enumerate(pairs)]
+    laws, texts = (
+        (lm.checkpoint.lm, lm.draft.lm),
+        [_ids(lm, i, *pair, raw) for i, pair in enumerate(pairs)],
+    )
     closed = calibrated(_every(laws, texts), head)
     lost, count = dict.fromkeys((min(closed * f, MOST) for f in FACTORS), 0.0), 0
-    for tuned_V, before_V, token in _every(laws, texts):       # once more: rows of all texts together are too large to keep
+    for tuned_V, before_V, token in _every(
+        laws, texts
+    ):  # once more: rows of all texts together are too large to keep
         count += 1
         for mu in lost:
             lost[mu] -= float(normalise(replace(rule, strength=mu).mix(tuned_V, [before_V]))[token])
@@ -77,20 +86,26 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return out
 
 
-def _ids(lm: LM, at: int, prompt: str, answer: str, raw: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _ids(
+    lm: LM, at: int, prompt: str, answer: str, raw: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not answer.strip():
         raise ValueError(f"pairs[{at}] has no answer: give a text of at least one character")
     said = lm.checkpoint.text.encode(answer, special=False)
     return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), said
 
 
-def _every(laws: Sequence[Target], texts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Iterator[Rows]:
+def _every(
+    laws: Sequence[Target], texts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> Iterator[Rows]:
     ends = sorted(laws[0].vocab.eos)
     for prompt, answer in texts:
         yield from run([_rows(laws, prompt, answer, ends)])[0]
 
 
-async def _rows(laws: Sequence[Target], prompt: tuple[int, ...], answer: tuple[int, ...], ends: Sequence[int]) -> list[Rows]:
+async def _rows(
+    laws: Sequence[Target], prompt: tuple[int, ...], answer: tuple[int, ...], ends: Sequence[int]
+) -> list[Rows]:
     """At each token of an answer the rows of both laws before it, and the token; then of its end: of several EOS ids the one
     that the tuned model was taught, so that which it finds likeliest."""
     sessions = [law.open(prompt) for law in laws]

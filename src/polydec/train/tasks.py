@@ -1,4 +1,5 @@
 """Small tasks with one right answer, made as they are needed: what a masked-diffusion model learns on."""
+
 from __future__ import annotations
 
 import random
@@ -9,7 +10,24 @@ from itertools import islice, pairwise
 
 from polydec.train.data import held_out
 
-NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lea", "Mia", "Noel", "Olga", "Pia")
+NAMES = (
+    "Ada",
+    "Ben",
+    "Cleo",
+    "Dan",
+    "Eva",
+    "Finn",
+    "Gus",
+    "Hana",
+    "Ivo",
+    "Jana",
+    "Kai",
+    "Lea",
+    "Mia",
+    "Noel",
+    "Olga",
+    "Pia",
+)
 DIGITS = "0123456789"
 ITEMS = 6
 """Of a list."""
@@ -17,12 +35,26 @@ PERIOD = 4
 """Digits that are repeated."""
 ENDLESS = 1200
 """Characters of an answer that goes on: more than any canvas holds."""
-TOWNS = ("Arles", "Bonn", "Cork", "Delft", "Essen", "Faro", "Ghent", "Hull", "Izmir", "Jena", "Kyoto", "Lima")
+TOWNS = (
+    "Arles",
+    "Bonn",
+    "Cork",
+    "Delft",
+    "Essen",
+    "Faro",
+    "Ghent",
+    "Hull",
+    "Izmir",
+    "Jena",
+    "Kyoto",
+    "Lima",
+)
 
 
 @dataclass(frozen=True)
 class Task:
     """What is asked, and the right answer."""
+
     question: str
     answer: str
 
@@ -69,12 +101,14 @@ def _count(r: random.Random) -> Task:
 def _chain(r: random.Random) -> Task:
     places = r.sample(DIGITS, ITEMS - 1)
     steps = [a + b for a, b in pairwise(places)]
-    return Task(f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:]))
+    return Task(
+        f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:])
+    )
 
 
 def _sums(r: random.Random) -> Task:
     items = _items(r)
-    sums = [sum(map(int, items[:i + 1])) % 10 for i in range(ITEMS)]
+    sums = [sum(map(int, items[: i + 1])) % 10 for i in range(ITEMS)]
     return Task(f"sums: {items}", "".join(map(str, sums)))
 
 
@@ -130,9 +164,23 @@ def _items(r: random.Random) -> str:
 
 
 TASKS: Mapping[str, Callable[[random.Random], Task]] = {
-    "copy": _copy, "reverse": _reverse, "sort": _sort, "slots": _slots, "fill": _fill, "shuffle": _shuffle, "sums": _sums,
-    "pick": _pick, "count": _count, "chain": _chain, "replace": _replace,
-    "same": _same, "keep": _keep, "on": _on, "repeat": _repeat, "table": _table}
+    "copy": _copy,
+    "reverse": _reverse,
+    "sort": _sort,
+    "slots": _slots,
+    "fill": _fill,
+    "shuffle": _shuffle,
+    "sums": _sums,
+    "pick": _pick,
+    "count": _count,
+    "chain": _chain,
+    "replace": _replace,
+    "same": _same,
+    "keep": _keep,
+    "on": _on,
+    "repeat": _repeat,
+    "table": _table,
+}
 """By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that go up by one, some of them
 hidden; any order; running sums, their last digits; any one digit six times; up by one from any of the digits; where steps
 lead; one of the digits, any, replaced by another. The others are of LONG. Of shuffle, sums, pick, count, chain, replace and
@@ -157,7 +205,11 @@ def make(name: str, seed: int, number: int, held: bool = False) -> Task:
 def learnable(name: str, seed: int, count: int) -> list[Task]:
     """The first `count` tasks of this name whose questions are not held out (`data.held_out`): what is trained for a model, and
     tuned, is measured on others."""
-    return list(islice((t for t in (make(name, seed, i) for i in numbers()) if not held_out(t.question)), count))
+    return list(
+        islice(
+            (t for t in (make(name, seed, i) for i in numbers()) if not held_out(t.question)), count
+        )
+    )
 
 
 def right(name: str, question: str, answer: str) -> bool:
@@ -173,21 +225,34 @@ def right(name: str, question: str, answer: str) -> bool:
         return answer in {_counted([x, *"_" * (ITEMS - 1)]) for x in said}
     if name == "replace":
         before, new = items
-        return answer in {before[:i] + new + before[i + 1:] for i in range(len(before))}
+        return answer in {before[:i] + new + before[i + 1 :] for i in range(len(before))}
     if name in LONG:
         return bool(answer) and _goes_on(name, said, answer)
-    return answer == {
-        "copy": lambda: said, "reverse": lambda: said[::-1], "sort": lambda: "".join(sorted(said)),
-        "slots": lambda: "name: {} town: {} age: {}".format(*said.split(", ")),
-        "fill": lambda: _counted(items),
-        "sums": lambda: "".join(str(sum(map(int, said[:i + 1])) % 10) for i in range(len(said))),
-        "chain": lambda: _walked(items[0], {step[0]: step[1] for step in items[2:]})}[name]()
+    return (
+        answer
+        == {
+            "copy": lambda: said,
+            "reverse": lambda: said[::-1],
+            "sort": lambda: "".join(sorted(said)),
+            "slots": lambda: "name: {} town: {} age: {}".format(*said.split(", ")),
+            "fill": lambda: _counted(items),
+            "sums": lambda: "".join(
+                str(sum(map(int, said[: i + 1])) % 10) for i in range(len(said))
+            ),
+            "chain": lambda: _walked(items[0], {step[0]: step[1] for step in items[2:]}),
+        }[name]()
+    )
 
 
 def _goes_on(name: str, said: str, answer: str) -> bool:
     """Whether this begins a right answer of those that go on."""
-    begun = {"same": lambda: [said * ENDLESS], "keep": lambda: [x * ENDLESS for x in said], "on": lambda: [_up(said)],
-             "repeat": lambda: [said * ENDLESS], "table": lambda: [_rows(said)]}[name]()
+    begun = {
+        "same": lambda: [said * ENDLESS],
+        "keep": lambda: [x * ENDLESS for x in said],
+        "on": lambda: [_up(said)],
+        "repeat": lambda: [said * ENDLESS],
+        "table": lambda: [_rows(said)],
+    }[name]()
     return any(text.startswith(answer) for text in begun)
 
 

@@ -1,4 +1,5 @@
 """Text that a target reads rather than writes: exchanges as its chat template writes them, and running text."""
+
 from __future__ import annotations
 
 import random
@@ -18,11 +19,26 @@ Part = Callable[[Mapping[str, Any]], str]
 EXCHANGES: Mapping[str, tuple[str, Part, Part]] = {
     "mathematics": ("gsm8k/train.jsonl.gz", lambda r: r["question"], lambda r: r["answer"]),
     "code": ("mbpp/prompt_val_train.jsonl", lambda r: r["text"], lambda r: r["code"]),
-    "summary": ("summ_scitldr/train_dev.jsonl.gz", lambda r: "Summarize: " + " ".join(r["source"]), lambda r: r["target"][0]),
-    "commands": ("text_tldr/pages_en.jsonl.gz",
-                 lambda r: f"Explain the command {r['id'].split('/')[-1]}.", lambda r: r["text"]),
-    "question": ("qa_xquad/en.jsonl.gz", lambda r: f"{r['context']}\n\n{r['question']}", lambda r: r["answers"][0]["text"]),
-    "translation": ("translation_tatoeba/en_fr.jsonl.gz", lambda r: f"Translate to French: {r['en']}", lambda r: r["fr"]),
+    "summary": (
+        "summ_scitldr/train_dev.jsonl.gz",
+        lambda r: "Summarize: " + " ".join(r["source"]),
+        lambda r: r["target"][0],
+    ),
+    "commands": (
+        "text_tldr/pages_en.jsonl.gz",
+        lambda r: f"Explain the command {r['id'].split('/')[-1]}.",
+        lambda r: r["text"],
+    ),
+    "question": (
+        "qa_xquad/en.jsonl.gz",
+        lambda r: f"{r['context']}\n\n{r['question']}",
+        lambda r: r["answers"][0]["text"],
+    ),
+    "translation": (
+        "translation_tatoeba/en_fr.jsonl.gz",
+        lambda r: f"Translate to French: {r['en']}",
+        lambda r: r["fr"],
+    ),
 }
 """Of each kind the file, what a user asks, and what is answered."""
 
@@ -35,15 +51,17 @@ def exchanges(root: Path, kind: str, text: Text, rng: random.Random) -> Iterator
     rows = list(read_rows(root / file)) if (root / file).exists() else []
     for row in rng.sample(rows, len(rows)):
         if not any(held_out(each(row)) for each in asks):
-            yield text.chat([{"role": "user", "content": ask(row)}]) + text.encode(answer(row), special=False)
+            yield text.chat([{"role": "user", "content": ask(row)}]) + text.encode(
+                answer(row), special=False
+            )
 
 
 def running(root: Path, kind: str, text: Text, tokens: int, seed: int) -> Iterator[tuple[int, ...]]:
     """Pieces of documents of a kind (see data.py), each a document's beginning or what follows."""
     for document in split(root, kind, 6 * tokens, 0, seed).train:
-        ids = text.encode(document[:8 * LONGEST])
+        ids = text.encode(document[: 8 * LONGEST])
         for at in range(0, len(ids) - 1, LONGEST):
-            yield tuple(ids[at:at + LONGEST])
+            yield tuple(ids[at : at + LONGEST])
 
 
 def samples(root: Path, text: Text, tokens: int, seed: int = 0) -> list[Sample]:
@@ -52,7 +70,12 @@ def samples(root: Path, text: Text, tokens: int, seed: int = 0) -> list[Sample]:
     rng, out, count = random.Random(seed), list[Sample](), 0
     sources = [exchanges(root, kind, text, rng) for kind in EXCHANGES] if text.has_chat else []
     sources += [running(root, kind, text, tokens // 2, seed) for kind in ("prose", "code")]
-    for ids in (ids[:LONGEST] for turn in zip_longest(*sources) for ids in turn if ids is not None and len(ids) > 1):
+    for ids in (
+        ids[:LONGEST]
+        for turn in zip_longest(*sources)
+        for ids in turn
+        if ids is not None and len(ids) > 1
+    ):
         out.append(Sample(ids[:1], ids[1:], kind="read"))
         count += len(ids)
         if count >= tokens:

@@ -1,4 +1,5 @@
 """A byte-level BPE tokenizer for small models, with a plain chat template."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -8,8 +9,19 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 
-CHAT = ("{{ '" + BEGIN + "' }}{% for m in messages %}{{ ('" + ASSISTANT + "' if m['role'] == 'assistant' else '" + USER
-        + "') + m['content'] + '" + END + "' }}{% endfor %}{% if add_generation_prompt %}{{ '" + ASSISTANT + "' }}{% endif %}")
+CHAT = (
+    "{{ '"
+    + BEGIN
+    + "' }}{% for m in messages %}{{ ('"
+    + ASSISTANT
+    + "' if m['role'] == 'assistant' else '"
+    + USER
+    + "') + m['content'] + '"
+    + END
+    + "' }}{% endfor %}{% if add_generation_prompt %}{{ '"
+    + ASSISTANT
+    + "' }}{% endif %}"
+)
 
 
 def train_tokenizer(texts: Iterable[str], size: int = 4096) -> Tokenizer:
@@ -19,13 +31,22 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096) -> Tokenizer:
         raise ValueError(f"vocab is {size}: it must lie in {256 + len(SPECIAL)} to 65536")
     tokenizer = Tokenizer(models.BPE())
     digits = pre_tokenizers.Digits(individual_digits=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[AddedToken(t, special=True, normalized=False) for t in SPECIAL],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=[AddedToken(t, special=True, normalized=False) for t in SPECIAL],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))])
+        single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
+    )
     return tokenizer
 
 
@@ -33,15 +54,24 @@ def mark_id(tokenizer: Tokenizer, mark: str) -> int:
     """The id of one of our marks. Raises ValueError where the tokenizer does not have it."""
     token = tokenizer.token_to_id(mark)
     if token is None:
-        raise ValueError(f"tokenizer has no token {mark}: one that was trained here, or beside a model of the zoo, has it")
+        raise ValueError(
+            f"tokenizer has no token {mark}: one that was trained here, or beside a model of the zoo, has it"
+        )
     return token
 
 
 def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
     """What a Hugging Face directory holds besides the weights: file name to content."""
     ids = {"bos_token_id": tokenizer.token_to_id(BEGIN), "eos_token_id": tokenizer.token_to_id(END)}
-    return {"tokenizer.json": tokenizer.to_str(),
-            "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BEGIN, "eos_token": END,
-                                      "model_max_length": context, "clean_up_tokenization_spaces": False,
-                                      "chat_template": CHAT},
-            "generation_config.json": {**ids, "do_sample": False}}
+    return {
+        "tokenizer.json": tokenizer.to_str(),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": BEGIN,
+            "eos_token": END,
+            "model_max_length": context,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": CHAT,
+        },
+        "generation_config.json": {**ids, "do_sample": False},
+    }

@@ -1,4 +1,5 @@
 """What trees ask of the draft, and the tree that is one path."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -25,7 +26,10 @@ def likeliest(scores: Scores, at: int, k: int, budget: Budget) -> list[tuple[int
         tokens = (only, *[x for x in scores.base.topk(at, k)[0] if x != only])[:k]
         logp = scores.base.logp(at, tokens)
     chances = [exp(one) for one in logp]
-    return [(x, q, q if only is None or budget.graded else 1.0) for x, q in zip(tokens, chances, strict=True)]
+    return [
+        (x, q, q if only is None or budget.graded else 1.0)
+        for x, q in zip(tokens, chances, strict=True)
+    ]
 
 
 async def line(session: Session, root: int, budget: Budget, pick: Callable[[int], Pick]) -> Draft:

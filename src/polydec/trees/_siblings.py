@@ -1,4 +1,5 @@
 """The children of a node, one after another: a tree that grows by decisions asks for the next one when it wants it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from polydec.core.types import Draw
 
 class Child(NamedTuple):
     """q: its probability under the draft; share: the same among what the siblings before it left."""
+
     token: int
     q: float
     share: float
@@ -43,5 +45,7 @@ def siblings(scores: Scores, node: int, rng: Rng, most: int) -> Iterator[Child]:
         if not total > 0.0:
             return
         token = rng.at(j).categorical(left_V)
-        yield Child(token, float(q_V[token]), min(1.0, float(left_V[token]) / total), law_V, Draw.WITHOUT)
+        yield Child(
+            token, float(q_V[token]), min(1.0, float(left_V[token]) / total), law_V, Draw.WITHOUT
+        )
         left_V[token] = 0.0

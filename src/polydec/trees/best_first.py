@@ -1,4 +1,5 @@
 """Expand the likeliest paths of a level, then keep the likeliest nodes of all."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -27,32 +28,44 @@ class BestFirst:
     Reduces to: the greedy chain at width 1.
     Source: EAGLE-2 (Li et al., 2024), the dynamic tree; here over any draft model.
     """
+
     width: int = 4
 
     def __post_init__(self) -> None:
         check_width(self.width)
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
         fed, tips, found = Draft.chain(root), [(0, (1.0, (), 1.0))], list[Node]()
         for depth in range(1, budget.depth + 1):
             if not tips or not budget.nodes:
                 break
             scores = await session.score(fed, Want(base=Reads.ROW))
-            level = [(node, above, at, on) for at, above in tips for node, on in self._below(scores, at, above, depth, budget)]
+            level = [
+                (node, above, at, on)
+                for at, above in tips
+                for node, on in self._below(scores, at, above, depth, budget)
+            ]
             level.sort(key=lambda item: -item[0][0])
             found += [item[0] for item in level]
             tips = []
-            for node, _, at, on in level[:self.width]:
+            for node, _, at, on in level[: self.width]:
                 if on:
                     tips.append((len(fed), node))
                     fed = fed.grown(node[1][-1], at, Draw.CERTAIN, None)
         found.sort(key=lambda node: (-node[0], len(node[1])))
-        return _tree(root, found[:budget.nodes])
+        return _tree(root, found[: budget.nodes])
 
-    def _below(self, scores: Scores, at: int, above: Node, depth: int, budget: Budget) -> list[tuple[Node, bool]]:
+    def _below(
+        self, scores: Scores, at: int, above: Node, depth: int, budget: Budget
+    ) -> list[tuple[Node, bool]]:
         """A node's candidates, and whether to go on below each."""
-        return [((above[0] * q, (*above[1], x), q), budget.go_on(depth, graded))
-                for x, q, graded in likeliest(scores, at, self.width, budget) if q > 0.0]
+        return [
+            ((above[0] * q, (*above[1], x), q), budget.go_on(depth, graded))
+            for x, q, graded in likeliest(scores, at, self.width, budget)
+            if q > 0.0
+        ]
 
 
 def _tree(root: int, nodes: list[Node]) -> Draft:

@@ -1,4 +1,5 @@
 """Grow a tree node by node, always where a further child is likeliest to be reached."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ class BestSlot:
     Reduces to: `chain` where the draft is certain of every token, and at floor 1.
     Source: DySpec (Xiong et al., 2024), fixed budget.
     """
+
     least: float = 0.0
     width: int = 8
     floor: float = 0.0
@@ -34,10 +36,12 @@ class BestSlot:
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
         draft, scores = Draft.chain(root), None
         here, open_ = rng.at("draft", position), {}
-        places = [(-1.0, 0, 0)] if budget.depth else []       # value, depth of the parent, parent
+        places = [(-1.0, 0, 0)] if budget.depth else []  # value, depth of the parent, parent
         while places and len(draft) <= budget.nodes:
             value, depth, node = heappop(places)
             if node not in open_:

@@ -1,4 +1,5 @@
 """One path, drawn token by token."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,5 +21,10 @@ class Chain:
     Reduces to: no draft at depth 0.
     Source: Leviathan et al. (2023); Chen et al. (2023).
     """
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        return await line(session, root, budget, lambda depth: categorical(rng.at("draft", position, depth)))
+
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
+        return await line(
+            session, root, budget, lambda depth: categorical(rng.at("draft", position, depth))
+        )

@@ -1,4 +1,5 @@
 """One path, drawn with the noise that the target will use."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,7 +21,13 @@ class CoupledChain:
     Reduces to: a greedy draft under a greedy target.
     Source: Daliri, Musco, Suresh (2024).
     """
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
         def pick(depth: int) -> Pick:
-            return lambda law_V: rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
+            return lambda law_V: (
+                rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
+            )
+
         return await line(session, root, budget, pick)

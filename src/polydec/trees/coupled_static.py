@@ -1,4 +1,5 @@
 """A tree of a fixed shape, drawn with the noise that the target will use."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,16 +24,20 @@ class CoupledStatic:
     Reduces to: `coupled_chain` where every count is 1.
     Source: Daliri, Musco, Suresh (2024) for one candidate; Kool et al., "Stochastic beams" (2019), for several.
     """
+
     levels: tuple[int, ...] = (2, 1, 1)
 
     def __post_init__(self) -> None:
         check_levels(self.levels)
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        noise: dict[int, Noise] = {}              # one a position, whatever the node
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
+        noise: dict[int, Noise] = {}  # one a position, whatever the node
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
             if depth not in noise:
                 noise[depth] = rng.at("token", position + depth - 1).noise(len(law_V))
             return noise[depth].topk(law_V, k)
+
         return await filled(session, root, self.levels, budget, Draw.WITHOUT, pick)

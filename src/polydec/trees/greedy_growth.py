@@ -1,4 +1,5 @@
 """Grow a tree level by level, wherever a further child is likely enough to be reached."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class GreedyGrowth:
     Reduces to: `chain` where the draft is certain of every token, and at floor 1; one level of siblings at depth 1.
     Source: DySpec (Xiong et al., 2024), threshold variant.
     """
+
     threshold: float = 0.1
     width: int = 8
     floor: float = 0.0
@@ -42,8 +44,13 @@ class GreedyGrowth:
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        draft, tips = Draft.chain(root), [(1.0, 0)]           # nodes that may have children, and what a first one is worth
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
+        draft, tips = (
+            Draft.chain(root),
+            [(1.0, 0)],
+        )  # nodes that may have children, and what a first one is worth
         for depth in range(1, budget.depth + 1):
             if not tips or len(draft) > budget.nodes:
                 break
@@ -51,10 +58,19 @@ class GreedyGrowth:
             draft, tips = self._level(draft, tips, scores, depth, budget, rng.at("draft", position))
         return draft
 
-    def _level(self, draft: Draft, tips: list[tuple[float, int]], scores: Scores, depth: int, budget: Budget,
-               rng: Rng) -> tuple[Draft, list[tuple[float, int]]]:
-        places = [(-value, node, 0, siblings(scores, node, rng.at(*below(draft, node)), self.width)) for value, node in sorted(
-            tips, key=lambda tip: (-tip[0], tip[1]))]         # a heap; of one node never two places at once
+    def _level(
+        self,
+        draft: Draft,
+        tips: list[tuple[float, int]],
+        scores: Scores,
+        depth: int,
+        budget: Budget,
+        rng: Rng,
+    ) -> tuple[Draft, list[tuple[float, int]]]:
+        places = [
+            (-value, node, 0, siblings(scores, node, rng.at(*below(draft, node)), self.width))
+            for value, node in sorted(tips, key=lambda tip: (-tip[0], tip[1]))
+        ]  # a heap; of one node never two places at once
         kept: list[tuple[float, int]] = []
         while places and len(draft) <= budget.nodes:
             value, node, rank, more = heappop(places)
@@ -78,7 +94,7 @@ def below(draft: Draft, node: int) -> tuple[int, ...]:
 
 def accepted(floor: float, fade: float, share: float, rank: int) -> float:
     """The chance with which a child is taken to be accepted."""
-    return (floor + (1.0 - floor) * share) * fade ** rank
+    return (floor + (1.0 - floor) * share) * fade**rank
 
 
 def check_chances(floor: float, fade: float) -> None:

@@ -1,4 +1,5 @@
 """One path that ends where a trained head expects that some token of it will be rejected."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ class LearnedStop:
     Reduces to: `chain` at threshold 1.
     Source: SpecDec++ (Huang et al., 2024).
     """
+
     head: StopHead
     threshold: float = 0.7
     least: int = 1
@@ -44,7 +46,9 @@ class LearnedStop:
             raise ValueError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
         return LearnedStop(head, threshold, least)
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
         draft, chances, all_ = Draft.chain(root), [1.0], 1.0
         want = replace(wanted(budget), hidden=True) if self.threshold < 1.0 else wanted(budget)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):

@@ -1,4 +1,5 @@
 """A tree of a shape that was fixed beforehand, whose nodes are the draft's likeliest tokens by rank."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,12 +27,15 @@ class Ranked:
     Reduces to: the greedy chain where every rank is 0.
     Source: Medusa (Cai et al., 2024), the sparse tree.
     """
+
     paths: tuple[Path, ...] = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0))
 
     def __post_init__(self) -> None:
         known = {(), *self.paths}
         if not self.paths or not all(p and p[:-1] in known and 0 <= p[-1] < 64 for p in self.paths):
-            raise ValueError(f"paths is {self.paths[:8]}: it must hold ranks of 0 to 63, and every beginning of each path")
+            raise ValueError(
+                f"paths is {self.paths[:8]}: it must hold ranks of 0 to 63, and every beginning of each path"
+            )
 
     @staticmethod
     def of(rates: Sequence[Sequence[float]], nodes: int, levels: int | None = None) -> Ranked:
@@ -42,26 +46,40 @@ class Ranked:
             rates = (*rates, *[rates[-1]] * levels)[:levels]
         found, tips = list[Path](), {(r,): rate for r, rate in enumerate(rates[0])}
         while tips and len(found) < nodes:
-            path = max(tips, key=tips.__getitem__)            # a path is never right more often than its beginnings
+            path = max(
+                tips, key=tips.__getitem__
+            )  # a path is never right more often than its beginnings
             value, below = tips.pop(path), rates[len(path)] if len(path) < len(rates) else ()
             found.append(path)
             tips |= {(*path, r): value * rate for r, rate in enumerate(below)}
         return Ranked(tuple(sorted(found, key=lambda p: (len(p), p))))
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
         tree, fed = TreeBuilder(root), Draft.chain(root)
-        tips: dict[Path, tuple[int, int]] = {(): (0, 0)}      # of each path that goes on its node in the tree, and in `fed`
+        tips: dict[Path, tuple[int, int]] = {
+            (): (0, 0)
+        }  # of each path that goes on its node in the tree, and in `fed`
         inner = {path[:-1] for path in self.paths}
         for depth in range(1, budget.depth + 1):
-            level = [p for p in self.paths if len(p) == depth and p[:-1] in tips][:budget.nodes + 1 - len(tree)]
+            level = [p for p in self.paths if len(p) == depth and p[:-1] in tips][
+                : budget.nodes + 1 - len(tree)
+            ]
             if not level:
                 break
-            scores, below = await session.score(fed, Want(base=Reads.ROW)), dict[Path, tuple[int, int]]()
+            scores, below = (
+                await session.score(fed, Want(base=Reads.ROW)),
+                dict[Path, tuple[int, int]](),
+            )
             most = max(path[-1] for path in level) + 1
-            ranks = {p: likeliest(scores, tips[p][1], most, budget) for p in dict.fromkeys(path[:-1] for path in level)}
+            ranks = {
+                p: likeliest(scores, tips[p][1], most, budget)
+                for p in dict.fromkeys(path[:-1] for path in level)
+            }
             for path in level:
                 token, q, graded = (*ranks[path[:-1]], *[(0, 0.0, 0.0)] * most)[path[-1]]
-                if q == 0.0:                      # the law has no such rank
+                if q == 0.0:  # the law has no such rank
                     continue
                 node, at = tips[path[:-1]]
                 new = tree.add(node, token, q)

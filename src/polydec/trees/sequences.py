@@ -1,4 +1,5 @@
 """Several whole sequences, drawn independently, as one tree."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -26,19 +27,27 @@ class Sequences:
     Reduces to: `chain` where count is 1.
     Source: SpecTr (Sun et al., 2023).
     """
+
     count: int = 2
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 64:
             raise ValueError(f"count is {self.count}: it must lie in 1 to 64")
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        draft, at = Draft.chain(root), dict.fromkeys(range(self.count), 0)      # of each sequence that goes on its node
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
+        draft, at = (
+            Draft.chain(root),
+            dict.fromkeys(range(self.count), 0),
+        )  # of each sequence that goes on its node
         for depth in range(1, budget.depth + 1):
             if not at or len(draft) > budget.nodes:
                 break
             scores, below = await session.score(draft, wanted(budget)), dict[int, int]()
-            first: dict[tuple[int, int], int] = {}            # (parent, token): the child that has the tree below
+            first: dict[
+                tuple[int, int], int
+            ] = {}  # (parent, token): the child that has the tree below
             for i, node in at.items():
                 if len(draft) > budget.nodes:
                     break

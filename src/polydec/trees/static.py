@@ -1,4 +1,5 @@
 """A tree of a shape that was fixed beforehand."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -28,28 +29,42 @@ class Static:
     Source: SpecInfer (Miao et al., 2023), independent; recursive speculative decoding (Jeon et al., 2024), without
     replacement.
     """
+
     levels: tuple[int, ...] = (2, 1, 1)
     replace: bool = False
 
     def __post_init__(self) -> None:
         check_levels(self.levels)
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
         here = rng.at("draft", position)
 
         def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
             p_V, child = probs(law_V), here.at(node)
-            return tuple(child.at(i).categorical(p_V) for i in range(k)) if self.replace else child.without_replacement(p_V, k)
+            return (
+                tuple(child.at(i).categorical(p_V) for i in range(k))
+                if self.replace
+                else child.without_replacement(p_V, k)
+            )
+
         how = Draw.INDEPENDENT if self.replace else Draw.WITHOUT
         return await filled(session, root, self.levels, budget, how, pick)
 
 
-async def filled(session: Session, root: int, levels: Sequence[int], budget: Budget, how: Draw,
-                 pick: Callable[[int, int, Tensor, int], Sequence[int]]) -> Draft:
+async def filled(
+    session: Session,
+    root: int,
+    levels: Sequence[int],
+    budget: Budget,
+    how: Draw,
+    pick: Callable[[int, int, Tensor, int], Sequence[int]],
+) -> Draft:
     """A tree whose nodes of level d have `levels[d]` children where the budget has room: pick(node, depth of the children,
     law, k) draws k of them."""
     draft, tips = Draft.chain(root), [0]
-    for depth, width in enumerate(levels[:budget.depth], 1):
+    for depth, width in enumerate(levels[: budget.depth], 1):
         if not tips or len(draft) > budget.nodes:
             break
         scores, below = await session.score(draft, wanted(budget)), list[int]()
@@ -74,5 +89,7 @@ async def filled(session: Session, root: int, levels: Sequence[int], budget: Bud
 def check_levels(levels: tuple[int, ...]) -> None:
     """Raise ValueError unless there are 1 to 16 counts, each of 1 to 16."""
     if not 1 <= len(levels) <= 16 or not all(1 <= k <= 16 for k in levels):
-        raise ValueError(f"levels is {','.join(map(str, levels))}: it must be 1 to 16 child counts of 1 to 16 each, "
-                         "such as 2,1,1")
+        raise ValueError(
+            f"levels is {','.join(map(str, levels))}: it must be 1 to 16 child counts of 1 to 16 each, "
+            "such as 2,1,1"
+        )

@@ -1,4 +1,5 @@
 """Draw whole paths without replacement, level by level."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from polydec.trees.greedy_growth import check_width
 @dataclass
 class _Arrived:
     """A parent in the race: its law, its path's probability, and the share of it whose children have not arrived."""
+
     node: int
     mass: float
     only: int | None
@@ -47,27 +49,50 @@ class StochasticBeam:
     Reduces to: `chain` at width 1; all paths where width is at least their number.
     Source: recursive speculative decoding, RSD-S (Jeon et al., 2024); stochastic beam search (Kool et al., 2019).
     """
+
     width: int = 3
 
     def __post_init__(self) -> None:
         check_width(self.width)
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
-        draft, beam = Draft.chain(root), [(0, 1.0, True)]     # in order of arrival: node, its path's probability, go on?
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
+        draft, beam = (
+            Draft.chain(root),
+            [(0, 1.0, True)],
+        )  # in order of arrival: node, its path's probability, go on?
         for depth in range(1, budget.depth + 1):
             width = min(self.width, budget.nodes + 1 - len(draft))
             if width < 1 or not any(on for _, _, on in beam):
                 break
             scores = await session.score(draft, wanted(budget))
-            draft, beam = self._race(draft, beam, scores, width, depth, budget, rng.at("draft", position, depth))
+            draft, beam = self._race(
+                draft, beam, scores, width, depth, budget, rng.at("draft", position, depth)
+            )
         return draft
 
-    def _race(self, draft: Draft, beam: list[tuple[int, float, bool]], scores: Scores, width: int, depth: int,
-              budget: Budget, rng: Rng) -> tuple[Draft, list[tuple[int, float, bool]]]:
-        waiting, arrived, kids, absent = beam[::-1], list[_Arrived](), list[tuple[int, float, bool]](), 1.0
+    def _race(
+        self,
+        draft: Draft,
+        beam: list[tuple[int, float, bool]],
+        scores: Scores,
+        width: int,
+        depth: int,
+        budget: Budget,
+        rng: Rng,
+    ) -> tuple[Draft, list[tuple[int, float, bool]]]:
+        waiting, arrived, kids, absent = (
+            beam[::-1],
+            list[_Arrived](),
+            list[tuple[int, float, bool]](),
+            1.0,
+        )
         while len(kids) < width and (waiting or any(a.left > 0.0 for a in arrived)):
             here, open_ = rng.at(len(kids), len(waiting)), sum(a.mass * a.left for a in arrived)
-            if waiting and not (open_ > 0.0 and here.at("further").bernoulli(open_ / (open_ + max(absent, 0.0)))):
+            if waiting and not (
+                open_ > 0.0 and here.at("further").bernoulli(open_ / (open_ + max(absent, 0.0)))
+            ):
                 node, mass, on = waiting.pop()
                 absent -= mass
                 if not on:
@@ -75,13 +100,20 @@ class StochasticBeam:
                 only = scores.certain(node)
                 law_V = scores.row(node) if only is None else None
                 q_V = None if law_V is None else probs(law_V)
-                parent = _Arrived(node, mass, only, law_V, q_V, 1.0, None if q_V is None else q_V.clone())
+                parent = _Arrived(
+                    node, mass, only, law_V, q_V, 1.0, None if q_V is None else q_V.clone()
+                )
                 arrived.append(parent)
             else:
                 weights = torch.tensor([a.mass * a.left for a in arrived], dtype=torch.float64)
                 parent = arrived[here.at("parent").categorical(weights)]
             if parent.only is not None:
-                token, q, share, parent.left = parent.only, sure(scores, parent.node, parent.only, budget.graded), 1.0, 0.0
+                token, q, share, parent.left = (
+                    parent.only,
+                    sure(scores, parent.node, parent.only, budget.graded),
+                    1.0,
+                    0.0,
+                )
             else:
                 assert parent.q_V is not None and parent.left_V is not None
                 token = here.categorical(parent.left_V)
@@ -89,5 +121,11 @@ class StochasticBeam:
                 parent.left_V[token] = 0.0
                 parent.left = float(parent.left_V.sum())
             kids.append((len(draft), parent.mass * share, budget.go_on(depth, q)))
-            draft = draft.grown(token, parent.node, Draw.CERTAIN if parent.only is not None else Draw.WITHOUT, parent.law_V, q)
+            draft = draft.grown(
+                token,
+                parent.node,
+                Draw.CERTAIN if parent.only is not None else Draw.WITHOUT,
+                parent.law_V,
+                q,
+            )
         return draft, kids

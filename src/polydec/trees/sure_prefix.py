@@ -1,4 +1,5 @@
 """The draft's likeliest tokens, as long as each of them is sure."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ class SurePrefix:
     Reduces to: the greedy chain at 0.
     Source: lexical unit decoding (Sun et al., 2024).
     """
+
     least: float = 0.0
     repeats: bool = True
 
@@ -29,7 +31,9 @@ class SurePrefix:
         if not self.least >= 0:
             raise ValueError(f"least is {self.least}: it must be at least 0")
 
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft:
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft:
         draft = Draft.chain(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
             scores = await session.score(draft, Want(base=Reads.ROW))

@@ -1,4 +1,5 @@
 """Tokens that are the likeliest in two passes after each other (CCD, as its authors released it)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ class Agreement:
     Reduces to: confidence, one a pass, for most = 1.
     Source: Chen et al., Beyond confidence (2025), the released code; there a warm-up is counted over the whole canvas.
     """
+
     warmup: int = 5
     most: int = 5
     everywhere: ClassVar[bool] = False
@@ -41,12 +43,19 @@ class Agreement:
         look, (before, step, count) = look.inside(), state
         tokens = look.tokens(rng)
         likeliest = look.logp_RV.argmax(-1).tolist()
-        order, size = best(look.confidence(tokens), len(look.rows)), self._size(step, len(look.rows), count)
+        order, size = (
+            best(look.confidence(tokens), len(look.rows)),
+            self._size(step, len(look.rows), count),
+        )
         chosen = order[:1]
         if look.rows[order[0]] in before:
             chosen = [i for i in order[:size] if before.get(look.rows[i]) == likeliest[i]] or chosen
         left = [i for i in order if i not in chosen][:size]
-        return look.edit(chosen, tokens), ({look.rows[i]: likeliest[i] for i in left}, step + 1, count)
+        return look.edit(chosen, tokens), (
+            {look.rows[i]: likeliest[i] for i in left},
+            step + 1,
+            count,
+        )
 
     def _size(self, step: int, left: int, count: int) -> int:
         """How many gaps are compared."""

@@ -1,4 +1,5 @@
 """Gaps in random order (MDLM's sampler, one gap at a time: first hitting)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ class AtRandom:
     Exact: one gap a pass gives a draw from the model's any-order law, as MDLM's ancestral sampler does.
     Reduces to: left_to_right, in law, where conditionals are consistent and one gap is filled a pass.
     """
+
     steps: int = 0
     everywhere: ClassVar[bool] = False
     start, enter = no_pace, new_pace
@@ -32,5 +34,7 @@ class AtRandom:
     def choose(self, state: Pace, look: Look, rng: Rng) -> tuple[Edit, Pace]:
         look = look.inside()
         even_R = torch.ones(len(look.rows), dtype=torch.float64)
-        chosen = rng.at("order", look.step).without_replacement(even_R, due(state, self.steps, len(look.rows)))
+        chosen = rng.at("order", look.step).without_replacement(
+            even_R, due(state, self.steps, len(look.rows))
+        )
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)

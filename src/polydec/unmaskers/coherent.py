@@ -1,4 +1,5 @@
 """Tokens that stay clear over several passes, on average (CCD)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ class Coherent:
     Reduces to: entropy, one a pass, for depth = 1 or count = 1 with width = 1.
     Source: Chen et al., Beyond confidence (CCD, 2025); slack and most are ours, the paper gives no value.
     """
+
     depth: int = 3
     width: int = 4
     slack: float = 0.1
@@ -47,11 +49,13 @@ class Coherent:
     def choose(self, state: History, look: Look, rng: Rng) -> tuple[Edit, History]:
         look = look.inside()
         clearest = best(-look.entropy_R, len(look.rows))
-        chosen = self._agreed(state, look, clearest[:self.width]) or clearest[:1]
-        left = [i for i in clearest if i not in chosen][:self.width]
+        chosen = self._agreed(state, look, clearest[: self.width]) or clearest[:1]
+        left = [i for i in clearest if i not in chosen][: self.width]
         law_RV = look.logp_RV.exp()
         history = (*state, {look.rows[i]: law_RV[i] for i in left})
-        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), history[max(0, len(history) - self.depth + 1):]
+        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), history[
+            max(0, len(history) - self.depth + 1) :
+        ]
 
     def _agreed(self, state: History, look: Look, candidates: list[int]) -> list[int]:
         """Of these rows those that are clear on average, clearest first."""
@@ -59,8 +63,13 @@ class Coherent:
         if not state or not known:
             return []
         law_RV = look.logp_RV.exp()
-        mean_RV = torch.stack([torch.stack([*(laws[look.rows[i]] for laws in state), law_RV[i]]).mean(0) for i in known])
+        mean_RV = torch.stack(
+            [
+                torch.stack([*(laws[look.rows[i]] for laws in state), law_RV[i]]).mean(0)
+                for i in known
+            ]
+        )
         nats_R = entropy(mean_RV.log())
         bar = min(float(nats_R.min()) + self.slack, self.most)
         order = [j for j in best(-nats_R, len(known)) if float(nats_R[j]) <= bar]
-        return [known[j] for j in order[:self.count or None]]
+        return [known[j] for j in order[: self.count or None]]

@@ -1,4 +1,5 @@
 """The surest tokens first (LLaDA's low-confidence remasking)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Confidence:
     Exact: no: the order depends on what was drawn; one a pass, each single conditional is the model's.
     Reduces to: at_random where all confidences are equal, but for the ties; one-shot argmax for steps = 1 without chance.
     """
+
     steps: int = 0
     everywhere: ClassVar[bool] = False
     exactness = approximate

@@ -1,4 +1,5 @@
 """A token that stays the likeliest gains credit, and needs less confidence (CreditDecoding)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ class Credit:
     Exact: no.
     Reduces to: threshold for alpha = 0.
     """
+
     threshold: float = 0.9
     alpha: float = 0.7
     gamma: float = 0.2
@@ -53,5 +55,7 @@ class Credit:
         """A gap's credits with what this pass adds."""
         out = {token: self.beta * credit for token, credit in before.items()}
         likeliest = int(look.logp_RV[i].argmax())
-        out[likeliest] = out.get(likeliest, 0.0) + float(look.logp_RV[i, likeliest].exp()) ** self.gamma
+        out[likeliest] = (
+            out.get(likeliest, 0.0) + float(look.logp_RV[i, likeliest].exp()) ** self.gamma
+        )
         return out

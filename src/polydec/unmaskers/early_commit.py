@@ -1,4 +1,5 @@
 """Once the best tokens stand clear of the second best, all gaps are filled at once (Prophet)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ class EarlyCommit:
     Exact: no.
     Reduces to: base where the bounds are never reached (early = middle = late = inf); one pass for -inf.
     """
+
     base: Unmasker[Any]
     early: float = 7.5
     middle: float = 5.0
@@ -55,8 +57,16 @@ class EarlyCommit:
     def _gap(self, look: Look) -> float:
         """The mean distance of the best two logits over the answer's gaps."""
         two_R2, token_R2 = look.logw_RV.topk(2, dim=-1)
-        last = next((i for i, x in enumerate(token_R2[:, 0].tolist()) if x in look.ends), len(look.rows) - 1)
-        return float((two_R2[:, 0] - two_R2[:, 1])[:last + 1].mean())
+        last = next(
+            (i for i, x in enumerate(token_R2[:, 0].tolist()) if x in look.ends), len(look.rows) - 1
+        )
+        return float((two_R2[:, 0] - two_R2[:, 1])[: last + 1].mean())
 
     def _bound(self, progress: float) -> float:
-        return self.early if progress < self.first else self.middle if progress < self.second else self.late
+        return (
+            self.early
+            if progress < self.first
+            else self.middle
+            if progress < self.second
+            else self.late
+        )

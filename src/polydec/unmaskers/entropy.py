@@ -1,4 +1,5 @@
 """The gaps of lowest entropy first (Dream's recommended order)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Entropy:
     Exact: no: the order depends on the laws.
     Reduces to: confidence, greedy, for a vocabulary of two tokens.
     """
+
     steps: int = 0
     everywhere: ClassVar[bool] = False
     exactness = approximate

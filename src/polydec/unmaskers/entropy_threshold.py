@@ -1,4 +1,5 @@
 """Every gap whose law is clear enough (dParallel's decoding rule)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class EntropyThreshold:
     Reduces to: entropy, one a pass, for a threshold below 0; one pass a block at log V.
     Source: Chen et al., dParallel (2025).
     """
+
     threshold: float = 0.45
     everywhere: ClassVar[bool] = False
     exactness = approximate
@@ -28,5 +30,7 @@ class EntropyThreshold:
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
         look = look.inside()
         nats_R = look.entropy_R
-        chosen = sorted({*best(-nats_R, 1), *(i for i, h in enumerate(nats_R.tolist()) if h <= self.threshold)})
+        chosen = sorted(
+            {*best(-nats_R, 1), *(i for i, h in enumerate(nats_R.tolist()) if h <= self.threshold)}
+        )
         return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None

@@ -1,4 +1,5 @@
 """As many tokens as are likely right together (Fast-dLLM's factor rule)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class Factor:
     Exact: no; see factor = 1.
     Reduces to: confidence, one a pass, for factor = 0 unless confidences are 1.
     """
+
     factor: float = 1.0
     everywhere: ClassVar[bool] = False
     exactness = approximate
@@ -28,5 +30,7 @@ class Factor:
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
         look, tokens, sure_R = drawn(look, rng)
         order = best(sure_R, len(look.rows))
-        falls = (n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2))    # its rank j is n + 1
-        return look.edit(order[:max(1, next(falls, len(order)))], tokens), None
+        falls = (
+            n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2)
+        )  # its rank j is n + 1
+        return look.edit(order[: max(1, next(falls, len(order)))], tokens), None

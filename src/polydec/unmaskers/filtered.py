@@ -1,4 +1,5 @@
 """A small trained net says which tokens are right already (Learn2PD)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ class Filtered:
     Reduces to: confidence, one a pass, at threshold 1.
     Source: Bao et al., Learning to parallel (Learn2PD, 2025); there known positions show the model's confidence.
     """
+
     filter: Filter
     threshold: float = 0.96
     everywhere: ClassVar[bool] = False
@@ -39,5 +41,8 @@ class Filtered:
         for i in inside:
             sure_B[look.rows[i] - first] = float(sure_R[i])
         right_B = self.filter(sure_B)
-        chosen = {*best(sure_R, 1), *(i for i in inside if float(right_B[look.rows[i] - first]) > self.threshold)}
+        chosen = {
+            *best(sure_R, 1),
+            *(i for i in inside if float(right_B[look.rows[i] - first]) > self.threshold),
+        }
         return look.edit(sorted(chosen), tokens), None

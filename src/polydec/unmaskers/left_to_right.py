@@ -1,4 +1,5 @@
 """Gaps from the left, as an autoregressive model writes."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class LeftToRight:
     Exact: one gap a pass gives a draw from the model's law in this order.
     Reduces to: any order in blocks of one position.
     """
+
     steps: int = 0
     everywhere: ClassVar[bool] = False
     start, enter = no_pace, new_pace

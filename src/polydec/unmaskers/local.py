@@ -1,4 +1,5 @@
 """What stands near a sure token needs less confidence (LocalLeap)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Local:
     Exact: no.
     Reduces to: threshold for radius = 0 or relaxed = threshold.
     """
+
     threshold: float = 0.9
     relaxed: float = 0.75
     radius: int = 4
@@ -29,6 +31,14 @@ class Local:
     def choose(self, state: None, look: Look, rng: Rng) -> tuple[Edit, None]:
         look, tokens, sure_R = drawn(look, rng)
         anchors = [i for i, c in enumerate(sure_R.tolist()) if c >= self.threshold]
-        near = {i for i, r in enumerate(look.rows) if any(abs(r - look.rows[a]) <= self.radius for a in anchors)}
-        chosen = {*best(sure_R, 1), *anchors, *(i for i in near if float(sure_R[i]) >= self.relaxed)}
+        near = {
+            i
+            for i, r in enumerate(look.rows)
+            if any(abs(r - look.rows[a]) <= self.radius for a in anchors)
+        }
+        chosen = {
+            *best(sure_R, 1),
+            *anchors,
+            *(i for i in near if float(sure_R[i]) >= self.relaxed),
+        }
         return look.edit(sorted(chosen), tokens), None

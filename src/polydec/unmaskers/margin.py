@@ -1,4 +1,5 @@
 """The gaps whose best two tokens lie farthest apart first."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Margin:
     Exact: no, but for a vocabulary of one token: the order depends on the laws.
     Reduces to: confidence, greedy, for a vocabulary of two tokens.
     """
+
     steps: int = 0
     everywhere: ClassVar[bool] = False
     exactness = approximate

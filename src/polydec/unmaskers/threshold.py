@@ -1,4 +1,5 @@
 """Every token that the model is sure of (Fast-dLLM)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Threshold:
     Exact: no. Greedy, n tokens of confidence above 1 - e are the likeliest ones together where (n + 1) e <= 1.
     Reduces to: confidence, one a pass, for a threshold above 1; one pass a block at 0.
     """
+
     threshold: float = 0.9
     everywhere: ClassVar[bool] = False
     exactness = approximate

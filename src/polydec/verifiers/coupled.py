@@ -1,4 +1,5 @@
 """Draft and target draw with the same Gumbel noise, so that similar laws draw the same token."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ class Coupled:
     Reduces to: sampling by Gumbel-max without a draft.
     Source: Daliri, Musco, Suresh, "Coupling without communication and drafter-invariant speculative decoding" (2024).
     """
+
     exactness: ClassVar[Exactness] = Exactness.LAW
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:

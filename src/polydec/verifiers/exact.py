@@ -1,4 +1,5 @@
 """Rejection with residuals, for candidates of any kind in any mixture."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class Exact:
     Source: Leviathan et al. (2023) and Chen et al. (2023) for chains; SpecInfer (Miao et al., 2023) for independent
     siblings; recursive rejection sampling (Jeon et al., 2024) for siblings without replacement.
     """
+
     exactness: ClassVar[Exactness] = Exactness.LAW
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
@@ -44,7 +46,9 @@ class Exact:
         if only is not None:
             return draft.child(node, only), only
         p_V, children = probs(scores.row(node)), draft.children[node]
-        left: dict[int, Tensor] = {}              # of each law that is drawn without replacement: what is left of it
+        left: dict[
+            int, Tensor
+        ] = {}  # of each law that is drawn without replacement: what is left of it
         drawn = max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0)
         for k, child in enumerate(children[:drawn]):
             token, law_V = draft.token[child], draft.law[child]
@@ -52,7 +56,7 @@ class Exact:
             if law_V is not None:
                 q_V = left[id(law_V)] if id(law_V) in left else probs(law_V)
             if q_V is not None and not float(q_V.sum()) > 0.0:
-                q_V = None                        # the last of its law: a point mass, as a certain one is
+                q_V = None  # the last of its law: a point mass, as a certain one is
             p, q = float(p_V[token]), 1.0 if q_V is None else float(q_V[token])
             if p > 0.0 and here.at("accept", k).bernoulli(min(1.0, p / q) if q > 0.0 else 1.0):
                 return child, token

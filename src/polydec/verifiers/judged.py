@@ -1,4 +1,5 @@
 """Accept what the target draws itself, and what a probe on its states finds right."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class Judged:
     Reduces to: `match` at threshold 1.
     Source: Bachmann et al., Judge decoding (2025).
     """
+
     judge: Judge
     threshold: float = 0.5
     ends: frozenset[int] = frozenset()
@@ -38,10 +40,19 @@ class Judged:
 
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
-            token = rng.at("token", position + depth).categorical(probs(scores.row(node))) if only is None else only
+            token = (
+                rng.at("token", position + depth).categorical(probs(scores.row(node)))
+                if only is None
+                else only
+            )
             if state_NH is None or draft.child(node, token) is not None:
                 return token
-            right = (draft.token[c] for c in draft.children[node] if draft.token[c] not in self.ends
-                     and self.judge.chance(state_NH[c]) > self.threshold)
+            right = (
+                draft.token[c]
+                for c in draft.children[node]
+                if draft.token[c] not in self.ends
+                and self.judge.chance(state_NH[c]) > self.threshold
+            )
             return next(right, token)
+
         return follow(draft, pick)

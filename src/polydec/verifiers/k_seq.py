@@ -1,4 +1,5 @@
 """Sequential selection with one threshold for all candidates, for several independent draws from one law."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,10 +32,14 @@ class KSeq:
     Reduces to: `exact` where siblings come alone; plain sampling without a draft.
     Source: SpecTr (Sun et al., 2023), k-SEQ.
     """
+
     exactness: ClassVar[Exactness] = Exactness.LAW
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
-        return follow(draft, lambda node, depth: self._token(draft, node, scores, rng.at("token", position + depth)))
+        return follow(
+            draft,
+            lambda node, depth: self._token(draft, node, scores, rng.at("token", position + depth)),
+        )
 
     def _token(self, draft: Draft, node: int, scores: Scores, here: Rng) -> int:
         """The token that follows a node."""
@@ -42,19 +47,30 @@ class KSeq:
         if only is not None:
             return only
         p_V, children = probs(scores.row(node)), draft.children[node]
-        drawn, left, k = max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0), {}, 0
+        drawn, left, k = (
+            max((k for k, c in enumerate(children, 1) if draft.law[c] is not None), default=0),
+            {},
+            0,
+        )
         while k < drawn:
             child, law_V = children[k], draft.law[children[k]]
             token, size, rho = draft.token[child], 1, 1.0
             q_V = None if law_V is None else left.get(id(law_V))
             q_V = probs(law_V) if law_V is not None and q_V is None else q_V
-            if q_V is None or not float(q_V.sum()) > 0.0:     # certain, or the last of its law: a point mass
-                q_V = torch.zeros_like(p_V).index_fill_(0, torch.tensor([token], device=p_V.device), 1.0)
+            if (
+                q_V is None or not float(q_V.sum()) > 0.0
+            ):  # certain, or the last of its law: a point mass
+                q_V = torch.zeros_like(p_V).index_fill_(
+                    0, torch.tensor([token], device=p_V.device), 1.0
+                )
             elif draft.draw[child] is Draw.WITHOUT:
                 left[id(law_V)] = without(q_V, token)
             else:
-                while k + size < drawn and draft.law[children[k + size]] is law_V \
-                        and draft.draw[children[k + size]] is Draw.INDEPENDENT:
+                while (
+                    k + size < drawn
+                    and draft.law[children[k + size]] is law_V
+                    and draft.draw[children[k + size]] is Draw.INDEPENDENT
+                ):
                     size += 1
                 rho = factor(p_V, q_V, size)
             for j in range(k, k + size):
@@ -73,16 +89,23 @@ def factor(p_V: Tensor, q_V: Tensor, k: int) -> float:
         return 1.0
     some = (p_V > 0.0) & (q_V > 0.0)
     p, q = p_V[some], q_V[some]
-    low, high, whole, part = 1.0, float(k), 0.0, 0.0          # min(q, p / rho) summed is whole + part / rho + that of p, q
+    low, high, whole, part = (
+        1.0,
+        float(k),
+        0.0,
+        0.0,
+    )  # min(q, p / rho) summed is whole + part / rho + that of p, q
 
     def gives_too_much(rho: float) -> bool:
-        beta = min(1.0, whole + part / rho + (float(torch.minimum(q, p / rho).sum()) if len(p) else 0.0))
+        beta = min(
+            1.0, whole + part / rho + (float(torch.minimum(q, p / rho).sum()) if len(p) else 0.0)
+        )
         return once(beta, k) > rho * beta
 
     if not gives_too_much(low):
         return low
     while high - low > 1e-12 * high:
-        if len(p):                                # most tokens are on one side of the bend for all that is left of (low, high)
+        if len(p):  # most tokens are on one side of the bend for all that is left of (low, high)
             sure, weak = q * high <= p, q * low >= p
             whole, part = whole + float(q[sure].sum()), part + float(p[weak].sum())
             p, q = p[~(sure | weak)], q[~(sure | weak)]

@@ -1,4 +1,5 @@
 """Draw the target's own token, then see whether it was drafted."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -22,11 +23,16 @@ class Match:
     Reduces to: plain sampling without a draft.
     Source: Xia et al., SpecDec (2022), for greedy rows; Miao et al., SpecInfer (2023), "naive sampling", for laws.
     """
+
     exactness: ClassVar[Exactness] = Exactness.LAW
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
         def pick(node: int, depth: int) -> int:
             only = scores.certain(node)
-            return rng.at("token", position + depth).categorical(probs(scores.row(node))) if only is None else only
+            return (
+                rng.at("token", position + depth).categorical(probs(scores.row(node)))
+                if only is None
+                else only
+            )
 
         return follow(draft, pick)

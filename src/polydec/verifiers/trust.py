@@ -1,4 +1,5 @@
 """Accept what was drafted without looking."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class Trust:
     Reduces to: `match` where nothing is drafted.
     Source: lexical unit decoding (Sun et al., 2024).
     """
+
     exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
 
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict:
@@ -28,5 +30,9 @@ class Trust:
             node = draft.children[node][0]
             path.append(node)
         only = scores.certain(node)
-        bonus = rng.at("token", position + len(path)).categorical(probs(scores.row(node))) if only is None else only
+        bonus = (
+            rng.at("token", position + len(path)).categorical(probs(scores.row(node)))
+            if only is None
+            else only
+        )
         return Verdict(tuple(path), bonus)

@@ -1,4 +1,5 @@
 """The token that a drafter takes after a node of its draft: the only one there is, or a drawn one."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ Pick = Callable[[Tensor], int]
 
 class Drawn(NamedTuple):
     """law: the log-probabilities (V) that the token was drawn from, None where it was certain; q: its probability."""
+
     token: int
     draw: Draw
     law: Tensor | None

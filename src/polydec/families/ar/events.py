@@ -1,4 +1,5 @@
 """What a trace tells of drafts."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from polydec.core.trace import Event
 @dataclass(frozen=True)
 class Proposed(Event):
     """A draft as it is fed: node 0 is the root. position: of the first drafted token."""
+
     position: int
     token: tuple[int, ...]
     parent: tuple[int, ...]
@@ -17,6 +19,7 @@ class Proposed(Event):
 @dataclass(frozen=True)
 class Verified(Event):
     """Which nodes were accepted, and the token after them."""
+
     position: int
     path: tuple[int, ...]
     bonus: int

@@ -1,4 +1,5 @@
 """Draft and target at work at the same time: the target verifies what the draft wrote before while the draft goes on."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ class Pearl:
     Reduces to: plain decoding's law where nothing is accepted; at gamma 1 every round tests one token.
     Source: Liu et al., "PEARL: parallel speculative decoding with adaptive draft length" (2024).
     """
+
     target: Target
     draft: Target
     verifier: Verifier
@@ -64,29 +66,41 @@ class Pearl:
             for choice in request.choices[1:]:
                 pairs.append((held[0].fork(choice), held[1].fork(choice)))
                 held += pairs[-1]
-            return await gather(*(self._write(big, small, text, rng(choice), into)
-                                  for (big, small), text, choice in zip(pairs, texts, request.choices, strict=True)))
+            return await gather(
+                *(
+                    self._write(big, small, text, rng(choice), into)
+                    for (big, small), text, choice in zip(
+                        pairs, texts, request.choices, strict=True
+                    )
+                )
+            )
         finally:
             for session in held:
                 session.close()
 
-    async def _write(self, big: Session, small: Session, text: Text, rng: Rng, into: Transcript) -> Result:
+    async def _write(
+        self, big: Session, small: Session, text: Text, rng: Rng, into: Transcript
+    ) -> Result:
         choice, asked, counted = text.choice or 0, into.request.logprobs, DraftCount()
         want = Want(law=Reads.ROW, base=Reads.NOTHING if asked is None else Reads.ROW)
         pending = line = Draft.chain(into.request.prompt[-1])
         # pending: the root and what waits for the target; line: what the draft has staged
         while True:
             n, held, known = text.position, len(pending) - 1, len(line)
-            more = 0 if held and pending.token[-1] in text.ends else min(self.gamma, text.room - held)
-            line, scores = await gather(self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want))
+            more = (
+                0 if held and pending.token[-1] in text.ends else min(self.gamma, text.room - held)
+            )
+            line, scores = await gather(
+                self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want)
+            )
             tested = _lengthen(pending, line, known, known + 1)
             into.on(Proposed(choice, n, tested.token, tested.parent))
             verdict = self.verifier.verify(tested, Until(scores, len(tested) - 1), rng, n)
             got = len(verdict.path)
-            new = tested.token[1:got + 1]
+            new = tested.token[1 : got + 1]
             if got < len(tested) - 1:
                 new = (*new, verdict.bonus)
-            into.on(Verified(choice, n, verdict.path[:len(new) - 1], new[-1]))
+            into.on(Verified(choice, n, verdict.path[: len(new) - 1], new[-1]))
             notes = () if asked is None else logprobs(scores, range(len(new)), new, asked)
             count = text.write(new, notes, got)
             counted.see(tested, verdict, count)
@@ -96,11 +110,13 @@ class Pearl:
                 big.commit(pending.token)
                 pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))
             else:
-                big.commit(tested.token[:got + 1])
-                small.commit(line.token[:known - held + got])
+                big.commit(tested.token[: got + 1])
+                small.commit(line.token[: known - held + got])
                 pending = line = Draft.chain(new[-1])
 
-    async def _ahead(self, session: Session, line: Draft, more: int, n: int, rng: Rng, ends: frozenset[int]) -> Draft:
+    async def _ahead(
+        self, session: Session, line: Draft, more: int, n: int, rng: Rng, ends: frozenset[int]
+    ) -> Draft:
         """The line with `more` tokens of the draft behind it, fewer where one is an end."""
         for k in range(more):
             scores, tip = await session.score(line, Want()), len(line) - 1
@@ -114,7 +130,9 @@ class Pearl:
 def _lengthen(chain: Draft, line: Draft, start: int, stop: int) -> Draft:
     """The chain with nodes start to stop of the line behind it."""
     for i in range(start, min(stop, len(line))):
-        chain = chain.grown(line.token[i], len(chain) - 1, line.draw[i], line.law[i], (line.chance or ())[i])
+        chain = chain.grown(
+            line.token[i], len(chain) - 1, line.draw[i], line.law[i], (line.chance or ())[i]
+        )
     return chain
 
 
@@ -122,6 +140,7 @@ def _lengthen(chain: Draft, line: Draft, start: int, stop: int) -> Draft:
 class Until:
     """The first `size` rows of some scores. What follows them is not known: a verifier that comes so far has accepted all,
     and is told a certain token, for which nothing is drawn."""
+
     scores: Scores
     size: int
 

@@ -1,4 +1,5 @@
 """The roles of draft and verify. A method implements one of these; nothing in the package asks which class it got."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ P = TypeVar("P")
 
 class Guess(Protocol):
     """A drafter at work on one sequence."""
+
     @property
     def want(self) -> Want:
         """What it needs to see of each score; `law` is ignored. With want.prompt, `learn` is called once before the
@@ -47,22 +49,29 @@ class Guess(Protocol):
 
 class Drafter(Protocol):
     """Who guesses. `session` is the target's own, for drafters that read its hidden states or run its first layers."""
+
     def open(self, prompt: Sequence[int], session: Session) -> Guess: ...
 
 
 class Tree(Protocol):
     """Which nodes are drawn, for drafters that have a law at any node."""
-    async def grow(self, session: Session, root: int, position: int, budget: Budget, rng: Rng) -> Draft: ...
+
+    async def grow(
+        self, session: Session, root: int, position: int, budget: Budget, rng: Rng
+    ) -> Draft: ...
 
 
 class Verifier(Protocol):
     """Accepts a path. A pure function of laws; a position's draws are made at rng.at("token", position, ...)."""
+
     exactness: ClassVar[Exactness]
+
     def verify(self, draft: Draft, scores: Scores, rng: Rng, position: int) -> Verdict: ...
 
 
 class Policy(Protocol[P]):
     """How much to guess next, from what was accepted; never from the clock."""
+
     def start(self) -> P: ...
     def budget(self, state: P) -> Budget: ...
     def observe(self, state: P, draft: Draft, verdict: Verdict) -> P: ...

@@ -1,4 +1,5 @@
 """The autoregressive loop: propose, score, verify, commit. Plain decoding is the drafter that proposes nothing."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from polydec.families.ar.walk import Round, Walk
 class Speculative:
     """A decoder of the draft-and-verify family. `law`: what the target's law is to the one that was asked for: LAW, the
     same, or APPROXIMATE where the recipe puts another in its place."""
+
     target: Target
     drafter: Drafter
     verifier: Verifier
@@ -43,8 +45,12 @@ class Speculative:
         walks = [walk]
         try:
             walks += [walk.fork(choice) for choice in request.choices[1:]]
-            return await gather(*(_write(w, text, rng(choice), into)
-                                  for w, text, choice in zip(walks, texts, request.choices, strict=True)))
+            return await gather(
+                *(
+                    _write(w, text, rng(choice), into)
+                    for w, text, choice in zip(walks, texts, request.choices, strict=True)
+                )
+            )
         finally:
             for w in walks:
                 w.close()
@@ -66,7 +72,7 @@ async def _write(walk: Walk, text: Text, rng: Rng, into: Transcript) -> Result:
         if guard is not None:
             count.mask(_kept(guard, before, r, new))
         if text.finish_reason is not None:
-            walk.close()                          # at once: what it holds is free for those that go on
+            walk.close()  # at once: what it holds is free for those that go on
             return text.result(count.stats)
         walk.take(r)
 

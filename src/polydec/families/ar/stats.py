@@ -1,4 +1,5 @@
 """What draft and verify counts."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ class DraftStats:
     tokens that the first pass gave; expected: nodes that the proposers thought would be accepted, where all of them said their
     chances. masked: tokens at which rules took other tokens away; kept: summed over these, the log-probability that the model
     gave to what was left; least: the lowest of them."""
+
     passes: int = 0
     drafts: int = 0
     drafted: int = 0
@@ -31,19 +33,33 @@ class DraftStats:
 
     def plus(self, other: DraftStats) -> DraftStats:
         """Both together: of two answers, or of two parts of one."""
-        expected = None if self.expected is None or other.expected is None else self.expected + other.expected
+        expected = (
+            None
+            if self.expected is None or other.expected is None
+            else self.expected + other.expected
+        )
         return DraftStats(
-            self.passes + other.passes, self.drafts + other.drafts, self.drafted + other.drafted,
-            self.accepted + other.accepted, _added(self.accepted_at, other.accepted_at),
-            _added(self.tried_at, other.tried_at), self.first + other.first, expected,
-            self.masked + other.masked, self.kept + other.kept, min(self.least, other.least))
+            self.passes + other.passes,
+            self.drafts + other.drafts,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+            _added(self.accepted_at, other.accepted_at),
+            _added(self.tried_at, other.tried_at),
+            self.first + other.first,
+            expected,
+            self.masked + other.masked,
+            self.kept + other.kept,
+            min(self.least, other.least),
+        )
 
     def metrics(self) -> dict[str, Any]:
         """Mean acceptance length is 1 + accepted / drafts; a rate is None where nothing was drafted. Where a constraint or
         another mask was on: log_mass_kept, by how much the text is likelier than under the model alone (its logarithm,
         negative); and least_log_mass_kept, the lowest of one token."""
         known = self.drafted and self.expected is not None
-        bent = {"log_mass_kept": self.kept, "least_log_mass_kept": self.least} if self.masked else {}
+        bent = (
+            {"log_mass_kept": self.kept, "least_log_mass_kept": self.least} if self.masked else {}
+        )
         return {
             **bent,
             "mean_acceptance_length": 1 + self.accepted / self.drafts if self.drafts else 1.0,
@@ -54,7 +70,18 @@ class DraftStats:
 
 class DraftCount:
     """The same figures while an answer is being written: they change with every pass."""
-    __slots__ = ("_accepted", "_accepted_at", "_drafted", "_drafts", "_expected", "_first", "_kept", "_passes", "_tried_at")
+
+    __slots__ = (
+        "_accepted",
+        "_accepted_at",
+        "_drafted",
+        "_drafts",
+        "_expected",
+        "_first",
+        "_kept",
+        "_passes",
+        "_tried_at",
+    )
 
     def __init__(self) -> None:
         self._passes = self._drafts = self._drafted = self._accepted = self._first = 0
@@ -93,8 +120,18 @@ class DraftCount:
     def stats(self) -> DraftStats:
         """What was counted so far."""
         return DraftStats(
-            self._passes, self._drafts, self._drafted, self._accepted, tuple(self._accepted_at), tuple(self._tried_at),
-            self._first, self._expected, len(self._kept), sum(self._kept), min(self._kept, default=0.0))
+            self._passes,
+            self._drafts,
+            self._drafted,
+            self._accepted,
+            tuple(self._accepted_at),
+            tuple(self._tried_at),
+            self._first,
+            self._expected,
+            len(self._kept),
+            sum(self._kept),
+            min(self._kept, default=0.0),
+        )
 
 
 def _added(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

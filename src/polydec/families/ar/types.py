@@ -1,4 +1,5 @@
 """What drafters, verifiers and policies exchange."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from polydec.core.types import Draft
 class Verdict:
     """The accepted nodes (root left out, top down), the token that follows them, and an importance weight. `prompt`: it
     is the prompt that stands here, for drafters that want its rows; who holds drafters passes it on to those alone."""
+
     path: tuple[int, ...]
     bonus: int
     logw: float = 0.0
@@ -39,6 +41,7 @@ class Budget:
     """How much to guess: levels, nodes in all (root left out), siblings, and whether to go on below a draw of
     probability q at a depth (1 is the first): stop after a draw, never un-draw it. q of a certain draw is 1, or where
     `graded` the probability under the draft model before shaping. floor: less likely paths need not be named, 0 to 1."""
+
     depth: int = 4
     nodes: int = 8
     width: int = 1

@@ -1,4 +1,5 @@
 """Draft and verify, one round at a time, on one sequence."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ NOBODY: frozenset[int] = frozenset()
 
 class Method(Protocol):
     """Who guesses, who accepts, how much is guessed, and the law that is kept: what a Speculative decoder holds."""
+
     @property
     def target(self) -> Target: ...
     @property
@@ -32,6 +34,7 @@ class Method(Protocol):
 class Round:
     """What one pass of the target gave. position: of the first new token; tokens: those that may stand, the accepted ones
     first; scores: the laws at the nodes of the draft."""
+
     position: int
     draft: Draft
     scores: Scores
@@ -41,7 +44,7 @@ class Round:
     @property
     def nodes(self) -> tuple[int, ...]:
         """The node that each token follows."""
-        return (0, *self.verdict.path)[:len(self.tokens)]
+        return (0, *self.verdict.path)[: len(self.tokens)]
 
 
 class Walk:
@@ -53,23 +56,36 @@ class Walk:
 
     Draws are made in the stream that `round` is given, keyed by absolute position: what is drafted moves no draw of the text.
     """
+
     __slots__ = ("_guess", "_method", "_open", "_session", "_state", "_want", "position", "root")
 
-    def __init__(self, method: Method, session: Session, guess: Guess, root: int, position: int, base: Reads) -> None:
+    def __init__(
+        self, method: Method, session: Session, guess: Guess, root: int, position: int, base: Reads
+    ) -> None:
         self._method, self._session, self._guess = method, session, guess
         self._state = method.policy.start()
-        self._want = replace(guess.want, law=Reads.ROW, prompt=False, last=False, base=max(guess.want.base, base))
+        self._want = replace(
+            guess.want, law=Reads.ROW, prompt=False, last=False, base=max(guess.want.base, base)
+        )
         self.root, self.position, self._open = root, position, True
 
     @staticmethod
-    async def open(method: Method, prompt: Sequence[int], *, base: Reads = Reads.NOTHING, whole: bool = False) -> Walk:
+    async def open(
+        method: Method, prompt: Sequence[int], *, base: Reads = Reads.NOTHING, whole: bool = False
+    ) -> Walk:
         """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping; whole: all of
         the prompt, for a walk that will be forked (else the end of it may ride with the first round)."""
         return await Walk.behind(method, method.target.open(prompt), prompt, base=base, whole=whole)
 
     @staticmethod
-    async def behind(method: Method, session: Session, text: Sequence[int], *, base: Reads = Reads.NOTHING,
-                     whole: bool = False) -> Walk:
+    async def behind(
+        method: Method,
+        session: Session,
+        text: Sequence[int],
+        *,
+        base: Reads = Reads.NOTHING,
+        whole: bool = False,
+    ) -> Walk:
         """Go on in a session that stands behind `text`, whose last token is the pending root. The walk owns the session."""
         guess: Guess | None = None
         try:
@@ -100,7 +116,13 @@ class Walk:
         whatever the law says of them."""
         position, draft = self.position, Draft.chain(self.root, tokens[:-1])
         scores = await self._session.score(draft, self._want)
-        return Round(position, draft, scores, Verdict(tuple(range(1, len(tokens))), tokens[-1]), tuple(tokens))
+        return Round(
+            position,
+            draft,
+            scores,
+            Verdict(tuple(range(1, len(tokens))), tokens[-1]),
+            tuple(tokens),
+        )
 
     def take(self, round: Round, count: int | None = None) -> None:
         """The first `count` tokens of the round stand (None: all of them)."""
@@ -108,8 +130,10 @@ class Walk:
         if not tokens:
             return
         verdict = round.verdict
-        if len(tokens) <= len(verdict.path):      # the last of them was drafted: it is what follows the others
-            verdict = replace(verdict, path=verdict.path[:len(tokens) - 1], bonus=tokens[-1])
+        if len(tokens) <= len(
+            verdict.path
+        ):  # the last of them was drafted: it is what follows the others
+            verdict = replace(verdict, path=verdict.path[: len(tokens) - 1], bonus=tokens[-1])
         self._session.commit((self.root, *tokens[:-1]))
         self._guess.learn(round.draft, round.scores, verdict)
         self._state = self._method.policy.observe(self._state, round.draft, verdict)
@@ -141,11 +165,17 @@ class Walk:
             self._session.close()
 
 
-async def prefill(session: Session, guess: Guess, prompt: Sequence[int], whole: bool = False) -> None:
+async def prefill(
+    session: Session, guess: Guess, prompt: Sequence[int], whole: bool = False
+) -> None:
     """Feed the prompt; where the drafter wants its rows, it learns from it as from a chain that was accepted whole, and where
     it wants the last one, as from a chain of that token alone. whole: no part of it is left to ride with the first pass."""
     want = replace(guess.want, law=guess.want.base)
     scores = await session.prefill(replace(want, last=True) if whole and not want.prompt else want)
     if (want.prompt or want.last) and len(prompt) > 1:
         shown = prompt[:-1] if want.prompt else prompt[-2:-1]
-        guess.learn(Draft.chain(shown[0], shown[1:]), scores, Verdict(tuple(range(1, len(shown))), prompt[-1], prompt=True))
+        guess.learn(
+            Draft.chain(shown[0], shown[1:]),
+            scores,
+            Verdict(tuple(range(1, len(shown))), prompt[-1], prompt=True),
+        )

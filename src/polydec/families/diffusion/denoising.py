@@ -1,4 +1,5 @@
 """Denoising: a canvas of gaps, filled in any order, some in each pass."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -26,6 +27,7 @@ class Spot:
     """How far an answer has come. canvas: now; state: the unmasker's; block: where gaps are filled next, empty where the answer
     is whole; step: passes of this block so far; passes: of the answer; begin: the answer's first position; ends: ids that end
     it."""
+
     canvas: Canvas
     state: Any
     block: range
@@ -47,6 +49,7 @@ class Denoising:
     exact: whether `refresh` leaves the model's laws as they are; where not, the text is approximate. ending: finds an answer's
     end before it is written.
     """
+
     denoiser: Denoiser
     unmasker: Unmasker[Any]
     refresh: Refresh
@@ -65,8 +68,10 @@ class Denoising:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, each on a board of its own: a prompt sees the answer, so nothing can be shared."""
+
         def write(board: Board, text: Text) -> Coroutine[Any, Any, Result]:
             return _write(self, board, text, rng(text.choice or 0), into)
+
         return await each(self.denoiser, request, into, write)
 
     def start(self, request: Request, ends: frozenset[int]) -> Spot:
@@ -77,10 +82,18 @@ class Denoising:
 
     def after(self, spot: Spot, edit: Edit, state: Any, last: int | None = None) -> Spot:
         """After a pass whose edit this is; last: where the answer ends, None where that is not known."""
-        canvas = filled(spot.canvas, edit)[:None if last is None else last + 1 + self.ending.spare]
+        canvas = filled(spot.canvas, edit)[: None if last is None else last + 1 + self.ending.spare]
         return self._at(canvas, state, spot, spot.passes + 1, spot.begin, spot.ends)
 
-    def _at(self, canvas: Canvas, state: Any, before: Spot | None, passes: int, begin: int, ends: frozenset[int]) -> Spot:
+    def _at(
+        self,
+        canvas: Canvas,
+        state: Any,
+        before: Spot | None,
+        passes: int,
+        begin: int,
+        ends: frozenset[int],
+    ) -> Spot:
         block, step = self._block(canvas, begin, ends), 0
         if block and (before is None or block.start != before.block.start):
             state = self.unmasker.enter(state, len(gaps(canvas, block.start, block.stop)))
@@ -103,7 +116,10 @@ class Denoising:
 
     def feed(self, spot: Spot, before: Canvas | None) -> Sequence[int]:
         """What the next pass feeds: under a block-causal model nothing behind its own block."""
-        feed, own = self.refresh.feed(spot.canvas, before, spot.block, spot.step), self.denoiser.block
+        feed, own = (
+            self.refresh.feed(spot.canvas, before, spot.block, spot.step),
+            self.denoiser.block,
+        )
         stop = min(len(spot.canvas), -(-spot.block.stop // own) * own) if own else len(spot.canvas)
         return feed if feed[-1] < stop else [p for p in feed if p < stop]
 
@@ -119,13 +135,22 @@ class Denoising:
         return Look(spot.canvas, spot.block, rows, logw_RV, self.shapers, spot.passes, spot.ends)
 
 
-async def each(denoiser: Denoiser, request: Request, into: Transcript,
-               write: Callable[[Board, Text], Coroutine[Any, Any, Result]]) -> list[Result]:
+async def each(
+    denoiser: Denoiser,
+    request: Request,
+    into: Transcript,
+    write: Callable[[Board, Text], Coroutine[Any, Any, Result]],
+) -> list[Result]:
     """write(board, text) for every choice, all at once; boards are closed however that ends."""
     texts, boards = [into.open(choice) for choice in request.choices], list[Board]()
     try:
-        boards += [denoiser.open(len(request.prompt) + request.max_tokens, len(request.prompt)) for _ in texts]
-        return await gather(*(write(board, text) for board, text in zip(boards, texts, strict=True)))
+        boards += [
+            denoiser.open(len(request.prompt) + request.max_tokens, len(request.prompt))
+            for _ in texts
+        ]
+        return await gather(
+            *(write(board, text) for board, text in zip(boards, texts, strict=True))
+        )
     finally:
         for board in boards:
             board.close()
@@ -151,7 +176,7 @@ async def _write(how: Denoising, board: Board, text: Text, rng: Rng, into: Trans
         stats, new = stats.seen(len(edit.write), len(feed), new, opened), 0
         if told:
             into.on(unmasked(how, text, look, feed, edit))
-    board.close()                                 # at once: what it holds is free for those that go on
+    board.close()  # at once: what it holds is free for those that go on
     return text.result(stats)
 
 
@@ -176,12 +201,23 @@ def ended(look: Look, edit: Edit, last: int | None) -> Edit:
 def unmasked(how: Denoising, text: Text, look: Look, feed: Sequence[int], edit: Edit) -> Unmasked:
     """What a trace is told of a pass: of what was written the model's own probabilities."""
     words = how.vocab.words
-    pieces = tuple("" if words is None else (words.pieces[x] or b"").decode("utf-8", "replace") for _, x in edit.write)
+    pieces = tuple(
+        "" if words is None else (words.pieces[x] or b"").decode("utf-8", "replace")
+        for _, x in edit.write
+    )
     at, written = {r: i for i, r in enumerate(look.rows)}, {p for p, _ in edit.write}
     sure = tuple(float(look.logp_RV[at[p], x].exp()) for p, x in edit.write)
     left = sum(r not in written for r in gaps(look.canvas, look.block.start, look.block.stop))
-    return Unmasked(text.choice or 0, look.step, (look.block.start, look.block.stop), (feed[0], feed[-1] + 1),
-                    tuple(p for p, _ in edit.write), sure, left, pieces)
+    return Unmasked(
+        text.choice or 0,
+        look.step,
+        (look.block.start, look.block.stop),
+        (feed[0], feed[-1] + 1),
+        tuple(p for p, _ in edit.write),
+        sure,
+        left,
+        pieces,
+    )
 
 
 def noted(look: Look, edit: Edit, k: int) -> dict[int, TokenLogprob]:
@@ -193,5 +229,7 @@ def noted(look: Look, edit: Edit, k: int) -> dict[int, TokenLogprob]:
         if k:
             value_K, token_K = row_V.topk(min(k, len(row_V)))
             top = tuple(zip(map(int, token_K), map(float, value_K)))
-        out[position] = TokenLogprob(token, float(look.shaped_RV[i][token]), float(row_V[token]), top)
+        out[position] = TokenLogprob(
+            token, float(look.shaped_RV[i][token]), float(row_V[token]), top
+        )
     return out

@@ -1,4 +1,5 @@
 """Where an answer ends before its end is written (Learn2PD's end-of-text prediction)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ class Whole:
     Exact: changes no law.
     Reduces to: itself.
     """
+
     everywhere: ClassVar[bool] = False
 
     @property
@@ -37,6 +39,7 @@ class Predicted:
     Reduces to: an end that was written cuts the canvas and nothing else does, where no gap ever predicts one.
     Source: Bao et al., Learning to parallel (2025), end-of-text prediction; there `least` is 0.
     """
+
     least: float = 0.9
     spare: int = 0
     everywhere: ClassVar[bool] = True
@@ -47,13 +50,22 @@ class Predicted:
             return min(written)
         if not look.ends:
             return None
-        stands = next((i for i in range(look.block.start, len(look.canvas)) if look.canvas[i] in look.ends), len(look.canvas))
+        stands = next(
+            (i for i in range(look.block.start, len(look.canvas)) if look.canvas[i] in look.ends),
+            len(look.canvas),
+        )
         filled = {p for p, _ in edit.write}
         likeliest = [int(x) for x in look.logp_RV.argmax(-1)]
-        ends = [i for i, x in enumerate(likeliest) if x in look.ends and look.rows[i] not in filled and look.rows[i] < stands]
+        ends = [
+            i
+            for i, x in enumerate(likeliest)
+            if x in look.ends and look.rows[i] not in filled and look.rows[i] < stands
+        ]
         if not ends:
             return None
         sure_R = look.confidence(likeliest)
         best = max(ends, key=lambda i: (float(sure_R[i]), -i))
-        agreed = look.complete and all(x in look.ends for r, x in zip(look.rows[best:], likeliest[best:]) if r < stands)
+        agreed = look.complete and all(
+            x in look.ends for r, x in zip(look.rows[best:], likeliest[best:]) if r < stands
+        )
         return look.rows[best] if agreed or float(sure_R[best]) >= self.least else None

@@ -1,4 +1,5 @@
 """What a trace tells of a canvas."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ class Unmasked(Event):
     """A pass over the canvas: which gaps it filled (the edit beside it has the tokens), how sure the model was of each and how
     each reads by itself ("" for an end);
     block: [first, stop) of what could be filled; fed: [first, stop) of what ran; left: gaps of the block that remain."""
+
     step: int
     block: tuple[int, int]
     fed: tuple[int, int]

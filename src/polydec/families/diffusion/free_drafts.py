@@ -1,4 +1,5 @@
 """Several passes' worth of edits guessed from one pass, and all of them checked in the next (FreeDave)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ class FreeDrafts:
     Reduces to: base, pass for pass, for drafts = 1.
     Source: Wu and Zhang, FreeDave (2025), which has one token a pass, no chance, and canvases that share a cache.
     """
+
     base: Denoising
     drafts: int = 4
 
@@ -46,9 +48,20 @@ class FreeDrafts:
         """All choices of a request, each with boards of its own."""
         texts, desks = [into.open(choice) for choice in request.choices], list[_Desk]()
         try:
-            desks += [_Desk(self.base.denoiser, len(request.prompt) + request.max_tokens, len(request.prompt)) for _ in texts]
-            return await gather(*(_write(self, desk, text, rng(text.choice or 0), into)
-                                  for desk, text in zip(desks, texts, strict=True)))
+            desks += [
+                _Desk(
+                    self.base.denoiser,
+                    len(request.prompt) + request.max_tokens,
+                    len(request.prompt),
+                )
+                for _ in texts
+            ]
+            return await gather(
+                *(
+                    _write(self, desk, text, rng(text.choice or 0), into)
+                    for desk, text in zip(desks, texts, strict=True)
+                )
+            )
         finally:
             for desk in desks:
                 desk.close()
@@ -57,6 +70,7 @@ class FreeDrafts:
 @dataclass(eq=False)
 class _Desk:
     """The boards of one answer, opened as they are needed, and of each the canvas that it was given last."""
+
     denoiser: Denoiser
     length: int
     prompt: int
@@ -69,7 +83,7 @@ class _Desk:
         return self.boards[i], self.before[i] if i < len(self.before) else None
 
     def gave(self, i: int, canvas: Canvas) -> None:
-        self.before[i:i + 1] = [canvas]
+        self.before[i : i + 1] = [canvas]
 
     def close(self) -> None:
         for board in self.boards:
@@ -89,7 +103,9 @@ def _guesses(how: FreeDrafts, spot: Spot, look: Look, rng: Rng) -> list[tuple[Ed
     """What follows a spot while laws stay as `look` has them: edits, and the spots that they lead to."""
     out = list[tuple[Edit, Spot]]()
     first, block = spot, spot.block
-    while len(out) + 1 < how.drafts and spot.block.start == block.start and block.start in look.block:
+    while (
+        len(out) + 1 < how.drafts and spot.block.start == block.start and block.start in look.block
+    ):
         keep = [i for i, r in enumerate(look.rows) if spot.canvas[r] is None]
         stale = replace(look.only(keep), canvas=spot.canvas, block=spot.block, step=spot.passes)
         edit, state = how.base.unmasker.choose(spot.state, stale, rng)
@@ -102,13 +118,23 @@ def _guesses(how: FreeDrafts, spot: Spot, look: Look, rng: Rng) -> list[tuple[Ed
 
 async def _write(how: FreeDrafts, desk: _Desk, text: Text, rng: Rng, into: Transcript) -> Result:
     """Guess, see, take what stands; until the text ends."""
-    asked, told, stats, rng = into.request.logprobs, into.told(Unmasked), DenoiseStats(), rng.shared()
+    asked, told, stats, rng = (
+        into.request.logprobs,
+        into.told(Unmasked),
+        DenoiseStats(),
+        rng.shared(),
+    )
     spot, guesses = how.base.start(into.request, text.ends), list[tuple[Edit, Spot]]()
     new, notes = given(text, spot)
     while text.finish_reason is None:
         canvases = [spot, *(s for _, s in guesses)]
         seen = await gather(*(_see(how.base, desk, i, s) for i, s in enumerate(canvases)))
-        events, blocks, wanted, look = list[Unmasked](), 0, [*(e for e, _ in guesses), None], seen[0][0]
+        events, blocks, wanted, look = (
+            list[Unmasked](),
+            0,
+            [*(e for e, _ in guesses), None],
+            seen[0][0],
+        )
         for (look, feed), guess in zip(seen, wanted, strict=True):
             edit, state = how.base.unmasker.choose(spot.state, look, rng)
             blocks += not spot.step
@@ -118,11 +144,20 @@ async def _write(how: FreeDrafts, desk: _Desk, text: Text, rng: Rng, into: Trans
             spot = how.base.after(spot, edit, state)
             if text.finish_reason is not None or edit != guess:
                 break
-        stats = stats.seen(sum(len(e.position) for e in events), sum(len(feed) for _, feed in seen), new, blocks)
+        stats = stats.seen(
+            sum(len(e.position) for e in events), sum(len(feed) for _, feed in seen), new, blocks
+        )
         new = 0
         if told:
-            into.on(replace(events[-1], step=events[0].step, position=sum((e.position for e in events), ()),
-                            confidence=sum((e.confidence for e in events), ()), piece=sum((e.piece for e in events), ())))
+            into.on(
+                replace(
+                    events[-1],
+                    step=events[0].step,
+                    position=sum((e.position for e in events), ()),
+                    confidence=sum((e.confidence for e in events), ()),
+                    piece=sum((e.piece for e in events), ()),
+                )
+            )
         guesses = _guesses(how, spot, look, rng) if text.finish_reason is None else []
     desk.close()
     return text.result(stats)

@@ -1,4 +1,5 @@
 """An autoregressive model says how much of a pass's draft may be written at once (guided diffusion)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ class Guided:
     Reduces to: left-to-right, one a pass, for chunk = 1; one pass a block for top = 0 and least = 0 and a large chunk.
     Source: Hu et al., FlashDLM (2025).
     """
+
     base: Denoising
     guide: Target
     chunk: int = 32
@@ -45,12 +47,14 @@ class Guided:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, each on a board and in a session of its own."""
+
         async def write(board: Board, text: Text) -> Result:
             session = self.guide.open(request.prompt)
             try:
                 return await _write(self, board, session, text, rng(text.choice or 0), into)
             finally:
                 session.close()
+
         return await each(self.base.denoiser, request, into, write)
 
     def accepted(self, scores: Scores, tokens: Sequence[int | None]) -> int:
@@ -66,9 +70,17 @@ class Guided:
         return not self.least or scores.logp(j, (x,))[0] >= log(self.least)
 
 
-async def _write(how: Guided, board: Board, session: Session, text: Text, rng: Rng, into: Transcript) -> Result:
+async def _write(
+    how: Guided, board: Board, session: Session, text: Text, rng: Rng, into: Transcript
+) -> Result:
     """Draft, read, write; until the text ends."""
-    base, asked, told, stats, before = how.base, into.request.logprobs, into.told(Unmasked), DenoiseStats(), None
+    base, asked, told, stats, before = (
+        how.base,
+        into.request.logprobs,
+        into.told(Unmasked),
+        DenoiseStats(),
+        None,
+    )
     spot, read = base.start(into.request, text.ends), len(into.request.prompt) - 1
     new, notes = given(text, spot)
     while text.finish_reason is None:
@@ -76,7 +88,9 @@ async def _write(how: Guided, board: Board, session: Session, text: Text, rng: R
         rows = base.rows(spot, feed)
         look = base.look(spot, rows, await board.score(spot.canvas, rows, feed))
         drawn = dict(zip(rows, look.tokens(rng), strict=True))
-        known = [x for x in spot.canvas[read:rows[0]] if x is not None]         # the root, and what came behind it
+        known = [
+            x for x in spot.canvas[read : rows[0]] if x is not None
+        ]  # the root, and what came behind it
         session.commit(known[:-1])
         read = rows[0] - 1
         chain = range(rows[0], min(rows[0] + how.chunk, spot.block.stop))

@@ -1,4 +1,5 @@
 """Several gaps from one pass, one after the other: a small layer tells the states what was written (ADJUST)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,6 +34,7 @@ class JointDenoising:
     Reduces to: base for count = 1; the unmasker on laws that stay as they are where `adjust` changes nothing.
     Source: ADJUST, approximate joint sampling for diffusion language models (2025), with the lowest entropy first.
     """
+
     base: Denoising
     adjust: Adjust
     count: int = 4
@@ -47,14 +49,23 @@ class JointDenoising:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, each on a board of its own."""
+
         async def write(board: Board, text: Text) -> Result:
             return await _write(self, board, text, rng(text.choice or 0), into)
+
         return await each(self.base.denoiser, request, into, write)
 
 
-async def _write(how: JointDenoising, board: Board, text: Text, rng: Rng, into: Transcript) -> Result:
+async def _write(
+    how: JointDenoising, board: Board, text: Text, rng: Rng, into: Transcript
+) -> Result:
     """Pass after pass, several edits each, until the text ends."""
-    base, model, asked, told = how.base, how.base.denoiser, into.request.logprobs, into.told(Unmasked)
+    base, model, asked, told = (
+        how.base,
+        how.base.denoiser,
+        into.request.logprobs,
+        into.told(Unmasked),
+    )
     stats, before, spot = DenoiseStats(), None, how.base.start(into.request, text.ends)
     new, notes = given(text, spot)
     while text.finish_reason is None:
@@ -64,7 +75,7 @@ async def _write(how: JointDenoising, board: Board, text: Text, rng: Rng, into: 
         shown, fresh = None, dict[int, TokenLogprob]()
         for _ in range(how.count):
             if write:
-                states = how.adjust(model.embed(spot.canvas[:len(states)])[None], states[None])[0]
+                states = how.adjust(model.embed(spot.canvas[: len(states)])[None], states[None])[0]
             rows = base.rows(spot, feed)
             look = base.look(spot, rows, model.laws(states[list(rows)], rows))
             edit, state = base.unmasker.choose(spot.state, look, rng)
@@ -85,4 +96,6 @@ async def _write(how: JointDenoising, board: Board, text: Text, rng: Rng, into: 
 
 def _goes_on(spot: Spot, first: Spot) -> bool:
     """Whether the block still has a gap."""
-    return spot.block.start == first.block.start and bool(gaps(spot.canvas, spot.block.start, spot.block.stop))
+    return spot.block.start == first.block.start and bool(
+        gaps(spot.canvas, spot.block.start, spot.block.stop)
+    )

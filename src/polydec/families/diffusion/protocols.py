@@ -1,4 +1,5 @@
 """The roles of denoising. A method implements one of these; nothing in the package asks which class it got."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ U = TypeVar("U")
 
 class Board(Protocol):
     """A canvas under one model, with the keys and values of its last passes. It never grows, and may become shorter."""
+
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
         """The model's log-weights at these positions (ascending, inside `feed`), RV in float64, -inf at the mask token. Only
         the positions `feed` (ascending) run; they see the others as these were when they were last fed. So the first pass
@@ -30,8 +32,10 @@ class Board(Protocol):
 
 class Denoiser(Protocol):
     """A law over a canvas with gaps: of each gap, given all that is known."""
+
     family: ClassVar[str]
     """"diffusion": what tells it from an autoregressive model."""
+
     @property
     def block(self) -> int:
         """Positions of the model's own blocks, counted from the canvas's start: a position sees its block and those before it.
@@ -65,7 +69,9 @@ class Unmasker(Protocol[U]):
     everywhere: it looks at the gaps behind the block too; exactness: LAW where the text is a draw from the joint law of a
     model whose conditionals are consistent.
     """
+
     everywhere: ClassVar[bool]
+
     @property
     def exactness(self) -> Exactness: ...
     def start(self, canvas: Canvas) -> U:
@@ -84,6 +90,7 @@ class Unmasker(Protocol[U]):
 
 class Refresh(Protocol):
     """Which positions a pass feeds. Gaps that are not fed cannot be filled by it."""
+
     def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:
         """Ascending positions, a gap of the block among them. canvas: what is fed; before: what the pass before was given, None
         for the first pass of an answer, which feeds all; block: where gaps are filled now; step: passes of this block before
@@ -93,7 +100,9 @@ class Refresh(Protocol):
 
 class Ending(Protocol):
     """Where an answer ends before its end is written. spare: gaps behind the end that stay on the canvas."""
+
     everywhere: ClassVar[bool]
+
     @property
     def spare(self) -> int: ...
     def find(self, look: Look, edit: Edit) -> int | None:

@@ -1,4 +1,5 @@
 """What several unmaskers share: the states of those that have none or keep a pace, and which tokens are sure."""
+
 from __future__ import annotations
 
 from torch import Tensor

@@ -1,4 +1,5 @@
 """What denoising hands around: canvases and the laws at their gaps."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ class Look:
     logw_RV: the model's log-weights there, float64, not normalised, -inf at the mask token; shapers: bend the law that
     tokens are drawn from, never the confidence; step: passes of this answer before this one; ends: ids that end the answer.
     """
+
     canvas: Canvas
     block: range
     rows: tuple[int, ...]
@@ -70,7 +72,9 @@ class Look:
 
     def only(self, keep: Sequence[int]) -> Look:
         """Some of the rows, by their indices."""
-        return replace(self, rows=tuple(self.rows[i] for i in keep), logw_RV=self.logw_RV[list(keep)])
+        return replace(
+            self, rows=tuple(self.rows[i] for i in keep), logw_RV=self.logw_RV[list(keep)]
+        )
 
     def inside(self) -> Look:
         """The rows of the block alone."""
@@ -91,7 +95,9 @@ class Look:
 
     def confidence(self, tokens: Sequence[int]) -> Tensor:
         """The model's own probability of each row's token, R."""
-        return self.logp_RV[torch.arange(len(self.rows)), torch.tensor(tokens, dtype=torch.long)].exp()
+        return self.logp_RV[
+            torch.arange(len(self.rows)), torch.tensor(tokens, dtype=torch.long)
+        ].exp()
 
     @cached_property
     def entropy_R(self) -> Tensor:

@@ -1,4 +1,5 @@
 """Several edits drawn for each pass, and the one taken whose text a judge likes (soft value-based decoding)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Valued:
     Source: Li et al., derivative-free guidance with soft value-based decoding (SVDD-PM, 2024); there values are any reward,
     how many gaps an edit fills is left to chance, and the released code takes the best.
     """
+
     base: Denoising
     judge: Target
     tries: int = 8
@@ -54,6 +56,7 @@ class Valued:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """All choices of a request, each on a board and in a session of its own."""
+
         async def write(board: Board, text: Text) -> Result:
             session = self.judge.open(request.prompt)
             try:
@@ -61,6 +64,7 @@ class Valued:
                 return await _write(self, board, session, text, rng(text.choice or 0), into)
             finally:
                 session.close()
+
         return await each(self.base.denoiser, request, into, write)
 
     async def worths(self, spots: Sequence[Spot], session: Session) -> tuple[list[float], int]:
@@ -70,12 +74,14 @@ class Valued:
 
     async def _worth(self, spot: Spot, session: Session) -> tuple[float, int]:
         canvas, fed = await self._finished(spot)
-        answer = canvas[spot.begin:]
+        answer = canvas[spot.begin :]
         stop = next((i for i, x in enumerate(answer) if x is None), len(answer))
         stop = next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)
         tokens, reader = [x for x in answer[:stop] if x is not None], session.fork()
         try:
-            scores = await reader.score(Draft.chain(canvas[spot.begin - 1] or 0, tokens[:-1]), Want())
+            scores = await reader.score(
+                Draft.chain(canvas[spot.begin - 1] or 0, tokens[:-1]), Want()
+            )
             logp = [max(scores.logp(i, (x,))[0], LEAST) for i, x in enumerate(tokens)]
         finally:
             reader.close()
@@ -101,16 +107,27 @@ class Valued:
         return rng.categorical((worth_M / self.heat).softmax(-1))
 
 
-async def _write(how: Valued, board: Board, session: Session, text: Text, rng: Rng, into: Transcript) -> Result:
+async def _write(
+    how: Valued, board: Board, session: Session, text: Text, rng: Rng, into: Transcript
+) -> Result:
     """Draw, try, take; until the text ends."""
-    base, asked, told, stats, before = how.base, into.request.logprobs, into.told(Unmasked), DenoiseStats(), None
+    base, asked, told, stats, before = (
+        how.base,
+        into.request.logprobs,
+        into.told(Unmasked),
+        DenoiseStats(),
+        None,
+    )
     spot = base.start(into.request, text.ends)
     new, notes = given(text, spot)
     while text.finish_reason is None:
         feed = base.feed(spot, before)
         rows = base.rows(spot, feed)
         look = base.look(spot, rows, await board.score(spot.canvas, rows, feed))
-        drawn = [base.unmasker.choose(spot.state, look, rng.at("candidate", m) if m else rng) for m in range(how.tries)]
+        drawn = [
+            base.unmasker.choose(spot.state, look, rng.at("candidate", m) if m else rng)
+            for m in range(how.tries)
+        ]
         next_, fed = {edit: base.after(spot, edit, state) for edit, state in drawn}, len(feed)
         edit = drawn[0][0]
         if len(next_) > 1:

@@ -1,4 +1,5 @@
 """Inserting: a text grows, a token or some in each pass, anywhere, until the model finds nothing missing."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Inserting:
     Reduces to: plain, in law, for a model whose only slot is the last one: slots drawn, count 1.
     Source: ILM, insertion language models (2025); there no end stands behind the text.
     """
+
     model: Inserter
     shapers: tuple[Shaper[Any], ...] = ()
     count: int = 1
@@ -69,8 +71,12 @@ class Inserting:
         texts, slates = [into.open(choice) for choice in request.choices], list[Slate]()
         try:
             slates += [self.model.open(len(request.prompt) + request.max_tokens) for _ in texts]
-            return await gather(*(_write(self, request, slate, text, rng(text.choice or 0))
-                                  for slate, text in zip(slates, texts, strict=True)))
+            return await gather(
+                *(
+                    _write(self, request, slate, text, rng(text.choice or 0))
+                    for slate, text in zip(slates, texts, strict=True)
+                )
+            )
         finally:
             for slate in slates:
                 slate.close()
@@ -88,7 +94,11 @@ class Inserting:
     def whole(self, offer: Offer, rng: Rng, step: int) -> bool:
         """Whether nothing is missing."""
         if self.draw:
-            return bool(rng.at("whole", step).categorical(torch.tensor([1 - offer.whole, offer.whole], dtype=torch.float64)))
+            return bool(
+                rng.at("whole", step).categorical(
+                    torch.tensor([1 - offer.whole, offer.whole], dtype=torch.float64)
+                )
+            )
         return offer.whole >= self.least
 
     def chosen(self, offer: Offer, most: int, rng: Rng, step: int) -> list[Put]:
@@ -99,9 +109,15 @@ class Inserting:
                 logp_S = logp_S.masked_fill(offer.logp_S.exp() < self.share, NEG_INF)
             if bool((logp_S == NEG_INF).all()):
                 break
-            slot = rng.at("slot", step, i).categorical(probs(normalise(logp_S))) if self.draw else int(logp_S.argmax())
+            slot = (
+                rng.at("slot", step, i).categorical(probs(normalise(logp_S)))
+                if self.draw
+                else int(logp_S.argmax())
+            )
             logp_S[slot] = NEG_INF
-            out.append((slot, rng.at("token", step, i).categorical(probs(self.law(offer.logw_SV[slot])))))
+            out.append(
+                (slot, rng.at("token", step, i).categorical(probs(self.law(offer.logw_SV[slot]))))
+            )
         return out
 
     def law(self, logw_V: Tensor) -> Tensor:
@@ -113,7 +129,12 @@ class Inserting:
 
 async def _write(how: Inserting, request: Request, slate: Slate, text: Text, rng: Rng) -> Result:
     """Pass after pass until nothing is missing, or no slot is open."""
-    begin, sheet, end, stats = len(request.prompt), how.start(request), how.end(request), InsertStats()
+    begin, sheet, end, stats = (
+        len(request.prompt),
+        how.start(request),
+        how.end(request),
+        InsertStats(),
+    )
     notes = [TokenLogprob(x, 0.0, 0.0, ()) for x in sheet.token]
     done = TokenLogprob(0 if end is None else end, 0.0, 0.0, ())
     if sheet.token:
@@ -134,17 +155,27 @@ async def _write(how: Inserting, request: Request, slate: Slate, text: Text, rng
         text.edit(Edit(insert=tuple((begin + at, x) for at, x in edit)), final=0)
     last = begin + len(sheet.token)
     ends = end is not None and len(sheet.token) < request.max_tokens
-    text.edit(Edit(write=((last, done.token),) if ends else ()), notes=dict(enumerate((*notes, done), begin)))
+    text.edit(
+        Edit(write=((last, done.token),) if ends else ()),
+        notes=dict(enumerate((*notes, done), begin)),
+    )
     return text.result(stats)
 
 
-def _put(how: Inserting, request: Request, sheet: Sheet, slots: tuple[int, ...], offer: Offer, puts: list[Put],
-         notes: list[TokenLogprob]) -> tuple[Sheet, list[tuple[int, int]]]:
+def _put(
+    how: Inserting,
+    request: Request,
+    sheet: Sheet,
+    slots: tuple[int, ...],
+    offer: Offer,
+    puts: list[Put],
+    notes: list[TokenLogprob],
+) -> tuple[Sheet, list[tuple[int, int]]]:
     """The sheet with these tokens in it, and where they stand then, ascending; their notes go among the others."""
     out = list[tuple[int, int]]()
     for slot, token in sorted(puts):
-        at = slots[slot] + len(out)               # those before it have moved it
-        if at not in sheet.slots:                 # the gap is full
+        at = slots[slot] + len(out)  # those before it have moved it
+        if at not in sheet.slots:  # the gap is full
             continue
         sheet = sheet.put(at, token)
         notes.insert(at, _note(how, offer.logw_SV[slot], token, request.logprobs))

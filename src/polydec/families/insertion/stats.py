@@ -1,4 +1,5 @@
 """What insertion counts."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ class InsertStats:
     """passes: of the model over the text, that which finds nothing missing included; first: tokens that were final after the
     first of them; inserted: tokens that were put in; fed: positions that ran, the mark before the text and the end behind it
     included."""
+
     passes: int = 0
     first: int = 0
     inserted: int = 0
@@ -21,10 +23,17 @@ class InsertStats:
 
     def plus(self, other: InsertStats) -> InsertStats:
         """Both together: of two answers, or of two parts of one."""
-        return InsertStats(self.passes + other.passes, self.first + other.first, self.inserted + other.inserted,
-                           self.fed + other.fed)
+        return InsertStats(
+            self.passes + other.passes,
+            self.first + other.first,
+            self.inserted + other.inserted,
+            self.fed + other.fed,
+        )
 
     def metrics(self) -> dict[str, Any]:
         """Means over the passes; None where there was none."""
         n = self.passes
-        return {"inserted_per_pass": self.inserted / n if n else None, "positions_per_pass": self.fed / n if n else None}
+        return {
+            "inserted_per_pass": self.inserted / n if n else None,
+            "positions_per_pass": self.fed / n if n else None,
+        }

@@ -1,4 +1,5 @@
 """What insertion hands around: a text with the places where it may grow, and what a model would put there."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from polydec.core.law import normalise
 class Offer:
     """What one pass says. logw_SV: log-weights of every token behind every slot, float64, comparable between slots, -inf at
     tokens that are never put in; whole: the probability that nothing is missing, 0 to 1."""
+
     logw_SV: Tensor
     whole: float
 
@@ -32,6 +34,7 @@ class Sheet:
     token: what stands; behind: of the prompt's last token and of each of these the gap that opens behind it, None where
     nothing may be put; room: of each gap how many tokens it still takes. A token that is put into a gap has it on both sides.
     """
+
     token: tuple[int, ...]
     behind: tuple[int | None, ...]
     room: tuple[int, ...]
@@ -60,4 +63,8 @@ class Sheet:
         """With one more token in an open slot."""
         gap, stop = self.behind[slot], slot + 1
         room = tuple(n - (i == gap) for i, n in enumerate(self.room))
-        return Sheet((*self.token[:slot], token, *self.token[slot:]), (*self.behind[:stop], gap, *self.behind[stop:]), room)
+        return Sheet(
+            (*self.token[:slot], token, *self.token[slot:]),
+            (*self.behind[:stop], gap, *self.behind[stop:]),
+            room,
+        )

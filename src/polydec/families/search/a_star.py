@@ -1,4 +1,5 @@
 """A* over the steps of a solution, led by a learned reward."""
+
 from __future__ import annotations
 
 import math
@@ -25,6 +26,7 @@ class Node:
     """A beginning of a solution. rng: what is drawn behind it; cost: of the path to it; hope: one less what the reward says;
     number: in the order of finding; drawn: steps that were drawn behind it; wait: what that costs it; found: the steps that
     were."""
+
     attempt: Attempt
     rng: Rng
     cost: float = 0.0
@@ -65,6 +67,7 @@ class AStar:
     Reduces to: the method itself at width 1, draw for draw.
     Source: Chatziveroglou, "A*-decoding: token-efficient inference scaling" (2025).
     """
+
     method: Method
     reward: Reward
     width: int = 4
@@ -98,6 +101,7 @@ class AStar:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A search for each choice."""
+
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
             return await _Search(self, answer, held).run(Node(root, rng(answer.choice or 0)))
 
@@ -106,6 +110,7 @@ class AStar:
 
 class _Search:
     """For one answer. held: whatever is open, for whoever closes it."""
+
     def __init__(self, plan: AStar, answer: Text, held: list[Attempt]) -> None:
         self._plan, self._answer, self._held = plan, answer, held
         self._spent, self._first = SearchStats(), -1
@@ -113,17 +118,20 @@ class _Search:
 
     async def run(self, root: Node) -> Result:
         open_, plan = [root], self._plan
-        while not (best := min(open_, key=lambda n: n.order)).attempt.ended and self._spent.written < plan.budget:
+        while (
+            not (best := min(open_, key=lambda n: n.order)).attempt.ended
+            and self._spent.written < plan.budget
+        ):
             open_.remove(best)
             open_ = sorted([*open_, *await self._expand(best)], key=lambda n: n.order)
-            for node in open_[plan.frontier:]:
+            for node in open_[plan.frontier :]:
                 node.attempt.close()
-            del open_[plan.frontier:]
+            del open_[plan.frontier :]
             self._settle([n.attempt.text for n in open_])
         whole = [n for n in open_ if n.attempt.ended]
         best = min(whole or open_, key=lambda n: n.order)
-        last, = self._forks(best, 1)
-        if not last.ended:                        # the budget is spent: what is begun comes to its end
+        (last,) = self._forks(best, 1)
+        if not last.ended:  # the budget is spent: what is begun comes to its end
             await last.go_on(_stream(best, best.drawn))
         self._spent = self._spent.plus(last.spent)
         last.text.score = last.value
@@ -142,10 +150,22 @@ class _Search:
             if (text := tuple(attempt.text.tokens)) not in node.found:
                 once.setdefault(text, (attempt, stream))
         begun = node.attempt.logp
-        await gather(*(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values()))
+        await gather(
+            *(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values())
+        )
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
-        waiting = [] if plan.again is None else [replace(node, drawn=numbers.stop, wait=node.wait + plan.again,
-                                                         found=node.found | set(once))]
+        waiting = (
+            []
+            if plan.again is None
+            else [
+                replace(
+                    node,
+                    drawn=numbers.stop,
+                    wait=node.wait + plan.again,
+                    found=node.found | set(once),
+                )
+            ]
+        )
         return [*waiting, *(self._node(node, *one) for one in once.values())]
 
     async def _valued(self, attempt: Attempt, logp: float, parent: Node) -> None:
@@ -168,7 +188,9 @@ class _Search:
         said = 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0
         hope = 1.0 - said
         fall = max(0.0, hope - parent.hope)
-        return Node(attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._found)
+        return Node(
+            attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._found
+        )
 
     def _settle(self, texts: Sequence[Text]) -> None:
         """What all that may still win begin with is certain."""

@@ -1,4 +1,5 @@
 """What several answers say together, as exactly as they agree."""
+
 from __future__ import annotations
 
 import re
@@ -10,15 +11,35 @@ from itertools import combinations
 
 from polydec.families.search.types import answer_of
 
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-          "December")
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 _MONTH = {name[:3].lower(): number for number, name in enumerate(MONTHS, 1)}
 _NAMED = r"(?P<month>" + "|".join(rf"{name[:3]}(?:{name[3:]}|t)?\.?" for name in MONTHS) + ")"
 _DAY = r"(?P<day>[0-3]?\d)(?:st|nd|rd|th)?"
 _YEAR = r"(?P<year>[12]\d{3})"
-DATES = tuple(re.compile(form, re.IGNORECASE) for form in (
-    rf"{_DAY} (?:of )?{_NAMED},? {_YEAR}", rf"{_NAMED} {_DAY},? {_YEAR}", rf"{_NAMED},? {_YEAR}",
-    rf"{_YEAR}-(?P<number>[01]\d)(?:-{_DAY})?", r"(?P<decade>[12]\d{2})0s", r"(?P<century>1?\d|2[01])(?:st|nd|rd|th) century"))
+DATES = tuple(
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"{_DAY} (?:of )?{_NAMED},? {_YEAR}",
+        rf"{_NAMED} {_DAY},? {_YEAR}",
+        rf"{_NAMED},? {_YEAR}",
+        rf"{_YEAR}-(?P<number>[01]\d)(?:-{_DAY})?",
+        r"(?P<decade>[12]\d{2})0s",
+        r"(?P<century>1?\d|2[01])(?:st|nd|rd|th) century",
+    )
+)
 """How a date may be written."""
 NUMBER = re.compile(r"[-+]?(?:\d{1,12}|\d{1,3}(?:,\d{3}){1,3})(?:\.\d{1,6})?")
 
@@ -26,6 +47,7 @@ NUMBER = re.compile(r"[-+]?(?:\d{1,12}|\d{1,3}(?:,\d{3}){1,3})(?:\.\d{1,6})?")
 @dataclass(frozen=True)
 class Statement:
     """Something that an answer says, or that follows from it. key: by which it is compared; said: how it is written."""
+
     key: tuple[object, ...]
     said: str = field(compare=False)
 
@@ -44,6 +66,7 @@ class Agreed:
     Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
     multi-granularity answers" (2024); there a language model finds the statement, these rules are ours.
     """
+
     share: float = 0.5
     within: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -59,9 +82,20 @@ class Agreed:
             for statement in ladder:
                 support[statement].append(statement.said)
         enough = [s for s, by in support.items() if len(by) >= self.share * len(answers) - 1e-9]
-        below = {pair for ladder in ladders for pair in combinations(ladder, 2)}       # the second follows from the first
-        left = [s for s in enough if not any(s != t and (s, t) not in below and (t, s) not in below
-                                             and len(support[t]) >= len(support[s]) for t in enough)]
+        below = {
+            pair for ladder in ladders for pair in combinations(ladder, 2)
+        }  # the second follows from the first
+        left = [
+            s
+            for s in enough
+            if not any(
+                s != t
+                and (s, t) not in below
+                and (t, s) not in below
+                and len(support[t]) >= len(support[s])
+                for t in enough
+            )
+        ]
         best = max(left, key=lambda s: sum((s, t) in below for t in left), default=None)
         return None if best is None else Statement(best.key, min(support[best]))
 
@@ -100,7 +134,9 @@ def _date(answer: str, years: bool) -> tuple[Statement, ...]:
     year = int(said["year"]) if "year" in said else None
     decade = int(said["decade"]) if "decade" in said else None if year is None else year // 10
     century = int(said["century"]) if "century" in said else (decade or 0) // 10 + 1
-    month = int(said["number"]) if "number" in said else _MONTH.get(said.get("month", "")[:3].lower())
+    month = (
+        int(said["number"]) if "number" in said else _MONTH.get(said.get("month", "")[:3].lower())
+    )
     day = int(said["day"]) if "day" in said else None
     if month not in (None, *range(1, 13)) or day not in (None, *range(1, 32)):
         return ()
@@ -112,13 +148,19 @@ def _date(answer: str, years: bool) -> tuple[Statement, ...]:
     if month is not None:
         out.append(Statement(("date", century, decade, year, month), f"{MONTHS[month - 1]} {year}"))
         if day is not None:
-            out.append(Statement(("date", century, decade, year, month, day), f"{day} {MONTHS[month - 1]} {year}"))
+            out.append(
+                Statement(
+                    ("date", century, decade, year, month, day), f"{day} {MONTHS[month - 1]} {year}"
+                )
+            )
     return tuple(reversed(out))
 
 
 def ordinal(number: int) -> str:
     """1st, 2nd, 3rd, 4th …"""
-    end = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    end = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
     return f"{number}{end}"
 
 
@@ -128,9 +170,12 @@ def _roundings(value: Decimal, said: str, digits: int) -> tuple[Statement, ...]:
     finest = min(int(exponent), 0) if value else 0
     out = [Statement(("number", value.normalize()), said)]
     for place in range(finest, digits + 1):
-        round_ = value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP) if place <= 0 else \
-            (value.scaleb(-place).quantize(Decimal(1), ROUND_HALF_UP)).scaleb(place)
-        if round_:                                # "about 0" says nothing of a number
+        round_ = (
+            value.quantize(Decimal(1).scaleb(place), ROUND_HALF_UP)
+            if place <= 0
+            else (value.scaleb(-place).quantize(Decimal(1), ROUND_HALF_UP)).scaleb(place)
+        )
+        if round_:  # "about 0" says nothing of a number
             out.append(Statement(("about", place, round_.normalize()), f"about {round_:f}"))
     return tuple(out)
 
@@ -142,7 +187,9 @@ def hierarchy(text: str) -> dict[str, str]:
     for part in filter(None, (p.strip() for p in text.split(";"))):
         low, _, high = (side.strip() for side in part.partition("<"))
         if not low or not high or "<" in high:
-            raise ValueError(f"within has {part[:60]!r}: write it as 'Lyon < France; France < Europe'")
+            raise ValueError(
+                f"within has {part[:60]!r}: write it as 'Lyon < France; France < Europe'"
+            )
         if answer_of(low, "") in out:
             raise ValueError(f"within has {low[:60]!r} twice: a name lies within one other")
         out[answer_of(low, "")] = high

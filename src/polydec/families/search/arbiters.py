@@ -1,4 +1,5 @@
 """Whether a target should write a step that a draft model has written: by a router, a reward, both rewards, or at random."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ class ByRouter:
     router: trained on the draft model's states; tau: 0 takes none of the draft model's steps, above 1 all.
     Source: "Arbitrage" (2025); there the router is a language model of its own that reads the text.
     """
+
     router: Reward
     tau: float = 0.5
 
@@ -29,6 +31,7 @@ class ByValue:
     reward: a process reward model; tau: 0 takes every step of the draft model's, above 1 none.
     Source: Liao et al., "Reward-guided speculative decoding for efficient LLM reasoning" (2025).
     """
+
     reward: Reward
     tau: float = 0.7
 
@@ -44,6 +47,7 @@ class ByAdvantage:
     reward: a process reward model; tau: -1 to 1; ties go to the draft model.
     Source: "Arbitrage" (2025), its oracle.
     """
+
     reward: Reward
     tau: float = 0.0
 
@@ -55,6 +59,7 @@ class ByAdvantage:
 @dataclass(frozen=True)
 class ByChance:
     """At random, whatever the step is: what a rule that looks at it has to beat. share: of steps that the target writes."""
+
     share: float
 
     async def prefers(self, case: Case, rng: Rng) -> bool:

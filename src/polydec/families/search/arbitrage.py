@@ -1,4 +1,5 @@
 """A draft model writes a whole step of a solution; whoever judges says whether the target writes it instead."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ class Arbitrage:
     the draft model, in law, where it takes all.
     Source: "Arbitrage: Efficient reasoning via advantage-aware speculation" (2025).
     """
+
     big: Method
     small: Method
     arbiter: Arbiter
@@ -52,8 +54,11 @@ class Arbitrage:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Steps of each choice for themselves."""
+
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Course(self, request, into, answer, root, held).run(rng(answer.choice or 0))
+            return await _Course(self, request, into, answer, root, held).run(
+                rng(answer.choice or 0)
+            )
 
         return await for_each(self.small, request, into, write)
 
@@ -61,33 +66,59 @@ class Arbitrage:
 class _Course:
     """Of one answer: an arbiter's Case. small: stands behind what is final; big: the same, less the tokens in `lag`, None
     before it is called; held: whatever is open, for whoever closes it."""
-    def __init__(self, plan: Arbitrage, request: Request, into: Transcript, answer: Text, small: Attempt,
-                 held: list[Attempt]) -> None:
-        self._plan, self._request, self._into, self._answer, self._held = plan, request, into, answer, held
+
+    def __init__(
+        self,
+        plan: Arbitrage,
+        request: Request,
+        into: Transcript,
+        answer: Text,
+        small: Attempt,
+        held: list[Attempt],
+    ) -> None:
+        self._plan, self._request, self._into, self._answer, self._held = (
+            plan,
+            request,
+            into,
+            answer,
+            held,
+        )
         self._small, self._tried = small, small
         self._big: Attempt | None = None
         self._lag, self._targets = list[int](), list[Attempt]()
-        self._read: Attempt | None = None         # the target behind the step that stands for judgement
-        self._own: Attempt | None = None          # the target behind a step of its own in its place
+        self._read: Attempt | None = None  # the target behind the step that stands for judgement
+        self._own: Attempt | None = None  # the target behind a step of its own in its place
         self._steps = Steps((plan.delimiter,), plan.longest, plan.vocab.words)
         self._rng, self._stats, self._dropped = Rng.of(0), ArbitrageStats(), False
 
     async def run(self, rng: Rng) -> Result:
         self._rng, arbiter = rng, self._plan.arbiter
-        self._answer.edit(Edit())                 # the clock of decoding starts
+        self._answer.edit(Edit())  # the clock of decoding starts
         while self._answer.finish_reason is None:
             at = len(self._answer.tokens)
             self._read = self._own = None
             self._tried = self._fork(self._small)
             await self._tried.go_on(rng.at("draft", at), self._steps)
-            drafted, called = self._tried.text.tokens[at:], await arbiter.prefers(self, rng.at("arbiter", at))
+            drafted, called = (
+                self._tried.text.tokens[at:],
+                await arbiter.prefers(self, rng.at("arbiter", at)),
+            )
             await (self._replace(at) if called else self._keep(drafted))
-            self._stats = self._stats.plus(ArbitrageStats(
-                steps=1, called=int(called), drafted=len(drafted), kept=0 if called else len(drafted),
-                own=0 if self._own is None else len(self._own.text.tokens) - at))
+            self._stats = self._stats.plus(
+                ArbitrageStats(
+                    steps=1,
+                    called=int(called),
+                    drafted=len(drafted),
+                    kept=0 if called else len(drafted),
+                    own=0 if self._own is None else len(self._own.text.tokens) - at,
+                )
+            )
         spent = [a.spent for a in self._targets]
-        return self._answer.result(self._stats.plus(ArbitrageStats(
-            sum(s.passes for s in spent), scored=sum(s.scored for s in spent))))
+        return self._answer.result(
+            self._stats.plus(
+                ArbitrageStats(sum(s.passes for s in spent), scored=sum(s.scored for s in spent))
+            )
+        )
 
     async def drafted(self, reward: Reward) -> float:
         return await self._tried.judge(reward)
@@ -95,7 +126,7 @@ class _Course:
     async def read(self, reward: Reward) -> float:
         if self._read is None:
             self._read = self._fork_big(await self._caught_up())
-            await self._read.say(self._tried.text.tokens[len(self._answer.tokens):])
+            await self._read.say(self._tried.text.tokens[len(self._answer.tokens) :])
         return await self._read.judge(reward)
 
     async def written(self, reward: Reward) -> float:
@@ -106,7 +137,9 @@ class _Course:
         if self._own is None:
             self._own = self._fork_big(await self._caught_up())
             at = len(self._answer.tokens)
-            await self._own.go_on(self._rng.at("own", at) if self._dropped else self._rng, self._steps)
+            await self._own.go_on(
+                self._rng.at("own", at) if self._dropped else self._rng, self._steps
+            )
         return self._own
 
     async def _replace(self, at: int) -> None:
@@ -163,6 +196,7 @@ class ArbitrageStats:
     """passes: of the target; first: tokens that were there after its first one; steps: of the answer; called: those that the
     target wrote; drafted: tokens that the draft model wrote, kept: those that stand; own: tokens that the target wrote, whether
     they stand or were only judged; scored: tokens that it was fed."""
+
     passes: int = 0
     first: int = 0
     steps: int = 0
@@ -174,10 +208,18 @@ class ArbitrageStats:
 
     def plus(self, other: ArbitrageStats) -> ArbitrageStats:
         """Both together."""
-        return ArbitrageStats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return ArbitrageStats(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        )
 
     def metrics(self) -> Mapping[str, Any]:
         """steps and steps_of_target; tokens_drafted, tokens_kept (of those), tokens_of_target (written, not read), and
         tokens_scored by it."""
-        return {"steps": self.steps, "steps_of_target": self.called, "tokens_drafted": self.drafted, "tokens_kept": self.kept,
-                "tokens_of_target": self.own, "tokens_scored": self.scored}
+        return {
+            "steps": self.steps,
+            "steps_of_target": self.called,
+            "tokens_drafted": self.drafted,
+            "tokens_kept": self.kept,
+            "tokens_of_target": self.own,
+            "tokens_scored": self.scored,
+        }

@@ -1,4 +1,5 @@
 """A text that a search tries, drawn by a draft-and-verify method with any drafter."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -23,11 +24,12 @@ class Attempt:
     law that it is drawn from; value: what a reward last said of it, None before it was asked; spent: its own ledger, which
     a fork begins anew.
     """
+
     __slots__ = ("_asked", "_fed", "_step", "_walk", "logp", "spent", "text", "value")
 
     def __init__(self, walk: Walk, text: Text, asked: int | None) -> None:
         self._walk, self.text, self._asked, self._step = walk, text, asked, 0
-        self._fed = False                         # whether the last token was fed: by a look, or for a reward
+        self._fed = False  # whether the last token was fed: by a look, or for a reward
         self.logp, self.spent = 0.0, SearchStats()
         self.value: float | None = None
 
@@ -59,9 +61,13 @@ class Attempt:
         count, over = 0, False
         for node, x in zip(r.nodes, r.tokens, strict=True):
             self.logp += r.scores.logp(node, (x,))[0]
-            self.text.write((x,), () if self._asked is None else logprobs(r.scores, (node,), (x,), self._asked))
+            self.text.write(
+                (x,), () if self._asked is None else logprobs(r.scores, (node,), (x,), self._asked)
+            )
             count += 1
-            over = self.ended or (steps is not None and steps.closes(self.text.tokens[self._step:]))
+            over = self.ended or (
+                steps is not None and steps.closes(self.text.tokens[self._step :])
+            )
             if over:
                 self._step = len(self.text.tokens)
                 break
@@ -110,8 +116,13 @@ class Attempt:
         self._walk.close()
 
 
-async def for_each(method: Method, request: Request, into: Transcript,
-                   write: Callable[[Text, Attempt, list[Attempt]], Coro], base: Reads = Reads.NOTHING) -> list[Result]:
+async def for_each(
+    method: Method,
+    request: Request,
+    into: Transcript,
+    write: Callable[[Text, Attempt, list[Attempt]], Coro],
+    base: Reads = Reads.NOTHING,
+) -> list[Result]:
     """A search of its own for each choice. The prompt is fed once; write(answer, attempt, held) begins with an attempt that has
     nothing behind it. What it forks it puts into `held`: that is closed in the end, however this ends. base: what the search
     reads of the model's own rows, before shaping, where the request reads none."""
@@ -122,7 +133,9 @@ async def for_each(method: Method, request: Request, into: Transcript,
     try:
         held += (roots := [held[0].fork(choice) for choice in request.choices])
         held[0].close()
-        return await gather(*(write(answer, root, held) for answer, root in zip(answers, roots, strict=True)))
+        return await gather(
+            *(write(answer, root, held) for answer, root in zip(answers, roots, strict=True))
+        )
     finally:
         for attempt in held:
             attempt.close()

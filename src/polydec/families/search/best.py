@@ -1,4 +1,5 @@
 """The answers of a search: its n best texts."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,14 +17,17 @@ class Best:
 
     into: where the answers are written; width: how many texts the search gives at most.
     """
+
     __slots__ = ("_answers", "_choices", "_first")
 
     def __init__(self, into: Transcript, width: int) -> None:
         self._choices = into.request.choices
         if self._choices.stop > width:
-            raise ValueError(f"n is {self._choices.stop}: a search of width {width} gives at most {width} texts")
+            raise ValueError(
+                f"n is {self._choices.stop}: a search of width {width} gives at most {width} texts"
+            )
         self._answers = [into.open(choice) for choice in self._choices]
-        self._first: int | None = None            # tokens that were certain after the first pass
+        self._first: int | None = None  # tokens that were certain after the first pass
 
     def settle(self, texts: Sequence[Text]) -> None:
         """Called after every pass with all texts that may still win: what they have in common is certain."""
@@ -32,7 +36,9 @@ class Best:
             if sure > len(answer.tokens):
                 answer.follow(texts[0], sure)
             elif self._first is None:
-                answer.edit(Edit())               # nothing is certain yet: the clock of decoding starts all the same
+                answer.edit(
+                    Edit()
+                )  # nothing is certain yet: the clock of decoding starts all the same
         self._first = sure if self._first is None else self._first
 
     def results(self, texts: Sequence[Text], stats: SearchStats) -> list[Result]:

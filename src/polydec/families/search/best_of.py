@@ -1,4 +1,5 @@
 """The text of the highest score."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
 """Many texts in one session: what several of them begin with is computed and held once."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,13 +15,16 @@ class Branches:
     `score` gives the law behind every text; `grow` says which texts there are next. Branches that no text goes on from are
     dropped at once, and what all texts have in common is committed, so the tree never holds more than is still in play.
     """
+
     __slots__ = ("_draft", "_session", "_want")
 
     def __init__(self, session: Session, draft: Draft, want: Want) -> None:
         self._session, self._draft, self._want = session, draft, want
 
     @staticmethod
-    async def open(target: Target, prompt: Sequence[int], *, base: Reads = Reads.NOTHING) -> Branches:
+    async def open(
+        target: Target, prompt: Sequence[int], *, base: Reads = Reads.NOTHING
+    ) -> Branches:
         """Feed a prompt of at least one token. base: what will be read of the model's own rows, before shaping."""
         session = target.open(prompt)
         try:

@@ -1,4 +1,5 @@
 """Where the model is unsure, several short ways on are drawn and the one of the least perplexity is taken."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ class Cautious:
     Reduces to: the method itself where `most` is 1, or H never comes above `low`, draw for draw.
     Source: Wang et al., "Cautious next token prediction" (2025). The authors' code has no limit on a trial's length.
     """
+
     method: Method
     least: int = 1
     most: int = 10
@@ -42,9 +44,13 @@ class Cautious:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most <= 64:
-            raise ValueError(f"least is {self.least} and most is {self.most}: they must lie in 1 to 64, least first")
+            raise ValueError(
+                f"least is {self.least} and most is {self.most}: they must lie in 1 to 64, least first"
+            )
         if not 0.0 <= self.low < self.high:
-            raise ValueError(f"low is {self.low} and high is {self.high}: they must be at least 0, low below high")
+            raise ValueError(
+                f"low is {self.low} and high is {self.high}: they must be at least 0, low below high"
+            )
         if self.longest < 1:
             raise ValueError(f"longest is {self.longest}: it must be at least 1")
 
@@ -63,6 +69,7 @@ class Cautious:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Each choice goes its own way; the prompt is fed once."""
+
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
             return await self._write(answer, root, held, rng(answer.choice or 0))
 

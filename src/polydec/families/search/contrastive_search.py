@@ -1,4 +1,5 @@
 """Contrastive search: a likely token whose state differs from those of the text."""
+
 from __future__ import annotations
 
 import math
@@ -30,6 +31,7 @@ class ContrastiveSearch:
     Reduces to: greedy decoding at width 1, and at penalty 0. Raises ValueError where the target gives no states.
     Source: Su et al., "A contrastive framework for neural text generation", 2022.
     """
+
     target: Target
     width: int = 5
     penalty: float = 0.6
@@ -64,11 +66,17 @@ class ContrastiveSearch:
                 stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + len(tokens))
                 state_KH = unit(states(after)[nodes])
                 near_K = (state_KH @ torch.cat(seen).T).amax(1)
-                worth = [(1 - self.penalty) * math.exp(p) - self.penalty * float(c) for p, c in zip(logp, near_K, strict=True)]
+                worth = [
+                    (1 - self.penalty) * math.exp(p) - self.penalty * float(c)
+                    for p, c in zip(logp, near_K, strict=True)
+                ]
                 i = worth.index(max(worth))
-                text.write((tokens[i],), () if asked is None else logprobs(scores, (node,), (tokens[i],), asked))
+                text.write(
+                    (tokens[i],),
+                    () if asked is None else logprobs(scores, (node,), (tokens[i],), asked),
+                )
                 total += logp[i]
-                seen.append(state_KH[i:i + 1])
+                seen.append(state_KH[i : i + 1])
                 scores, node = after, nodes[i]
                 best.settle([text])
         finally:

@@ -1,4 +1,5 @@
 """Beam search in groups: each is charged for the tokens that the groups before it chose at the same step."""
+
 from __future__ import annotations
 
 import math
@@ -20,6 +21,7 @@ from polydec.families.search.stats import SearchStats
 @dataclass(frozen=True)
 class Beam:
     """A text that may win. total: summed log-probabilities, less the charges; node: the branch that it goes on from."""
+
     text: Text
     total: float
     node: int
@@ -28,6 +30,7 @@ class Beam:
 @dataclass(frozen=True)
 class Group:
     """live: the likeliest first; ended: the best by score first."""
+
     live: tuple[Beam, ...]
     ended: tuple[Beam, ...] = ()
 
@@ -45,6 +48,7 @@ class DiverseBeam:
     Reduces to: beam search with one group, or with strength 0 (of width / groups beams); greedy decoding at width 1.
     Source: Vijayakumar et al., "Diverse beam search" (2016), with Hamming diversity. Ended texts count where they end.
     """
+
     target: Target
     width: int = 10
     groups: int = 5
@@ -54,7 +58,9 @@ class DiverseBeam:
 
     def __post_init__(self) -> None:
         if self.groups < 1 or self.width % self.groups:
-            raise ValueError(f"groups is {self.groups}: it must be at least 1 and divide width, which is {self.width}")
+            raise ValueError(
+                f"groups is {self.groups}: it must be at least 1 and divide width, which is {self.width}"
+            )
 
     @property
     def vocab(self) -> Vocab:
@@ -68,7 +74,11 @@ class DiverseBeam:
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """One search for all choices. Raises ValueError, before anything is fed, for more of them than beams."""
         best, stats = Best(into, self.width), SearchStats()
-        tree = await Branches.open(self.target, request.prompt, base=Reads.NOTHING if request.logprobs is None else Reads.ROW)
+        tree = await Branches.open(
+            self.target,
+            request.prompt,
+            base=Reads.NOTHING if request.logprobs is None else Reads.ROW,
+        )
         try:
             groups: Sequence[Group] = [Group((Beam(into.hypothesis(), 0.0, 0),))] * self.groups
             while fed := {b.node for g in groups for b in g.live}:
@@ -85,7 +95,9 @@ class DiverseBeam:
         ended = sorted((b for g in groups for b in g.ended), key=self._score, reverse=True)
         return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
 
-    def _step(self, group: Group, scores: Scores, chosen: Mapping[int, int], request: Request) -> tuple[Group, list[int]]:
+    def _step(
+        self, group: Group, scores: Scores, chosen: Mapping[int, int], request: Request
+    ) -> tuple[Group, list[int]]:
         """The group after its choice, live beams still at their parents' nodes; and the tokens that it chose."""
         live, ended, tokens = list[Beam](), list(group.ended), list[int]()
         for rank, (total, beam, x) in enumerate(self._continuations(group, scores, chosen)):
@@ -95,15 +107,17 @@ class DiverseBeam:
             after.text.write((x,), () if k is None else logprobs(scores, (beam.node,), (x,), k))
             over = after.text.finish_reason is not None
             if over and rank >= self.beams:
-                continue                          # it ends, and is not good enough for that
+                continue  # it ends, and is not good enough for that
             after.text.score = self._score(after)
             (ended if over else live).append(after)
             tokens.append(x)
-        best = sorted(ended, key=self._score, reverse=True)[:self.beams]
+        best = sorted(ended, key=self._score, reverse=True)[: self.beams]
         done = self._done(live, best, request.max_tokens)
         return Group(() if done else tuple(live), tuple(best)), tokens
 
-    def _continuations(self, group: Group, scores: Scores, chosen: Mapping[int, int]) -> list[tuple[float, Beam, int]]:
+    def _continuations(
+        self, group: Group, scores: Scores, chosen: Mapping[int, int]
+    ) -> list[tuple[float, Beam, int]]:
         """(total, beam, token), the best first: enough of each beam that as many go on as there are beams."""
         out = list[tuple[float, Beam, int]]()
         for beam in group.live:
@@ -125,7 +139,9 @@ class DiverseBeam:
         """Whether the group's beams can be left where they are."""
         if not live or len(ended) < self.beams:
             return not live
-        return self.ranking.settled(self._score(ended[-1]), live[0].total, len(live[0].text.tokens), limit)
+        return self.ranking.settled(
+            self._score(ended[-1]), live[0].total, len(live[0].text.tokens), limit
+        )
 
 
 def _placed(groups: Sequence[Group], tree: Branches) -> list[Group]:

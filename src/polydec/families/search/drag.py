@@ -1,4 +1,5 @@
 """Several answers are drawn, and what they agree in is the answer."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ class Drag:
     Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question answering with
     multi-granularity answers" (2024).
     """
+
     method: Method
     agreed: Agreed = field(default_factory=Agreed)
     tries: int = 5
@@ -57,6 +59,7 @@ class Drag:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Texts for each choice."""
+
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
             choice = answer.choice or 0
             held += (tries := [root.fork(choice) for _ in range(self.tries)])
@@ -64,9 +67,15 @@ class Drag:
 
         return await for_each(self.method, request, into, write)
 
-    async def _answer(self, request: Request, answer: Text, root: Attempt, tries: Sequence[Attempt], rng: Rng) -> Result:
-        answer.edit(Edit())                       # the clock of decoding starts; nothing is certain before all have ended
-        await gather(*(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True)))
+    async def _answer(
+        self, request: Request, answer: Text, root: Attempt, tries: Sequence[Attempt], rng: Rng
+    ) -> Result:
+        answer.edit(
+            Edit()
+        )  # the clock of decoding starts; nothing is certain before all have ended
+        await gather(
+            *(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True))
+        )
         pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
         texts = [t.tried(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]
@@ -76,7 +85,7 @@ class Drag:
         best = max(speaking or range(len(pool)), key=lambda i: pool[i].mean)
         spent, speaker = side_by_side([t.spent for t in tries]), pool[best]
         if not speaking and any(ladders):
-            space = texts[best][:len(texts[best]) - len(texts[best].lstrip())]
+            space = texts[best][: len(texts[best]) - len(texts[best].lstrip())]
             said = space + (self.unknown if found is None else found.said)
             if tokens := self._spelled(request, said, root.text):
                 await root.say(tokens)
@@ -98,4 +107,8 @@ class Drag:
                     state = request.guard.step(state, x)
         except ValueError:
             return ()
-        return tokens if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == said.strip() else ()
+        return (
+            tokens
+            if len(tokens) <= text.room and words.decode(tokens[:-1]).strip() == said.strip()
+            else ()
+        )

@@ -1,4 +1,5 @@
 """The most probable text of a language, exactly."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ MOST = 20_000
 @dataclass(frozen=True)
 class Begun:
     """A beginning of a text. total: its log-probability; state: of the language, behind it; node: its branch."""
+
     text: Text
     total: float
     state: Any
@@ -46,6 +48,7 @@ class Likeliest:
     Reduces to: scoring all texts one by one.
     Source: Castel et al., "How optimal is greedy decoding for extractive question answering?" (2021), for spans of a passage.
     """
+
     target: Target
     language: Language[Any] | None = None
     width: int = 16
@@ -61,7 +64,11 @@ class Likeliest:
         language = self._spans(request, into.ends) if self.language is None else self.language
         base = Reads.NOTHING if request.logprobs is None else Reads.ROW
         tree = await Branches.open(self.target, request.prompt, base=base)
-        live, ended, cut = [Begun(into.hypothesis(), 0.0, language.start(), 0)], list[Begun](), False
+        live, ended, cut = (
+            [Begun(into.hypothesis(), 0.0, language.start(), 0)],
+            list[Begun](),
+            False,
+        )
         try:
             while live:
                 scores, fed = await tree.score(), len({b.node for b in live})
@@ -75,10 +82,14 @@ class Likeliest:
         finally:
             tree.close()
         if not ended and not cut:
-            raise ValueError("every text of the constraint has probability 0 here: what cuts unlikely tokens off (a rule, or "
-                             "the head of a steering) leaves none of them, so loosen it")
+            raise ValueError(
+                "every text of the constraint has probability 0 here: what cuts unlikely tokens off (a rule, or "
+                "the head of a steering) leaves none of them, so loosen it"
+            )
         if not ended:
-            raise ValueError(f"max_tokens is {request.max_tokens}: no text of the constraint ends within so many tokens")
+            raise ValueError(
+                f"max_tokens is {request.max_tokens}: no text of the constraint ends within so many tokens"
+            )
         return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
 
     def _spans(self, request: Request, ends: frozenset[int]) -> Spans:
@@ -90,28 +101,46 @@ class Likeliest:
             raise ValueError("prompt holds no text: there is no span to answer with")
         return spans
 
-    def _step(self, live: list[Begun], ended: list[Begun], keep: int, language: Language[Any], scores: Scores,
-              request: Request) -> tuple[list[Begun], list[Begun], bool]:
+    def _step(
+        self,
+        live: list[Begun],
+        ended: list[Begun],
+        keep: int,
+        language: Language[Any],
+        scores: Scores,
+        request: Request,
+    ) -> tuple[list[Begun], list[Begun], bool]:
         """All texts with one token more, still at their parents' nodes, that may be among the `keep` best; the best that
         have ended, the likeliest first; and whether max_tokens cut one off."""
         options = list[tuple[float, int, int]]()
         for i, b in enumerate(live):
             tokens = language.mask(b.state).nonzero()[:, 0]
             logp_K = scores.row(b.node).cpu()[tokens]
-            options += [(b.total + float(lp), i, int(x)) for x, lp in zip(tokens, logp_K, strict=True) if float(lp) > NEG_INF]
+            options += [
+                (b.total + float(lp), i, int(x))
+                for x, lp in zip(tokens, logp_K, strict=True)
+                if float(lp) > NEG_INF
+            ]
         options.sort(key=lambda option: -option[0])
         grown, cut = list[Begun](), False
         for total, i, x in options:
             if len(ended) >= keep and total <= ended[keep - 1].total:
-                break                             # and so are all that follow
+                break  # and so are all that follow
             b, text = live[i], live[i].text.fork()
-            text.write((x,), () if request.logprobs is None else logprobs(scores, (b.node,), (x,), request.logprobs))
+            text.write(
+                (x,),
+                ()
+                if request.logprobs is None
+                else logprobs(scores, (b.node,), (x,), request.logprobs),
+            )
             after = Begun(text, total, language.step(b.state, x), b.node)
             if text.finish_reason is None:
                 grown.append(after)
                 if len(grown) > MOST:
-                    raise ValueError(f"constraint allows more than {MOST} texts that have to be followed at once: take one "
-                                     "that holds fewer, or another method")
+                    raise ValueError(
+                        f"constraint allows more than {MOST} texts that have to be followed at once: take one "
+                        "that holds fewer, or another method"
+                    )
             elif text.finish_reason == "stop":
                 text.score = total
                 ended = sorted((*ended, after), key=lambda e: -e.total)[:keep]

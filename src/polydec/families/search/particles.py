@@ -1,4 +1,5 @@
 """Sequential Monte Carlo over texts of a language."""
+
 from __future__ import annotations
 
 import math
@@ -26,6 +27,7 @@ from polydec.families.search.rejection import Drawn, geometric, recursive
 class Particle:
     """A text that stands for a share of the law. logw: its weight; state: of the language, behind it; node: the branch that it
     goes on from."""
+
     text: Text
     logw: float
     state: Any
@@ -53,7 +55,8 @@ class Particles:
     Exact: approximate. Weights and the estimate of the normaliser (the share of the law that is allowed) are unbiased; the law
     of the answer tends to the exact one as particles grow. Reduces to: plain sampling where everything is allowed; importance
     sampling at threshold 0; the mask, with one particle. Source: Lipkin et al., "Fast controlled generation from language
-    models with adaptive weighted rejection sampling" (2025). """
+    models with adaptive weighted rejection sampling" (2025)."""
+
     target: Target
     language: Language[Any] | None = None
     particles: int = 8
@@ -75,19 +78,28 @@ class Particles:
         try:
             for _ in answers:
                 trees.append(await Branches.open(self.target, request.prompt, base=base))
-            return await gather(*(self._write(tree, answer, rng(answer.choice or 0), into)
-                                  for tree, answer in zip(trees, answers, strict=True)))
+            return await gather(
+                *(
+                    self._write(tree, answer, rng(answer.choice or 0), into)
+                    for tree, answer in zip(trees, answers, strict=True)
+                )
+            )
         finally:
             for tree in trees:
                 tree.close()
 
     async def _write(self, tree: Branches, answer: Text, rng: Rng, into: Transcript) -> Result:
         language = Everything(self.vocab.size) if self.language is None else self.language
-        some = [Particle(into.hypothesis(), 0.0, language.start(), 0) for _ in range(self.particles)]
+        some = [
+            Particle(into.hypothesis(), 0.0, language.start(), 0) for _ in range(self.particles)
+        ]
         passes = first = checks = masks = 0
         while any(p.live for p in some):
             scores, step = await tree.score(), rng.at("step", passes)
-            moved = [self._move(p, language, scores, step.at("particle", i), into.request) for i, p in enumerate(some)]
+            moved = [
+                self._move(p, language, scores, step.at("particle", i), into.request)
+                for i, p in enumerate(some)
+            ]
             checks += sum(drawn.checks for _, drawn in moved)
             masks += sum(drawn.masked for _, drawn in moved)
             some = self._again([p for p, _ in moved], step.at("again"))
@@ -98,11 +110,15 @@ class Particles:
             first = sure if passes == 1 else first
             self._settle(answer, some, sure, passes == 1)
         weights = _shares(some)
-        answer.follow(some[rng.at("pick").categorical(torch.tensor(weights, dtype=torch.float64))].text)
+        answer.follow(
+            some[rng.at("pick").categorical(torch.tensor(weights, dtype=torch.float64))].text
+        )
         system = System(tuple(weights), _log_mean(some), checks, masks)
         return answer.result(ParticleStats(passes, first, (system,)))
 
-    def _move(self, p: Particle, language: Language[Any], scores: Scores, rng: Rng, request: Request) -> tuple[Particle, Drawn]:
+    def _move(
+        self, p: Particle, language: Language[Any], scores: Scores, rng: Rng, request: Request
+    ) -> tuple[Particle, Drawn]:
         """The particle with one token more, and how that was drawn."""
         if not p.live:
             return p, Drawn(None, 0.0, 0)
@@ -110,9 +126,15 @@ class Particles:
         if drawn.token is None or not drawn.weight:
             return replace(p, logw=NEG_INF), drawn
         text = p.text.fork()
-        notes = () if request.logprobs is None else logprobs(scores, (p.node,), (drawn.token,), request.logprobs)
+        notes = (
+            ()
+            if request.logprobs is None
+            else logprobs(scores, (p.node,), (drawn.token,), request.logprobs)
+        )
         text.write((drawn.token,), notes)
-        return Particle(text, p.logw + math.log(drawn.weight), language.step(p.state, drawn.token), p.node), drawn
+        return Particle(
+            text, p.logw + math.log(drawn.weight), language.step(p.state, drawn.token), p.node
+        ), drawn
 
     def _draw(self, p_V: torch.Tensor, p: Particle, language: Language[Any], rng: Rng) -> Drawn:
         def allows(token: int) -> bool:
@@ -139,21 +161,27 @@ class Particles:
         if sure > len(answer.tokens):
             answer.follow(next(p.text for p in some if p.logw > NEG_INF), sure)
         elif first:
-            answer.edit(Edit())                   # nothing is certain yet: the clock of decoding starts all the same
+            answer.edit(Edit())  # nothing is certain yet: the clock of decoding starts all the same
 
 
 def _log_mean(some: Sequence[Particle]) -> float:
     """The logarithm of the mean weight: of an unbiased estimate of the share of the law that is allowed."""
     top = max(p.logw for p in some)
-    return top + math.log(sum(math.exp(p.logw - top) for p in some) / len(some)) if top > NEG_INF else NEG_INF
+    return (
+        top + math.log(sum(math.exp(p.logw - top) for p in some) / len(some))
+        if top > NEG_INF
+        else NEG_INF
+    )
 
 
 def _shares(some: Sequence[Particle]) -> list[float]:
     """The weights, adding up to 1. Raises ValueError where all are 0."""
     top = max(p.logw for p in some)
     if top == NEG_INF:
-        raise ValueError(f"constraint leaves no token that the law gives weight, at the end of all {len(some)} particles: "
-                         "loosen it or what cuts unlikely tokens off, or take more particles")
+        raise ValueError(
+            f"constraint leaves no token that the law gives weight, at the end of all {len(some)} particles: "
+            "loosen it or what cuts unlikely tokens off, or take more particles"
+        )
     weights = [math.exp(p.logw - top) for p in some]
     return [w / sum(weights) for w in weights]
 
@@ -163,6 +191,7 @@ class System:
     """The particles of one answer. shares: their weights, adding up to 1; log_normaliser: the logarithm of the estimated share
     of the law that is allowed; checks: tokens that the constraint was asked about one by one; masks: how often about all of
     them."""
+
     shares: tuple[float, ...]
     log_normaliser: float
     checks: int
@@ -177,6 +206,7 @@ class System:
 @dataclass(frozen=True)
 class ParticleStats:
     """passes: of the target; first: tokens that were certain after the first of them; systems: of each answer."""
+
     passes: int = 0
     first: int = 0
     systems: tuple[System, ...] = ()
@@ -184,13 +214,17 @@ class ParticleStats:
 
     def plus(self, other: ParticleStats) -> ParticleStats:
         """Both together: of two answers."""
-        return ParticleStats(self.passes + other.passes, self.first + other.first, (*self.systems, *other.systems))
+        return ParticleStats(
+            self.passes + other.passes, self.first + other.first, (*self.systems, *other.systems)
+        )
 
     def metrics(self) -> Mapping[str, Any]:
         """Of each answer: weights (of its particles, adding up to 1), effective_sample_size, log_normaliser; and
         constraint_checks and constraint_masks, of all of them: tokens looked at one by one, and masks of all tokens."""
-        return {"weights": [list(s.shares) for s in self.systems],
-                "effective_sample_size": [s.effective for s in self.systems],
-                "log_normaliser": [s.log_normaliser for s in self.systems],
-                "constraint_checks": sum(s.checks for s in self.systems),
-                "constraint_masks": sum(s.masks for s in self.systems)}
+        return {
+            "weights": [list(s.shares) for s in self.systems],
+            "effective_sample_size": [s.effective for s in self.systems],
+            "log_normaliser": [s.log_normaliser for s in self.systems],
+            "constraint_checks": sum(s.checks for s in self.systems),
+            "constraint_masks": sum(s.masks for s in self.systems),
+        }

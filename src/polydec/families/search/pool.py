@@ -1,4 +1,5 @@
 """A pool of texts that grows while the model is unsure and shrinks as the budget goes, and a vote that weighs them."""
+
 from __future__ import annotations
 
 import math
@@ -29,6 +30,7 @@ GRAM = 4
 class Window:
     """What a text wrote since the last look at the pool. tokens: at least one; sure: their mean log-probability; unsure: the
     mean entropy of their laws, nats; lowest: the least `sure` of all its windows so far."""
+
     tokens: tuple[int, ...]
     sure: float
     unsure: float
@@ -36,7 +38,9 @@ class Window:
 
     @property
     def grams(self) -> frozenset[tuple[int, ...]]:
-        return frozenset(self.tokens[i:i + GRAM] for i in range(max(1, len(self.tokens) - GRAM + 1)))
+        return frozenset(
+            self.tokens[i : i + GRAM] for i in range(max(1, len(self.tokens) - GRAM + 1))
+        )
 
 
 def likeness(a: Window, b: Window) -> float:
@@ -55,6 +59,7 @@ class Control:
 
     interval: passes, at least 1; least, most: texts that are being written, 1 to 64; alike: 0 to 1; idle: 0 or more.
     """
+
     interval: int = 64
     least: int = 2
     most: int = 16
@@ -64,7 +69,9 @@ class Control:
     def __post_init__(self) -> None:
         at_least_one(self, "interval")
         if not 1 <= self.least <= self.most <= 64:
-            raise ValueError(f"least is {self.least} and most is {self.most}: they must lie in 1 to 64, least first")
+            raise ValueError(
+                f"least is {self.least} and most is {self.most}: they must lie in 1 to 64, least first"
+            )
         if not 0.0 <= self.alike <= 1.0:
             raise ValueError(f"alike is {self.alike}: it must lie in 0 to 1")
         if not self.idle >= 0.0:
@@ -91,7 +98,7 @@ class Control:
             if likeness(windows[i], windows[j]) > self.alike and not {i, j} & weak:
                 weak.add(i if windows[i].sure < windows[j].sure else j)
         weakest = sorted(weak, key=lambda i: (lowest[i], -i))
-        return tuple(weakest[:max(0, len(windows) - self.least)])
+        return tuple(weakest[: max(0, len(windows) - self.least)])
 
     def _worth(self, phase: float, windows: Sequence[Window]) -> tuple[float, float]:
         """Of growing and of shrinking."""
@@ -109,6 +116,7 @@ class Weights:
 
     sureness: 0 or more, 0: it does not count; spread: 0 or more, 0: lengths do not count.
     """
+
     sureness: float = 4.0
     spread: float = 1.0
 
@@ -121,7 +129,7 @@ class Weights:
         """logps: of the tokens of each text, at least one of each."""
         middle, out = median(len(x) for x in logps), list[float]()
         for x in logps:
-            last = fmean(x[-math.ceil(len(x) / 4):])
+            last = fmean(x[-math.ceil(len(x) / 4) :])
             off = (len(x) - middle) / (self.spread * middle) if self.spread else 0.0
             out.append(math.exp(self.sureness * last - off * off))
         return out
@@ -144,6 +152,7 @@ class Pool:
     Source: Qiu et al., "HyPER: bridging exploration and exploitation for scalable LLM reasoning with hypothesis path expansion
     and reduction" (2026).
     """
+
     method: Method
     control: Control = Control()
     weights: Weights = Weights()
@@ -167,6 +176,7 @@ class Pool:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A pool for each choice."""
+
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
             return await _Paths(self, answer, held).run(root, rng(answer.choice or 0))
 
@@ -175,6 +185,7 @@ class Pool:
 
 class _Path:
     """A text of the pool. rng: what is drawn behind it; since: tokens at the last look at the pool."""
+
     def __init__(self, attempt: Attempt, rng: Rng) -> None:
         self.attempt, self.rng = attempt, rng
         self.logps, self.entropies = list[float](), list[float]()
@@ -190,8 +201,8 @@ class _Path:
 
     def window(self) -> Window:
         """What it wrote since the last look, which is now."""
-        sure, unsure = fmean(self.logps[self.since:]), fmean(self.entropies[self.since:])
-        tokens = tuple(self.attempt.text.tokens[self.since:])
+        sure, unsure = fmean(self.logps[self.since :]), fmean(self.entropies[self.since :])
+        tokens = tuple(self.attempt.text.tokens[self.since :])
         self.since, self.lowest = len(self.logps), min(self.lowest, sure)
         return Window(tokens, sure, unsure, self.lowest)
 
@@ -212,6 +223,7 @@ def _entropy(scores: Scores, node: int) -> float:
 
 class _Paths:
     """For one answer. held: whatever is open, for whoever closes it."""
+
     def __init__(self, plan: Pool, answer: Text, held: list[Attempt]) -> None:
         self._plan, self._answer, self._held = plan, answer, held
         self._begun, self._passes, self._first = list[_Path](), 0, -1
@@ -221,7 +233,9 @@ class _Paths:
         self._begun = [_Path(self._fork(root), s) for s in streams_of(rng, plan.tries)]
         root.close()
         pool = list(self._begun)
-        while (live := [p for p in pool if not p.attempt.ended]) and self._written + len(live) <= plan.budget:
+        while (live := [p for p in pool if not p.attempt.ended]) and self._written + len(
+            live
+        ) <= plan.budget:
             await self._pass(live)
             self._settle(pool)
             live = [p for p in live if not p.attempt.ended]
@@ -230,7 +244,11 @@ class _Paths:
         ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
         best = self._elected(ended) if ended else await self._likeliest(pool)
         self._answer.follow(best.attempt.text)
-        spent = replace(side_by_side([p.attempt.spent for p in self._begun]), passes=self._passes, first=max(self._first, 0))
+        spent = replace(
+            side_by_side([p.attempt.spent for p in self._begun]),
+            passes=self._passes,
+            first=max(self._first, 0),
+        )
         return self._answer.result(spent)
 
     @property
@@ -241,12 +259,16 @@ class _Paths:
         for p, r in zip(live, await gather(*(p.attempt.look(p.rng) for p in live)), strict=True):
             p.take(r)
             if p.attempt.ended:
-                p.attempt.close()                 # at once: what it holds is free for those that go on
+                p.attempt.close()  # at once: what it holds is free for those that go on
         self._passes += 1
 
     def _changed(self, pool: Sequence[_Path], live: Sequence[_Path], rng: Rng) -> list[_Path]:
         """The pool after a look at it."""
-        control, phase, windows = self._plan.control, self._written / self._plan.budget, [p.window() for p in live]
+        control, phase, windows = (
+            self._plan.control,
+            self._written / self._plan.budget,
+            [p.window() for p in live],
+        )
         gone = [live[i] for i in control.drops(phase, windows)]
         for p in gone:
             p.attempt.close()
@@ -283,5 +305,7 @@ class _Paths:
         sure = len(common(texts))
         if self._first < 0:
             self._first = sure
-            self._answer.edit(Edit())             # the clock of decoding starts, whether anything is certain or not
+            self._answer.edit(
+                Edit()
+            )  # the clock of decoding starts, whether anything is certain or not
         self._answer.follow(texts[0], sure)

@@ -1,4 +1,5 @@
 """What searches over whole texts are put together from."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from polydec.families.search.types import Tried
 
 class Reward(Protocol):
     """How promising a text is so far."""
+
     def chance(self, hidden_H: Tensor) -> float:
         """0 to 1, from the state behind its last token, as the model's last layer leaves it."""
         ...
@@ -19,6 +21,7 @@ class Reward(Protocol):
 
 class Case(Protocol):
     """A step that a draft model wrote, as an arbiter may look at it. Every look costs what it says."""
+
     async def drafted(self, reward: Reward) -> float:
         """What is said of it, 0 to 1, by the draft model's state behind it: a pass of one row of that model."""
         ...
@@ -34,6 +37,7 @@ class Case(Protocol):
 
 class Arbiter(Protocol):
     """Who writes a step."""
+
     async def prefers(self, case: Case, rng: Rng) -> bool:
         """Whether the target's step should stand instead. rng: for this step alone."""
         ...
@@ -41,6 +45,7 @@ class Arbiter(Protocol):
 
 class Pick(Protocol):
     """Which of several texts is the answer. Pure; the order of the texts is that in which they were begun."""
+
     def pick(self, tries: Sequence[Tried]) -> int:
         """The index of one, of at least one."""
         ...
@@ -48,6 +53,7 @@ class Pick(Protocol):
 
 class Continuations(Protocol):
     """What was counted to follow some tokens."""
+
     def after(self, tokens: Sequence[int]) -> Sequence[tuple[float, int]]:
         """(chance, token) of what follows these; none where nothing is known."""
         ...

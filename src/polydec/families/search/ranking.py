@@ -1,4 +1,5 @@
 """How a search compares texts of different lengths, and when it need not go on."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ class Ranking:
     at its length now, scores no better than the worst of these (a guess, where alpha is above 0); None: when no living text
     can score better any more, however long it gets. They are transformers' True, False and "never".
     """
+
     length_penalty: float = 1.0
     early: bool | None = None
 
     def score(self, total: float, length: int) -> float:
-        return total / length ** self.length_penalty
+        return total / length**self.length_penalty
 
     def settled(self, worst: float, total: float, length: int, limit: int) -> bool:
         """Whether a search that holds enough ended texts, the worst of them scored `worst`, is done. total, length: of its best

@@ -1,4 +1,5 @@
 """Propose, let a reward judge, show the model its best answer, propose again."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ class Refine:
     Source: Chakraborty et al., "Review, refine, repeat: understanding iterative decoding of AI agents with dynamic evaluation
     and selection" (2025).
     """
+
     method: Method
     reward: Reward
     rounds: int = 4
@@ -79,17 +81,35 @@ class Refine:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Rounds for each choice."""
+
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Rounds(self, request, into, answer, root, held).run(rng(answer.choice or 0))
+            return await _Rounds(self, request, into, answer, root, held).run(
+                rng(answer.choice or 0)
+            )
 
         return await for_each(self.method, request, into, write)
 
 
 class _Rounds:
     """For one answer. root: stands behind the prompt; held: whatever is open, for whoever closes it."""
-    def __init__(self, plan: Refine, request: Request, into: Transcript, answer: Text, root: Attempt,
-                 held: list[Attempt]) -> None:
-        self._plan, self._request, self._into, self._answer, self._root, self._held = plan, request, into, answer, root, held
+
+    def __init__(
+        self,
+        plan: Refine,
+        request: Request,
+        into: Transcript,
+        answer: Text,
+        root: Attempt,
+        held: list[Attempt],
+    ) -> None:
+        self._plan, self._request, self._into, self._answer, self._root, self._held = (
+            plan,
+            request,
+            into,
+            answer,
+            root,
+            held,
+        )
         self._spent, self._seen = SearchStats(), list[Attempt]()
 
     async def run(self, rng: Rng) -> Result:
@@ -101,7 +121,7 @@ class _Rounds:
                 break
             shown = self._shown(order[turn % len(order)])
             if len(shown) >= self._room:
-                break                             # nothing could be written behind it
+                break  # nothing could be written behind it
             await self._again(shown, [rng.at("round", t, i) for i in range(plan.proposals)])
             better = (self._best.value or 0.0) > before
             idle = 0 if better else idle + 1
@@ -130,7 +150,9 @@ class _Rounds:
     async def _first(self, rng: Rng) -> None:
         """Proposals behind the prompt alone."""
         drawn = self._forks(self._root)
-        self._answer.edit(Edit())                 # the clock of decoding starts; nothing is certain before the last round
+        self._answer.edit(
+            Edit()
+        )  # the clock of decoding starts; nothing is certain before the last round
         await gather(*(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True)))
         await gather(*(a.judge(self._plan.reward) for a in drawn))
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
@@ -142,7 +164,9 @@ class _Rounds:
     async def _again(self, shown: tuple[int, ...], streams: Sequence[Rng]) -> None:
         """Proposals behind the prompt and what is shown; what is new among them is judged."""
         prompt = (*self._request.prompt, *shown)
-        start = Attempt(await Walk.open(self._plan.method, prompt, whole=True), self._into.hypothesis(), None)
+        start = Attempt(
+            await Walk.open(self._plan.method, prompt, whole=True), self._into.hypothesis(), None
+        )
         self._held.append(start)
         drawn = self._forks(start)
         start.close()
@@ -153,8 +177,11 @@ class _Rounds:
         spent = side_by_side([a.spent for a in drawn])
         self._spent = self._spent.plus(replace(spent, scored=spent.scored + len(prompt) - 1))
         known = {tuple(a.text.tokens) for a in self._seen}
-        new = dict.fromkeys(tuple(a.text.tokens) for a in drawn if a.text.finish_reason == "stop"
-                            and a.text.tokens[0] not in a.text.ends)       # behind an answer many end at once
+        new = dict.fromkeys(
+            tuple(a.text.tokens)
+            for a in drawn
+            if a.text.finish_reason == "stop" and a.text.tokens[0] not in a.text.ends
+        )  # behind an answer many end at once
         for a in drawn:
             a.close()
         await self._judge([tokens for tokens in new if tokens not in known])
@@ -166,7 +193,9 @@ class _Rounds:
         await gather(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
         await gather(*(a.judge(self._plan.reward) for a in read))
         spent = side_by_side([a.spent for a in read])
-        self._spent = self._spent.plus(replace(spent, ended=0, written=0))        # they were written before
+        self._spent = self._spent.plus(
+            replace(spent, ended=0, written=0)
+        )  # they were written before
         for a in read:
             a.close()
             if a.ended:
@@ -186,4 +215,4 @@ class _Rounds:
         tokens, ends = attempt.text.tokens, attempt.text.ends
         feedback = self._plan.said(attempt.value or 0.0)
         text = tuple(tokens[:-1] if tokens[-1] in ends else tokens)
-        return (*text[:max(0, self._room // 2 - len(feedback))], *feedback)
+        return (*text[: max(0, self._room // 2 - len(feedback))], *feedback)

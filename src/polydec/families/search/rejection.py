@@ -5,6 +5,7 @@ token is drawn from p restricted to what is allowed, and the weight is an unbias
 
 Source: Lipkin et al., "Fast controlled generation from language models with adaptive weighted rejection sampling" (2025).
 """
+
 from __future__ import annotations
 
 import math
@@ -23,6 +24,7 @@ Mask = Callable[[], Tensor]
 class Drawn:
     """token: None where no allowed token has weight (the weight is 0 then); checks: how many tokens were looked at; masked:
     whether all of them were, at once."""
+
     token: int | None
     weight: float
     checks: int
@@ -53,7 +55,9 @@ def recursive(p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, looks: int = 32
     return Drawn(rng.at("token", checks).categorical(good_V), weight * mass / rest, checks, True)
 
 
-def geometric(p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, accepts: int = 2, looks: int = 32) -> Drawn:
+def geometric(
+    p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, accepts: int = 2, looks: int = 32
+) -> Drawn:
     """Tokens are drawn with replacement until `accepts` (2 or more) were allowed; the first of these is the token. Nothing is
     looked at twice: how often what was rejected would have been drawn again is drawn as a number. After `looks` (1 or more)
     looks the mask is computed, and so are the numbers of all rejections to come. p_V: probabilities, float64."""
@@ -63,7 +67,7 @@ def geometric(p_V: Tensor, allows: Allows, mask: Mask, rng: Rng, accepts: int = 
         live = float((left_V if good_V is None else good_V).sum())
         if len(accepted) == accepts or not live > 0.0:
             break
-        if live < 1.0:                            # rejections before the next draw that is looked at
+        if live < 1.0:  # rejections before the next draw that is looked at
             rejected += int(math.log(1.0 - rng.at("again", draw).uniform()) / math.log1p(-live))
         token = rng.at("token", draw).categorical(left_V if good_V is None else good_V)
         if good_V is None and token not in known:

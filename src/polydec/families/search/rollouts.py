@@ -1,4 +1,5 @@
 """Several texts are drawn side by side, and one of them is the answer."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ class Rollouts:
     Exact: approximate: each text is drawn from the law, the one that is picked is not.
     Reduces to: the method itself at one try, draw for draw.
     """
+
     method: Method
     pick: Pick
     tries: int = 8
@@ -41,7 +43,9 @@ class Rollouts:
         if not 1 <= self.tries <= 256:
             raise ValueError(f"tries is {self.tries}: it must lie in 1 to 256")
         if not 1 <= self.enough <= self.tries:
-            raise ValueError(f"enough is {self.enough}: it must lie in 1 to tries, which is {self.tries}")
+            raise ValueError(
+                f"enough is {self.enough}: it must lie in 1 to tries, which is {self.tries}"
+            )
 
     @property
     def target(self) -> Target:
@@ -53,6 +57,7 @@ class Rollouts:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Texts for each choice."""
+
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
             choice = answer.choice or 0
             held += (tries := [root.fork(choice) for _ in range(self.tries)])
@@ -63,18 +68,24 @@ class Rollouts:
 
     async def _answer(self, answer: Text, tries: Sequence[Attempt], rng: Rng) -> Result:
         streams, first, finished = streams_of(rng, self.tries), -1, list[Attempt]()
-        while len(finished) < self.enough and (live := [i for i, t in enumerate(tries) if not t.ended]):
-            for i, r in zip(live, await gather(*(tries[i].look(streams[i]) for i in live)), strict=True):
+        while len(finished) < self.enough and (
+            live := [i for i, t in enumerate(tries) if not t.ended]
+        ):
+            for i, r in zip(
+                live, await gather(*(tries[i].look(streams[i]) for i in live)), strict=True
+            ):
                 tries[i].take(r)
             sure = common(t.text for t in tries)
             if first < 0:
                 first = len(sure)
-                answer.edit(Edit())               # the clock of decoding starts, whether anything is certain or not
+                answer.edit(
+                    Edit()
+                )  # the clock of decoding starts, whether anything is certain or not
             answer.follow(tries[0].text, len(sure))
             finished = [t for t in tries if t.text.finish_reason == "stop"]
             for t in tries:
                 if self.reward is None and t.ended:
-                    t.close()                     # at once: what it holds is free for those that go on
+                    t.close()  # at once: what it holds is free for those that go on
         pool = finished or list(tries)
         for t in tries:
             if t not in pool:

@@ -1,4 +1,5 @@
 """What a search counts: its ledger."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
@@ -15,6 +16,7 @@ class SearchStats:
     One search writes all answers to a request. What it took as a whole (scored, ended, written, judged) is counted with the
     first of them, so that sums over the answers count it once. Where each answer has a search of its own, each has its ledger.
     """
+
     passes: int = 0
     first: int = 0
     scored: int = 0
@@ -29,5 +31,9 @@ class SearchStats:
     def metrics(self) -> dict[str, Any]:
         """tokens_scored, tokens_written: of all texts that were tried; texts_ended: how many of them came to an end;
         texts_judged: how often a reward was asked for."""
-        return {"tokens_scored": self.scored, "texts_ended": self.ended, "tokens_written": self.written,
-                "texts_judged": self.judged}
+        return {
+            "tokens_scored": self.scored,
+            "texts_ended": self.ended,
+            "tokens_written": self.written,
+            "texts_judged": self.judged,
+        }

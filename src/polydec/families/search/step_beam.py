@@ -1,4 +1,5 @@
 """A beam over the steps of a solution, ranked by a learned reward."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from polydec.options import at_least_one
 @dataclass(frozen=True, eq=False)
 class Begun:
     """A beginning of a solution. rng: what is drawn behind it; value: what the reward says of it, 0 where it was cut."""
+
     attempt: Attempt
     rng: Rng
     value: float = 1.0
@@ -45,6 +47,7 @@ class StepBeam:
     Source: Snell et al., "Scaling LLM test-time compute optimally can be more effective than scaling model parameters" (2024),
     beam search against a process reward model.
     """
+
     method: Method
     reward: Reward
     keep: int = 2
@@ -69,6 +72,7 @@ class StepBeam:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A beam for each choice."""
+
         async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
             return await _Beam(self, answer, held).run(Begun(root, rng(answer.choice or 0)))
 
@@ -77,6 +81,7 @@ class StepBeam:
 
 class _Beam:
     """For one answer. held: whatever is open, for whoever closes it."""
+
     def __init__(self, plan: StepBeam, answer: Text, held: list[Attempt]) -> None:
         self._plan, self._answer, self._held = plan, answer, held
         self._spent, self._first = SearchStats(), -1
@@ -85,11 +90,13 @@ class _Beam:
     async def run(self, root: Begun) -> Result:
         plan, kept, width = self._plan, [root], self._plan.keep * self._plan.width
         while any(not b.attempt.ended for b in kept):
-            found = [b for b in kept if b.attempt.ended] + await self._grown([b for b in kept if not b.attempt.ended], width)
-            found.sort(key=lambda b: -b.value)    # stable: of equal ones the first found
-            for b in found[plan.keep:]:
+            found = [b for b in kept if b.attempt.ended] + await self._grown(
+                [b for b in kept if not b.attempt.ended], width
+            )
+            found.sort(key=lambda b: -b.value)  # stable: of equal ones the first found
+            for b in found[plan.keep :]:
                 b.attempt.close()
-            kept, width = found[:plan.keep], plan.width
+            kept, width = found[: plan.keep], plan.width
             self._settle([b.attempt.text for b in kept])
         best = kept[0].attempt.text
         best.score = kept[0].value
@@ -99,8 +106,12 @@ class _Beam:
     async def _grown(self, begun: Sequence[Begun], width: int) -> list[Begun]:
         """What is new behind these, so many steps drawn behind each, side by side."""
         choice = self._answer.choice or 0
-        drawn = [(number, attempt, _stream(b, i)) for number, b in enumerate(begun) for i in range(width)
-                 for attempt in [b.attempt.fork(choice)]]
+        drawn = [
+            (number, attempt, _stream(b, i))
+            for number, b in enumerate(begun)
+            for i in range(width)
+            for attempt in [b.attempt.fork(choice)]
+        ]
         self._held += [attempt for _, attempt, _ in drawn]
         for b in begun:
             b.attempt.close()
@@ -110,15 +121,23 @@ class _Beam:
             once.setdefault((number, *attempt.text.tokens), (attempt, stream))
         await gather(*(attempt.judge(self._plan.reward) for attempt, _ in once.values()))
         self._spent = self._spent.plus(side_by_side([attempt.spent for _, attempt, _ in drawn]))
-        return [Begun(attempt, stream, 0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0)
-                for attempt, stream in once.values()]
+        return [
+            Begun(
+                attempt,
+                stream,
+                0.0 if attempt.text.finish_reason == "length" else attempt.value or 0.0,
+            )
+            for attempt, stream in once.values()
+        ]
 
     def _settle(self, texts: Sequence[Text]) -> None:
         """What all that are kept begin with is certain."""
         sure = len(common(texts))
         if self._first < 0:
             self._first = sure
-            self._answer.edit(Edit())             # the clock of decoding starts, whether anything is certain or not
+            self._answer.edit(
+                Edit()
+            )  # the clock of decoding starts, whether anything is certain or not
         self._answer.follow(texts[0], sure)
 
 

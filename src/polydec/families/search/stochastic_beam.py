@@ -1,4 +1,5 @@
 """Several texts drawn without replacement, in one beam."""
+
 from __future__ import annotations
 
 import math
@@ -23,6 +24,7 @@ from polydec.families.search.stats import SearchStats
 @dataclass(frozen=True)
 class Racer:
     """A beginning of a text. logp: its log-probability; node: the branch that it goes on from."""
+
     text: Text
     logp: float
     node: int
@@ -31,6 +33,7 @@ class Racer:
 @dataclass
 class _Arrived:
     """A beginning that has arrived, and the law of those of its children that have not (not normalised)."""
+
     racer: Racer
     left_V: Tensor
     logp_V: Tensor = field(repr=False)
@@ -57,6 +60,7 @@ class StochasticBeam:
     Reduces to: plain sampling at width 1; all texts where width is at least their number.
     Source: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (2019).
     """
+
     target: Target
     width: int = 4
     exactness = Exactness.APPROXIMATE
@@ -73,7 +77,11 @@ class StochasticBeam:
         """One search for all choices, drawn in the stream of choice 0. Raises ValueError, before anything is fed, for more of
         them than texts."""
         best, stats, drawn = Best(into, self.width), SearchStats(), rng(0)
-        tree = await Branches.open(self.target, request.prompt, base=Reads.NOTHING if request.logprobs is None else Reads.ROW)
+        tree = await Branches.open(
+            self.target,
+            request.prompt,
+            base=Reads.NOTHING if request.logprobs is None else Reads.ROW,
+        )
         try:
             beam: Sequence[Racer] = [Racer(into.hypothesis(), 0.0, 0)]
             while fed := {r.node for r in beam if r.text.finish_reason is None}:
@@ -81,14 +89,21 @@ class StochasticBeam:
                 after = self._race(beam, scores, request, drawn.at("beam", stats.passes))
                 beam = _placed(after, tree)
                 ended = sum(r.text.finish_reason is not None for r in beam)
-                stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + len(fed), ended=ended,
-                                written=stats.written + sum(r.node >= 0 for r in after))
+                stats = replace(
+                    stats,
+                    passes=stats.passes + 1,
+                    scored=stats.scored + len(fed),
+                    ended=ended,
+                    written=stats.written + sum(r.node >= 0 for r in after),
+                )
                 best.settle([r.text for r in beam])
         finally:
             tree.close()
         return best.results([r.text for r in beam], stats)
 
-    def _race(self, beam: Sequence[Racer], scores: Scores, request: Request, rng: Rng) -> list[Racer]:
+    def _race(
+        self, beam: Sequence[Racer], scores: Scores, request: Request, rng: Rng
+    ) -> list[Racer]:
         """The first arrivals one token further on, still at their parents' nodes; -1 stands for one that had ended."""
         waiting, there, out, absent = list(beam)[::-1], list[_Arrived](), list[Racer](), 1.0
         while len(out) < self.width and (waiting or any(a.mass > 0.0 for a in there)):
@@ -104,7 +119,11 @@ class StochasticBeam:
                 parent = _Arrived(racer, probs(logp_V).clone(), logp_V)
                 there.append(parent)
             else:
-                parent = there[here.at("parent").categorical(torch.tensor([a.mass for a in there], dtype=torch.float64))]
+                parent = there[
+                    here.at("parent").categorical(
+                        torch.tensor([a.mass for a in there], dtype=torch.float64)
+                    )
+                ]
             token = here.categorical(parent.left_V)
             parent.left_V[token] = 0.0
             out.append(_child(parent, token, scores, request.logprobs))
@@ -120,5 +139,7 @@ def _child(parent: _Arrived, token: int, scores: Scores, asked: int | None) -> R
 
 def _placed(beam: Sequence[Racer], tree: Branches) -> list[Racer]:
     """The same, every living one at its own node."""
-    nodes = iter(tree.grow([(r.node, r.text.tokens[-1]) for r in beam if r.text.finish_reason is None]))
+    nodes = iter(
+        tree.grow([(r.node, r.text.tokens[-1]) for r in beam if r.text.finish_reason is None])
+    )
     return [r if r.text.finish_reason is not None else replace(r, node=next(nodes)) for r in beam]

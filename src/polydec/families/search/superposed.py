@@ -1,4 +1,5 @@
 """Several texts for the passes of one: the model reads a mixture of their last tokens."""
+
 from __future__ import annotations
 
 import math
@@ -25,6 +26,7 @@ UNKNOWN = 0.01
 @dataclass(frozen=True)
 class Mixed:
     """One of the texts. total: of its steps' mixed scores."""
+
     text: Text
     total: float
 
@@ -51,6 +53,7 @@ class Superposed:
     adds up tables of 2 to 6 tokens with weights, and drops a token that none of them knows; ours knows the few likeliest tokens
     behind the longest context that was counted, so here a token that it does not name counts 1 in 100.
     """
+
     target: Target
     width: int = 3
     temperature: float = 0.06
@@ -63,7 +66,9 @@ class Superposed:
         if not 1 <= self.width <= 64:
             raise ValueError(f"width is {self.width}: it must lie in 1 to 64")
         if self.kept < self.width:
-            raise ValueError(f"kept is {self.kept}: it must be at least width, which is {self.width}")
+            raise ValueError(
+                f"kept is {self.kept}: it must be at least width, which is {self.width}"
+            )
         if not self.temperature > 0.0:
             raise ValueError(f"temperature is {self.temperature}: it must be above 0")
         if not 0.0 <= self.alpha <= 1.0:
@@ -79,17 +84,23 @@ class Superposed:
         best, passes, written = Best(into, self.width), 0, 0
         session = self.target.open(request.prompt)
         try:
-            draft, live, ended = Draft.chain(request.prompt[-1]), [Mixed(into.hypothesis(), 0.0)], list[Mixed]()
+            draft, live, ended = (
+                Draft.chain(request.prompt[-1]),
+                [Mixed(into.hypothesis(), 0.0)],
+                list[Mixed](),
+            )
             session.embed(request.prompt[-1:])
             await session.prefill(Want(law=Reads.NOTHING))
             while live:
                 scores = await session.score(draft, Want())
                 live, over = self._step(live, scores.row(len(draft) - 1), request.prompt)
                 passes, written = passes + 1, written + len(live) + len(over)
-                ended = sorted([*ended, *over], key=lambda m: -m.score)[:self.width]
+                ended = sorted([*ended, *over], key=lambda m: -m.score)[: self.width]
                 if len(ended) == self.width and live and live[0].score <= ended[-1].score:
                     live = []
-                best.settle([] if request.logprobs is not None else [m.text for m in (*live, *ended)])
+                best.settle(
+                    [] if request.logprobs is not None else [m.text for m in (*live, *ended)]
+                )
                 if live:
                     draft = _longer(draft, live[0].text.tokens[-1], self._mixture(live, session))
             for m in ended:
@@ -103,11 +114,19 @@ class Superposed:
         fed = passes + sum(len(t.tokens) for t in noted)
         return best.results(texts, SearchStats(passes + len(noted), 0, fed, len(texts), written))
 
-    def _step(self, live: Sequence[Mixed], logp_V: Tensor, prompt: Sequence[int]) -> tuple[list[Mixed], list[Mixed]]:
+    def _step(
+        self, live: Sequence[Mixed], logp_V: Tensor, prompt: Sequence[int]
+    ) -> tuple[list[Mixed], list[Mixed]]:
         """The texts that go on, the best first, and those that end."""
         value_K, token_K = (logp_V.double() / self.temperature).topk(min(self.kept, len(logp_V)))
-        law = {int(x): float(p) for x, p in zip(token_K, normalise(value_K), strict=True) if p > -math.inf}
-        found = [(m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()]
+        law = {
+            int(x): float(p)
+            for x, p in zip(token_K, normalise(value_K), strict=True)
+            if p > -math.inf
+        }
+        found = [
+            (m.total + gain, m, x) for m in live for x, gain in self._gains(m, law, prompt).items()
+        ]
         going, over = list[Mixed](), list[Mixed]()
         for rank, (total, m, x) in enumerate(sorted(found, key=lambda option: -option[0])):
             if len(going) == self.width:
@@ -120,31 +139,51 @@ class Superposed:
                 over.append(after)
         return going, over
 
-    def _gains(self, mixed: Mixed, law: dict[int, float], prompt: Sequence[int]) -> dict[int, float]:
+    def _gains(
+        self, mixed: Mixed, law: dict[int, float], prompt: Sequence[int]
+    ) -> dict[int, float]:
         """What each token adds to a text's total."""
         if self.table is None:
             return law
         known = {x: chance for chance, x in self.table.after((*prompt, *mixed.text.tokens))}
-        return {x: (1.0 - self.alpha) * p + self.alpha * math.log(max(known.get(x, 0.0), UNKNOWN)) for x, p in law.items()}
+        return {
+            x: (1.0 - self.alpha) * p + self.alpha * math.log(max(known.get(x, 0.0), UNKNOWN))
+            for x, p in law.items()
+        }
 
     def _mixture(self, live: Sequence[Mixed], session: Session) -> Tensor:
         """What enters the model (H)."""
         weight_N = torch.tensor([m.total for m in live], dtype=torch.float64).softmax(0)
         embedded_NH = session.embed([m.text.tokens[-1] for m in live])
-        return (weight_N[:, None].to(embedded_NH) * embedded_NH).sum(0) if len(live) > 1 else embedded_NH[0]
+        return (
+            (weight_N[:, None].to(embedded_NH) * embedded_NH).sum(0)
+            if len(live) > 1
+            else embedded_NH[0]
+        )
 
 
 def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
     """One more node in the chain, which brings its own state."""
     n = len(draft)
-    return Draft((*draft.token, token), (*draft.parent, n - 1), (*draft.draw, Draw.CERTAIN), (*draft.law, None),
-                 (*(draft.probe or (False,)), True), None, (*(draft.state or (None,)), state_H))
+    return Draft(
+        (*draft.token, token),
+        (*draft.parent, n - 1),
+        (*draft.draw, Draw.CERTAIN),
+        (*draft.law, None),
+        (*(draft.probe or (False,)), True),
+        None,
+        (*(draft.state or (None,)), state_H),
+    )
 
 
 async def _noted(text: Text, session: Session, into: Transcript) -> Text:
     """The same text with the log-probabilities of its tokens, from a pass of its own."""
     request, out = into.request, into.hypothesis()
-    scores = await session.score(Draft.chain(request.prompt[-1], text.tokens[:-1]), Want(base=Reads.ROW))
-    out.write(text.tokens, logprobs(scores, range(len(text.tokens)), text.tokens, request.logprobs or 0))
+    scores = await session.score(
+        Draft.chain(request.prompt[-1], text.tokens[:-1]), Want(base=Reads.ROW)
+    )
+    out.write(
+        text.tokens, logprobs(scores, range(len(text.tokens)), text.tokens, request.logprobs or 0)
+    )
     out.score = text.score
     return out

@@ -1,4 +1,5 @@
 """A tree of sub-questions that are weighed, and answers from its leaves in the words of the evidence."""
+
 from __future__ import annotations
 
 import math
@@ -34,6 +35,7 @@ YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
 class Thought:
     """A beginning of a chain. rng: what is drawn behind it; chance: that all its steps are valid; ready: it is to be answered
     from; answered: the tokens of the chain before the answer."""
+
     attempt: Attempt
     rng: Rng
     chance: float = 1.0
@@ -66,6 +68,7 @@ class ThoughtTree:
     Source: Bi et al., "STOC-TOT: Stochastic tree-of-thought with constrained decoding for complex reasoning in multi-hop
     question answering" (2024).
     """
+
     method: Method
     steps: int = 3
     keep: int = 2
@@ -89,9 +92,13 @@ class ThoughtTree:
         for name in ("check", "cue"):
             self.spelled(name)
         if self.cue and self.language is not None:
-            raise ValueError(f"cue is {self.cue!r}: the request's constraint leaves no room for it, so leave one of them out")
+            raise ValueError(
+                f"cue is {self.cue!r}: the request's constraint leaves no room for it, so leave one of them out"
+            )
         if self.check and not (self.begun_by(YES) and self.begun_by(NO)):
-            raise ValueError(f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty")
+            raise ValueError(
+                f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty"
+            )
 
     @property
     def target(self) -> Target:
@@ -118,15 +125,23 @@ class ThoughtTree:
 
     async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """A tree for each choice."""
-        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
-            return await _Tree(self, request, answer, held).run(Thought(root, rng(answer.choice or 0)))
 
-        return await for_each(self.method, request, into, write, Reads.ROW if self.check else Reads.NOTHING)
+        async def write(answer: Text, root: Attempt, held: list[Attempt]) -> Result:
+            return await _Tree(self, request, answer, held).run(
+                Thought(root, rng(answer.choice or 0))
+            )
+
+        return await for_each(
+            self.method, request, into, write, Reads.ROW if self.check else Reads.NOTHING
+        )
 
 
 class _Tree:
     """For one answer. held: whatever is open, for whoever closes it."""
-    def __init__(self, plan: ThoughtTree, request: Request, answer: Text, held: list[Attempt]) -> None:
+
+    def __init__(
+        self, plan: ThoughtTree, request: Request, answer: Text, held: list[Attempt]
+    ) -> None:
         self._plan, self._request, self._answer, self._held = plan, request, answer, held
         self._steps = Steps(("\n",), plan.longest, plan.vocab.words)
         self._cue, self._check = plan.spelled("cue"), plan.spelled("check")
@@ -134,7 +149,9 @@ class _Tree:
 
     async def run(self, root: Thought) -> Result:
         live, ready, plan = [root], list[Thought](), self._plan
-        self._answer.edit(Edit())                 # the clock of decoding starts; nothing is certain before the vote
+        self._answer.edit(
+            Edit()
+        )  # the clock of decoding starts; nothing is certain before the vote
         for level in range(plan.depth):
             grown = [t for some in await gather(*(self._grown(t) for t in live)) for t in some]
             ready += [t for t in grown if t.ready]
@@ -149,7 +166,10 @@ class _Tree:
 
     async def _grown(self, thought: Thought) -> list[Thought]:
         """What stands behind a thought."""
-        forks, begin = self._forks(thought.attempt, self._plan.steps), len(thought.attempt.text.tokens)
+        forks, begin = (
+            self._forks(thought.attempt, self._plan.steps),
+            len(thought.attempt.text.tokens),
+        )
         streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
         over = await gather(*(self._step(a, s) for a, s in zip(forks, streams, strict=True)))
         words, out, seen = self._plan.vocab.words, list[Thought](), list[frozenset[str]]()
@@ -158,7 +178,9 @@ class _Tree:
             said = words.decode(tokens) if words is not None else " ".join(map(str, tokens))
             if not tokens or (self._plan.cue.strip() and self._plan.cue.strip() in said):
                 if not any(t.ready and t.attempt is thought.attempt for t in out):
-                    out.append(replace(thought, ready=True))       # it is answered from as it stood before
+                    out.append(
+                        replace(thought, ready=True)
+                    )  # it is answered from as it stood before
             elif not any(alike(known, terms(said), self._plan.alike) for known in seen):
                 seen.append(terms(said))
                 out.append(Thought(attempt, stream, ready=ready or attempt.ended))
@@ -185,7 +207,7 @@ class _Tree:
         """How valid the last step of a beginning is, 0 to 1."""
         if not self._check:
             return math.exp((attempt.logp - begun) / (len(attempt.text.tokens) - begin))
-        asking, = self._forks(attempt, 1)
+        (asking,) = self._forks(attempt, 1)
         logp_V = (await asking.ask(self._check)).base.row(len(self._check))
         yes, no = (float(logp_V[list(self._plan.begun_by(some))].exp().sum()) for some in (YES, NO))
         self._spent = self._spent.plus(asking.spent)
@@ -194,7 +216,7 @@ class _Tree:
 
     async def _answered(self, thought: Thought) -> Thought:
         """A thought with an answer behind it."""
-        attempt, = self._forks(thought.attempt, 1)
+        (attempt,) = self._forks(thought.attempt, 1)
         if attempt.ended:
             return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
         if self._cue and attempt.text.room > len(self._cue):
@@ -208,7 +230,11 @@ class _Tree:
             r = await attempt.look(thought.rng.at("answer", attempt.text.position))
             logp_V = r.scores.row(0)
             answer = attempt.text.tokens[begin:]
-            ending = [x for x in ends if float(logp_V[x]) > NEG_INF] if answer and line.closes(answer) else []
+            ending = (
+                [x for x in ends if float(logp_V[x]) > NEG_INF]
+                if answer and line.closes(answer)
+                else []
+            )
             kept_V = logp_V if bank_V is None else torch.where(bank_V, logp_V.cpu(), NEG_INF)
             token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
             attempt.take(one(r, token if float(kept_V[token]) > NEG_INF else int(logp_V.argmax())))
@@ -222,11 +248,15 @@ class _Tree:
         pool = [t for t in leaves if t.attempt.text.finish_reason == "stop"] or list(leaves)
         words, votes, given = self._plan.vocab.words, defaultdict[str, float](float), list[str]()
         for t in pool:
-            tokens = t.attempt.text.tokens[t.answered:]
-            given.append(answer_of(words.decode(tokens).strip(), "") if words is not None else str(tokens))
+            tokens = t.attempt.text.tokens[t.answered :]
+            given.append(
+                answer_of(words.decode(tokens).strip(), "") if words is not None else str(tokens)
+            )
             votes[given[-1]] += t.chance
         most = max(votes, key=lambda said: votes[said])
-        return max((t for t, said in zip(pool, given, strict=True) if said == most), key=lambda t: t.chance), votes[most]
+        return max(
+            (t for t, said in zip(pool, given, strict=True) if said == most), key=lambda t: t.chance
+        ), votes[most]
 
     def _forks(self, attempt: Attempt, count: int) -> list[Attempt]:
         forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]

@@ -1,4 +1,5 @@
 """What searches over whole texts exchange."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from polydec.core.types import Words
 class Tried:
     """A text that was tried. said: as it reads; mean: log-probability of a token, on average, under the law that it was drawn
     from; value: what a reward says of it, 0 to 1, None where none was asked."""
+
     said: str
     tokens: tuple[int, ...]
     mean: float
@@ -21,6 +23,7 @@ class Tried:
 class Steps:
     """Where a step of a text ends: with the token that completes one of `delimiters`, or after `most` tokens (at least 1).
     words: how tokens read; without them only their number counts."""
+
     delimiters: tuple[str, ...]
     most: int
     words: Words | None

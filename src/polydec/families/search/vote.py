@@ -1,4 +1,5 @@
 """The answer that most texts give."""
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -23,6 +24,7 @@ class Vote:
     al., "Complexity-based prompting for multi-step reasoning" (2022); with a reward Li et al., "Making language models better
     reasoners with step-aware verifier" (2022).
     """
+
     mark: str = ""
     keep: int = 0
 
@@ -32,7 +34,7 @@ class Vote:
 
     def pick(self, tries: Sequence[Tried]) -> int:
         said = said_of(tries, self.mark)
-        voters = sorted(said, key=lambda i: -steps(tries[i].said))[:self.keep or None]
+        voters = sorted(said, key=lambda i: -steps(tries[i].said))[: self.keep or None]
         weight = {i: 1.0 if (value := tries[i].value) is None else value for i in voters}
         return elect(tries, {i: said[i] for i in voters}, weight)
 
@@ -48,7 +50,11 @@ def elect(tries: Sequence[Tried], said: Mapping[int, str], weight: Mapping[int, 
     answer: of all texts."""
     if not said:
         return max(range(len(tries)), key=lambda i: score(tries[i]))
-    votes, complexity, voters = defaultdict[str, float](float), defaultdict[str, int](int), sorted(said)
+    votes, complexity, voters = (
+        defaultdict[str, float](float),
+        defaultdict[str, int](int),
+        sorted(said),
+    )
     for i in voters:
         votes[said[i]] += weight[i]
         complexity[said[i]] += steps(tries[i].said)

@@ -1,4 +1,5 @@
 """The tokens with which an answer can be put together from the words of some evidence."""
+
 from __future__ import annotations
 
 import re
@@ -11,9 +12,54 @@ from torch import Tensor
 from polydec.core.types import Vocab, Words
 
 GRAMMAR = (
-    "a", "an", "the", "and", "or", "but", "not", "no", "yes", "of", "in", "on", "at", "to", "from", "by", "for", "with", "as",
-    "is", "are", "was", "were", "be", "been", "it", "its", "he", "she", "they", "his", "her", "their", "this", "that", "who",
-    "which", "both", "neither", "either", "same", "than", "more", "less", "before", "after", "between")
+    "a",
+    "an",
+    "the",
+    "and",
+    "or",
+    "but",
+    "not",
+    "no",
+    "yes",
+    "of",
+    "in",
+    "on",
+    "at",
+    "to",
+    "from",
+    "by",
+    "for",
+    "with",
+    "as",
+    "is",
+    "are",
+    "was",
+    "were",
+    "be",
+    "been",
+    "it",
+    "its",
+    "he",
+    "she",
+    "they",
+    "his",
+    "her",
+    "their",
+    "this",
+    "that",
+    "who",
+    "which",
+    "both",
+    "neither",
+    "either",
+    "same",
+    "than",
+    "more",
+    "less",
+    "before",
+    "after",
+    "between",
+)
 """Words that any answer may use."""
 
 
@@ -49,6 +95,10 @@ def _spelled(words: Words, word: str) -> frozenset[int]:
 @lru_cache(maxsize=16)
 def _common(words: Words, size: int) -> frozenset[int]:
     """What any answer may use."""
-    plain = {i for i, piece in enumerate(words.pieces[:size])
-             if piece is not None and not any(c.isalpha() or c == "\ufffd" for c in piece.decode("utf-8", "replace"))}
+    plain = {
+        i
+        for i, piece in enumerate(words.pieces[:size])
+        if piece is not None
+        and not any(c.isalpha() or c == "\ufffd" for c in piece.decode("utf-8", "replace"))
+    }
     return frozenset(plain.union(*(_spelled(words, word) for word in GRAMMAR)))

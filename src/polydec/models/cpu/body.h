@@ -1,11 +1,13 @@
-// Everything but linear layers, and the table of kernels. Included once per instruction set, after its 16 lanes and
-// ROWS (rows of the largest tile), WIDE (panels side by side by rows) and HEADS (queries that share a load of keys).
+// Everything but linear layers, and the table of kernels. Included once per instruction set, after
+// its 16 lanes and ROWS (rows of the largest tile), WIDE (panels side by side by rows) and HEADS
+// (queries that share a load of keys).
 #pragma once
 #include "tile.h"
 
 namespace {
 
-// exp by 2^n * e^r with |r| <= ln(2) / 2 and the Taylor series to r^7 (remainder below 6e-9); 0 below -87.
+// exp by 2^n * e^r with |r| <= ln(2) / 2 and the Taylor series to r^7 (remainder below 6e-9); 0
+// below -87.
 inline V exp16(V x) {
   const V low = all(-87.0f), kept = x;
   x = vmin(vmax(x, low), all(88.0f));
@@ -13,16 +15,23 @@ inline V exp16(V x) {
   V r = fma(n, all(-0.693359375f), x);
   r = fma(n, all(2.12194440e-4f), r);
   V p = all(1.0f / 5040);
-  p = fma(p, r, all(1.0f / 720)); p = fma(p, r, all(1.0f / 120)); p = fma(p, r, all(1.0f / 24));
-  p = fma(p, r, all(1.0f / 6)); p = fma(p, r, all(0.5f)); p = fma(p, r, all(1.0f)); p = fma(p, r, all(1.0f));
+  p = fma(p, r, all(1.0f / 720));
+  p = fma(p, r, all(1.0f / 120));
+  p = fma(p, r, all(1.0f / 24));
+  p = fma(p, r, all(1.0f / 6));
+  p = fma(p, r, all(0.5f));
+  p = fma(p, r, all(1.0f));
+  p = fma(p, r, all(1.0f));
   return keep_from(kept, low, mul(p, pow2(n)));
 }
 
-// tanh: below 0.6 by the fifth convergent of its continued fraction (within 2^-31 of itself), from there on by exp. NaN and
-// infinity become NaN.
+// tanh: below 0.6 by the fifth convergent of its continued fraction (within 2^-31 of itself), from
+// there on by exp. NaN and infinity become NaN.
 inline V tanh16(V x) {
-  const V one = all(1.0f), border = all(0.6f), a = vmin(vmax(x, sub(zero(), x)), all(10.0f)), z = mul(a, a);
-  const V near = div(mul(a, fma(z, add(z, all(105.0f)), all(945.0f))), fma(z, fma(z, all(15.0f), all(420.0f)), all(945.0f)));
+  const V one = all(1.0f), border = all(0.6f), a = vmin(vmax(x, sub(zero(), x)), all(10.0f)),
+          z = mul(a, a);
+  const V near = div(mul(a, fma(z, add(z, all(105.0f)), all(945.0f))),
+                     fma(z, fma(z, all(15.0f), all(420.0f)), all(945.0f)));
   const V far = sub(one, div(all(2.0f), add(exp16(add(a, a)), one)));
   const V size = add(keep_from(a, border, far), sub(near, keep_from(a, border, near)));
   const V sign = sub(keep_from(x, zero(), all(2.0f)), one);
@@ -32,14 +41,20 @@ inline V bounded(V x, V cap) { return mul(tanh16(div(x, cap)), cap); }
 
 float squares(const float* x, int n) {
   V s = zero();
-  for (int k = 0; k < n; k += LANES) { const V v = load(x + k); s = fma(v, v, s); }
+  for (int k = 0; k < n; k += LANES) {
+    const V v = load(x + k);
+    s = fma(v, v, s);
+  }
   return total(s);
 }
 
-const float FACTOR[16] = {LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f, LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f,
-                          LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f, LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f};
+const float FACTOR[16] = {LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f,
+                          LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f,
+                          LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f,
+                          LIFT, LIFT * 0x1p-4f, LIFT * 0x1p-8f, LIFT * 0x1p-12f};
 
-void spread(const float* x, const float* weight, float factor, int n, int M, float* plain, float* scaled, float* sums) {
+void spread(const float* x, const float* weight, float factor, int n, int M, float* plain,
+            float* scaled, float* sums) {
   const V f = all(factor), nibble = load(FACTOR);
   V kept[2];
   for (int b = 0; b < n / BLOCK; ++b) {
@@ -53,59 +68,90 @@ void spread(const float* x, const float* weight, float factor, int n, int M, flo
     }
     if (!sums) continue;
     float t[4];
-    if (b % 2) {   // two blocks at a time
+    if (b % 2) {  // two blocks at a time
       total4(kept[0], kept[1], v[0], v[1], t);
       float* s = sums + (b - 1) * SUMS * M;
-      s[0] = t[0]; s[M] = t[1]; s[2 * M] = t[0] + t[1];
-      s[3 * M] = t[2]; s[4 * M] = t[3]; s[5 * M] = t[2] + t[3];
+      s[0] = t[0];
+      s[M] = t[1];
+      s[2 * M] = t[0] + t[1];
+      s[3 * M] = t[2];
+      s[4 * M] = t[3];
+      s[5 * M] = t[2] + t[3];
     } else if (b + 1 == n / BLOCK) {
       float* s = sums + b * SUMS * M;
-      s[0] = total(v[0]); s[M] = total(v[1]); s[2 * M] = s[0] + s[M];
-    } else { kept[0] = v[0]; kept[1] = v[1]; }
+      s[0] = total(v[0]);
+      s[M] = total(v[1]);
+      s[2 * M] = s[0] + s[M];
+    } else {
+      kept[0] = v[0];
+      kept[1] = v[1];
+    }
   }
 }
 
 // How keys and values are kept, see Kept.
-struct AsF32 { static constexpr int size = 4; static V get(const u8* x, int d) { return load(reinterpret_cast<const float*>(x) + d); } };
-struct AsF16 { static constexpr int size = 2; static V get(const u8* x, int d) { return halves(x + 2 * d); } };
-struct AsInt8 { static constexpr int size = 1; static V get(const u8* x, int d) { return signed_bytes(x + d); } };
+struct AsF32 {
+  static constexpr int size = 4;
+  static V get(const u8* x, int d) { return load(reinterpret_cast<const float*>(x) + d); }
+};
+struct AsF16 {
+  static constexpr int size = 2;
+  static V get(const u8* x, int d) { return halves(x + 2 * d); }
+};
+struct AsInt8 {
+  static constexpr int size = 1;
+  static V get(const u8* x, int d) { return signed_bytes(x + d); }
+};
 
 // Of integers: a block's numbers [n] times the scales of its entries.
 void rescale(const View& v, int p0, int n, int queries, float* out) {
   alignas(64) float scale[SPAN] = {};
   for (int p = 0; p < n; ++p) __builtin_memcpy(scale + p, v.at(p0 + p) + v.head, 4);
   for (int g = 0; g < queries; ++g)
-    for (int p = 0; p < n; p += LANES) store(out + g * SPAN + p, mul(load(out + g * SPAN + p), load(scale + p)));
+    for (int p = 0; p < n; p += LANES)
+      store(out + g * SPAN + p, mul(load(out + g * SPAN + p), load(scale + p)));
 }
 
-// Scores of G queries in a block of n positions, four at a time: more keys at once come from memory more slowly. Meanwhile the
-// block's values are fetched.
-template <class E, int G> void dots(const float* const* q, const View& v, int p0, int n, const u8* soon, float* out) {
+// Scores of G queries in a block of n positions, four at a time: more keys at once come from memory
+// more slowly. Meanwhile the block's values are fetched.
+template <class E, int G>
+void dots(const float* const* q, const View& v, int p0, int n, const u8* soon, float* out) {
   constexpr int P = 4;
   const int head = v.head, last = p0 + n - 1;
   for (int p = p0; p <= last; p += P) {
     const u8* k[P];
-    if (p + P - 1 < v.prefix && p + P - 1 <= last) for (int j = 0; j < P; ++j) k[j] = v.base + size_t(p + j) * v.entry;
-    else for (int j = 0; j < P; ++j) k[j] = v.at(p + j < last ? p + j : last);
-    if (soon) for (size_t e = 0; e < P * v.entry; e += 64) __builtin_prefetch(soon + size_t(p) * v.entry + e, 0, 3);
+    if (p + P - 1 < v.prefix && p + P - 1 <= last)
+      for (int j = 0; j < P; ++j) k[j] = v.base + size_t(p + j) * v.entry;
+    else
+      for (int j = 0; j < P; ++j) k[j] = v.at(p + j < last ? p + j : last);
+    if (soon)
+      for (size_t e = 0; e < P * v.entry; e += 64)
+        __builtin_prefetch(soon + size_t(p) * v.entry + e, 0, 3);
     V s[G * P];
-    UNROLL(16) for (int i = 0; i < G * P; ++i) s[i] = zero();
+    UNROLL(16)
+    for (int i = 0; i < G * P; ++i) s[i] = zero();
     for (int d = 0; d < head; d += LANES) {
       V a[G];
-      UNROLL(4) for (int g = 0; g < G; ++g) a[g] = load(q[g] + d);
-      UNROLL(16) for (int j = 0; j < P; ++j) {
+      UNROLL(4)
+      for (int g = 0; g < G; ++g) a[g] = load(q[g] + d);
+      UNROLL(16)
+      for (int j = 0; j < P; ++j) {
         V b = E::get(k[j], d);
         PIN(b);
-        UNROLL(4) for (int g = 0; g < G; ++g) s[g * P + j] = fma(a[g], b, s[g * P + j]);
+        UNROLL(4)
+        for (int g = 0; g < G; ++g) s[g * P + j] = fma(a[g], b, s[g * P + j]);
       }
     }
     alignas(64) float t[G * P];
     totals<G * P>(s, t);
-    UNROLL(4) for (int g = 0; g < G; ++g) __builtin_memcpy(out + g * SPAN + (p - p0), t + g * P, P * sizeof(float));
+    UNROLL(4)
+    for (int g = 0; g < G; ++g)
+      __builtin_memcpy(out + g * SPAN + (p - p0), t + g * P, P * sizeof(float));
   }
 }
 
-// Scores [first, n) become weights not yet divided by their sum; what they were relative to, and the sum.
+// Scores [first, n) become weights not yet divided by their sum; what they were relative to, and
+// the sum.
 void soften(float* s, int first, int n, float* part) {
   for (int p = 0; p < first; ++p) s[p] = -__builtin_inff();
   const int end = (n + LANES - 1) / LANES * LANES;
@@ -123,46 +169,64 @@ void soften(float* s, int first, int n, float* part) {
   part[1] = total(a);
 }
 
-// part[g][16 + d ... + 16 N) = sum over a block's positions of weight * value; meanwhile the next block's keys are fetched.
-template <class E, int G, int N> void blend(const float* w, const View& v, int p0, int n, int d, const u8* soon, float* const* part) {
+// part[g][16 + d ... + 16 N) = sum over a block's positions of weight * value; meanwhile the next
+// block's keys are fetched.
+template <class E, int G, int N>
+void blend(const float* w, const View& v, int p0, int n, int d, const u8* soon,
+           float* const* part) {
   V s[G][N];
-  UNROLL(4) for (int g = 0; g < G; ++g)
-    UNROLL(4) for (int e = 0; e < N; ++e) s[g][e] = zero();
+  UNROLL(4)
+  for (int g = 0; g < G; ++g) UNROLL(4)
+  for (int e = 0; e < N; ++e) s[g][e] = zero();
   for (int p = 0; p < n; ++p) {
     const u8* x = v.at(p0 + p);
     V a[G];
-    UNROLL(4) for (int g = 0; g < G; ++g) a[g] = all(w[g * SPAN + p]);
-    UNROLL(4) for (int e = 0; e < N; ++e) {
-      if (soon && e % (4 / E::size) == 0) __builtin_prefetch(soon + size_t(p0 + p) * v.entry + (d + e * LANES) * E::size, 0, 3);
+    UNROLL(4)
+    for (int g = 0; g < G; ++g) a[g] = all(w[g * SPAN + p]);
+    UNROLL(4)
+    for (int e = 0; e < N; ++e) {
+      if (soon && e % (4 / E::size) == 0)
+        __builtin_prefetch(soon + size_t(p0 + p) * v.entry + (d + e * LANES) * E::size, 0, 3);
       V y = E::get(x, d + e * LANES);
       PIN(y);
-      UNROLL(4) for (int g = 0; g < G; ++g) s[g][e] = fma(a[g], y, s[g][e]);
+      UNROLL(4)
+      for (int g = 0; g < G; ++g) s[g][e] = fma(a[g], y, s[g][e]);
     }
   }
-  UNROLL(4) for (int g = 0; g < G; ++g)
-    UNROLL(4) for (int e = 0; e < N; ++e) store(part[g] + LANES + d + e * LANES, s[g][e]);
+  UNROLL(4)
+  for (int g = 0; g < G; ++g) UNROLL(4)
+  for (int e = 0; e < N; ++e) store(part[g] + LANES + d + e * LANES, s[g][e]);
 }
 
-template <class E, int G> void block_of(const float* const* q, const View& k, const View& v, int p0, bool fetch, float* s, float* const* part) {
+template <class E, int G>
+void block_of(const float* const* q, const View& k, const View& v, int p0, bool fetch, float* s,
+              float* const* part) {
   const int n = k.seen - p0 < SPAN ? k.seen - p0 : SPAN, head = k.head;
   dots<E, G>(q, k, p0, n, fetch ? v.base : nullptr, s);
   if (E::size == 1) rescale(k, p0, n, G, s);
   if (k.cap > 0)
     for (int g = 0; g < G; ++g)
-      for (int p = 0; p < n; p += LANES) store(s + g * SPAN + p, bounded(load(s + g * SPAN + p), all(k.cap)));
+      for (int p = 0; p < n; p += LANES)
+        store(s + g * SPAN + p, bounded(load(s + g * SPAN + p), all(k.cap)));
   for (int g = 0; g < G; ++g) soften(s + g * SPAN, k.from - p0, n, part[g]);
   if (E::size == 1) rescale(v, p0, n, G, s);
   const u8* soon = fetch ? k.base + size_t(SPAN) * k.entry : nullptr;
   int d = 0;
-  if constexpr (ROWS == 8) for (; d + 4 * LANES <= head; d += 4 * LANES) blend<E, G, 4>(s, v, p0, n, d, soon, part);
+  if constexpr (ROWS == 8)
+    for (; d + 4 * LANES <= head; d += 4 * LANES) blend<E, G, 4>(s, v, p0, n, d, soon, part);
   for (; d + 2 * LANES <= head; d += 2 * LANES) blend<E, G, 2>(s, v, p0, n, d, soon, part);
   for (; d < head; d += LANES) blend<E, G, 1>(s, v, p0, n, d, soon, part);
 }
-template <class E> void block(const float* const* q, int n, const View& k, const View& v, int p0, bool fetch, float* s, float* const* part) {
+template <class E>
+void block(const float* const* q, int n, const View& k, const View& v, int p0, bool fetch, float* s,
+           float* const* part) {
   static_assert(HEADS <= SHARING, "s has room for SHARING queries");
   for (int g = 0; g < n; g += HEADS) {
     const int some = n - g < HEADS ? n - g : HEADS;
-    (some == 1 ? block_of<E, 1> : some == 2 ? block_of<E, 2> : some == 3 ? block_of<E, 3> : block_of<E, HEADS>)(q + g, k, v, p0, fetch && !g, s, part + g);
+    (some == 1   ? block_of<E, 1>
+     : some == 2 ? block_of<E, 2>
+     : some == 3 ? block_of<E, 3>
+                 : block_of<E, HEADS>)(q + g, k, v, p0, fetch && !g, s, part + g);
   }
 }
 
@@ -173,11 +237,13 @@ void join(float* part, const float* next, int head) {
   const V v = all(f[0]);
   if (lower) {
     part[1] = __builtin_fmaf(f[0], next[1], part[1]);
-    for (int d = LANES; d < head + LANES; d += LANES) store(part + d, fma(v, load(next + d), load(part + d)));
+    for (int d = LANES; d < head + LANES; d += LANES)
+      store(part + d, fma(v, load(next + d), load(part + d)));
   } else {
     part[0] = next[0];
     part[1] = __builtin_fmaf(f[0], part[1], next[1]);
-    for (int d = LANES; d < head + LANES; d += LANES) store(part + d, fma(v, load(part + d), load(next + d)));
+    for (int d = LANES; d < head + LANES; d += LANES)
+      store(part + d, fma(v, load(part + d), load(next + d)));
   }
 }
 void finish(const float* part, int head, float* out) {
@@ -186,10 +252,12 @@ void finish(const float* part, int head, float* out) {
 }
 
 // Pairs (d, d + half) turned by their angles, then scaled.
-void turn(const float* x, const float* cosine, const float* sine, int half, float scale, float* out) {
+void turn(const float* x, const float* cosine, const float* sine, int half, float scale,
+          float* out) {
   int d = 0;
   for (; d + LANES <= half; d += LANES) {
-    const V p = load(x + d), q = load(x + d + half), c = load(cosine + d), s = load(sine + d), f = all(scale);
+    const V p = load(x + d), q = load(x + d + half), c = load(cosine + d), s = load(sine + d),
+            f = all(scale);
     store(out + d, mul(fma(p, c, sub(zero(), mul(q, s))), f));
     store(out + d + half, mul(fma(q, c, mul(p, s)), f));
   }
@@ -227,21 +295,28 @@ void largest(const float* y, int n, int k, float* value, int32_t* at) {
     for (int e = i; e < (whole_ ? i + LANES : n); ++e) {
       if (have == k && !(y[e] > value[k - 1])) continue;
       int j = have < k ? have++ : k - 1;
-      for (; j > 0 && value[j - 1] < y[e]; --j) { value[j] = value[j - 1]; at[j] = at[j - 1]; }
-      value[j] = y[e]; at[j] = e;
+      for (; j > 0 && value[j - 1] < y[e]; --j) {
+        value[j] = value[j - 1];
+        at[j] = at[j - 1];
+      }
+      value[j] = y[e];
+      at[j] = e;
     }
   }
 }
 
 void peak(long turns, float* out) {
   V s[8];
-  UNROLL(8) for (int i = 0; i < 8; ++i) s[i] = all(float(i));
+  UNROLL(8)
+  for (int i = 0; i < 8; ++i) s[i] = all(float(i));
   V a = all(0.5f), b = load(out);
   for (long n = 0; n < turns; ++n) {
     PIN(a);
-    UNROLL(8) for (int i = 0; i < 8; ++i) s[i] = fma(s[i], a, b);
+    UNROLL(8)
+    for (int i = 0; i < 8; ++i) s[i] = fma(s[i], a, b);
   }
-  UNROLL(8) for (int i = 0; i < 8; ++i) store(out, add(load(out), s[i]));
+  UNROLL(8)
+  for (int i = 0; i < 8; ++i) store(out, add(load(out), s[i]));
 }
 
 constexpr Kernels make(const char* name) {
@@ -249,11 +324,22 @@ constexpr Kernels make(const char* name) {
   k.name = name;
   k.rows = ROWS;
   for (int m = 1; m <= ROWS; ++m) k.wide[m] = WIDE[m];
-  fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K, FmtQ6_K, FmtQ2_K, FmtQ3_K,
-           FmtIQ4_NL, FmtIQ4_XS, FmtMXFP4>(k);
-  k.squares = squares; k.spread = spread; k.join = join; k.finish = finish; k.turn = turn; k.gate = gate; k.gelu = gelu; k.bound = bound;
-  k.block[KEPT_F32] = block<AsF32>; k.block[KEPT_F16] = block<AsF16>; k.block[KEPT_INT8] = block<AsInt8>;
-  k.reaches = reaches; k.largest = largest; k.peak = peak;
+  fill_all<FmtF32, FmtF16, FmtBF16, FmtQ8_0, FmtQ4_0, FmtQ4_1, FmtQ5_0, FmtQ5_1, FmtQ4_K, FmtQ5_K,
+           FmtQ6_K, FmtQ2_K, FmtQ3_K, FmtIQ4_NL, FmtIQ4_XS, FmtMXFP4>(k);
+  k.squares = squares;
+  k.spread = spread;
+  k.join = join;
+  k.finish = finish;
+  k.turn = turn;
+  k.gate = gate;
+  k.gelu = gelu;
+  k.bound = bound;
+  k.block[KEPT_F32] = block<AsF32>;
+  k.block[KEPT_F16] = block<AsF16>;
+  k.block[KEPT_INT8] = block<AsInt8>;
+  k.reaches = reaches;
+  k.largest = largest;
+  k.peak = peak;
   return k;
 }
 

@@ -1,6 +1,7 @@
-// Drafts of copies and counts: what drafters/copy_ngram_mixture.py says in Python, to the bit, in a tenth of the time. A pass of a
-// network has just emptied the processor's caches, and Python's many small objects are each a trip to memory then.
-// tests/native/test_copies.py holds the two against each other.
+// Drafts of copies and counts: what drafters/copy_ngram_mixture.py says in Python, to the bit, in a
+// tenth of the time. A pass of a network has just emptied the processor's caches, and Python's many
+// small objects are each a trip to memory then. tests/native/test_copies.py holds the two against
+// each other.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -10,12 +11,13 @@
 
 namespace {
 
-constexpr int CHAIN = 64;                        // as in drafters/automaton.py
-constexpr int LONGEST = 8;                       // tokens of the longest context that a table may know
-constexpr uint64_t MIX = 0x9E3779B97F4A7C15;     // as in models/learned/ngrams.py
+constexpr int CHAIN = 64;                     // as in drafters/automaton.py
+constexpr int LONGEST = 8;                    // tokens of the longest context that a table may know
+constexpr uint64_t MIX = 0x9E3779B97F4A7C15;  // as in models/learned/ngrams.py
 constexpr uint16_t LAST = 0xFFFF;
 
-// Where a key of 64 bits stands in somebody's list. Keys that are equal share a place: the last one given counts.
+// Where a key of 64 bits stands in somebody's list. Keys that are equal share a place: the last one
+// given counts.
 class Places {
  public:
   explicit Places(size_t most) {
@@ -52,7 +54,10 @@ class Places {
   size_t used_ = 0;
 };
 
-struct Guess { double chance; int32_t token; };
+struct Guess {
+  double chance;
+  int32_t token;
+};
 
 // What follows the last few tokens in other texts. The arrays belong to whoever made the table.
 struct Table {
@@ -61,7 +66,8 @@ struct Table {
   const uint8_t* chance;
   Places at;
 
-  Table(int order_, int width_, size_t count, const uint64_t* key, const uint16_t* follower_, const uint8_t* chance_)
+  Table(int order_, int width_, size_t count, const uint64_t* key, const uint16_t* follower_,
+        const uint8_t* chance_)
       : order(order_), width(width_), follower(follower_), chance(chance_), at(count) {
     for (size_t i = 0; i < count; ++i) at.put(key[i], int32_t(i));
   }
@@ -83,8 +89,12 @@ struct Table {
   }
 };
 
-struct Match { int32_t state, length; };
-struct Follower { int32_t count, last, token, to; };
+struct Match {
+  int32_t state, length;
+};
+struct Follower {
+  int32_t count, last, token, to;
+};
 
 // The suffix automaton of drafters/automaton.py.
 class Automaton {
@@ -118,7 +128,8 @@ class Automaton {
     }
   }
   Match step(Match m, int32_t token) const {
-    while (m.state && states_[states_[m.state].link].length >= m.length) m.state = states_[m.state].link;
+    while (m.state && states_[states_[m.state].link].length >= m.length)
+      m.state = states_[m.state].link;
     int32_t edge = find(m.state, token);
     while (m.state && edge < 0) {
       m.state = states_[m.state].link;
@@ -136,7 +147,9 @@ class Automaton {
       total += to.count;
       const Follower f{to.count, to.last, edges_[e].token, edges_[e].to};
       const auto at = std::find_if(out.begin(), out.end(), [&f](const Follower& o) {
-        return f.count != o.count ? f.count > o.count : f.last != o.last ? f.last > o.last : f.token > o.token;
+        return f.count != o.count ? f.count > o.count
+               : f.last != o.last ? f.last > o.last
+                                  : f.token > o.token;
       });
       if (at == out.end() && out.size() == most) continue;
       out.insert(at, f);
@@ -146,9 +159,15 @@ class Automaton {
   }
 
  private:
-  struct State { int32_t length, link, count, last, edge; };      // edge: the first of its transitions
-  struct Edge { int32_t token, to, next; };                       // next: another transition of the same state
-  static uint64_t key(int32_t state, int32_t token) { return uint64_t(uint32_t(state)) << 32 | uint32_t(token); }
+  struct State {
+    int32_t length, link, count, last, edge;
+  };  // edge: the first of its transitions
+  struct Edge {
+    int32_t token, to, next;
+  };  // next: another transition of the same state
+  static uint64_t key(int32_t state, int32_t token) {
+    return uint64_t(uint32_t(state)) << 32 | uint32_t(token);
+  }
   int32_t find(int32_t state, int32_t token) const { return at_.find(key(state, token)); }
   void add(int32_t state, int32_t token, int32_t to) {
     const int32_t edge = int32_t(edges_.size());
@@ -162,7 +181,9 @@ class Automaton {
     states_.push_back({states_[p].length + 1, old.link, old.count, old.last, -1});
     for (int32_t e = old.edge; e >= 0; e = edges_[e].next) add(twin, edges_[e].token, edges_[e].to);
     states_[q].link = twin;
-    for (int32_t edge; p >= 0 && (edge = find(p, token)) >= 0 && edges_[edge].to == q; p = states_[p].link) edges_[edge].to = twin;
+    for (int32_t edge; p >= 0 && (edge = find(p, token)) >= 0 && edges_[edge].to == q;
+         p = states_[p].link)
+      edges_[edge].to = twin;
     return twin;
   }
   std::vector<State> states_{{0, -1, 0, 0, -1}};
@@ -180,7 +201,10 @@ struct Tail {
   }
 };
 
-struct Options { double trust; int min_match, copies, width; };
+struct Options {
+  double trust;
+  int min_match, copies, width;
+};
 
 class Copies {
  public:
@@ -200,8 +224,10 @@ class Copies {
     }
     extend(token);
   }
-  // The likeliest paths first, as drafters/_walk.py grows them; returns how many nodes, the root among them.
-  int propose(int32_t root, int depth, int nodes, double floor, int32_t* token, int32_t* parent, double* chance) {
+  // The likeliest paths first, as drafters/_walk.py grows them; returns how many nodes, the root
+  // among them.
+  int propose(int32_t root, int depth, int nodes, double floor, int32_t* token, int32_t* parent,
+              double* chance) {
     heap_.clear();
     depth_.assign(1, 0);
     token[0] = root;
@@ -233,9 +259,24 @@ class Copies {
   }
 
  private:
-  struct Place { Match match; Tail tail; };
-  struct Child { double chance; int32_t token; Match match; bool copied; Place place; };
-  struct Item { double product; int32_t found, above; double chance; int32_t token; Place place; };
+  struct Place {
+    Match match;
+    Tail tail;
+  };
+  struct Child {
+    double chance;
+    int32_t token;
+    Match match;
+    bool copied;
+    Place place;
+  };
+  struct Item {
+    double product;
+    int32_t found, above;
+    double chance;
+    int32_t token;
+    Place place;
+  };
   static bool later(const Item& a, const Item& b) {
     return a.product != b.product ? a.product < b.product : a.found > b.found;
   }
@@ -246,7 +287,8 @@ class Copies {
   }
   double worth(int length, int count, int64_t total) const {
     const int cell = index(length, count);
-    return double(count) / double(total) * std::min((right_[cell] + o_.trust * prior_[cell]) / (tried_[cell] + o_.trust), 1.0);
+    return double(count) / double(total) *
+           std::min((right_[cell] + o_.trust * prior_[cell]) / (tried_[cell] + o_.trust), 1.0);
   }
   void extend(int32_t token) {
     automaton_.extend(token);
@@ -268,12 +310,16 @@ class Copies {
     if (product * left >= floor) {
       table_->after(at.tail.token, at.tail.count, said_);
       for (const Guess& g : said_) {
-        const auto same = std::find_if(children_.begin(), children_.end(), [&g](const Child& c) { return c.token == g.token; });
-        if (same == children_.end()) children_.push_back({0.0 + left * g.chance, g.token, {}, false, {}});
-        else same->chance += left * g.chance;
+        const auto same = std::find_if(children_.begin(), children_.end(),
+                                       [&g](const Child& c) { return c.token == g.token; });
+        if (same == children_.end())
+          children_.push_back({0.0 + left * g.chance, g.token, {}, false, {}});
+        else
+          same->chance += left * g.chance;
       }
     }
-    children_.erase(std::remove_if(children_.begin(), children_.end(), [=](const Child& c) { return !(product * c.chance >= floor); }),
+    children_.erase(std::remove_if(children_.begin(), children_.end(),
+                                   [=](const Child& c) { return !(product * c.chance >= floor); }),
                     children_.end());
     std::sort(children_.begin(), children_.end(), [](const Child& a, const Child& b) {
       return a.chance != b.chance ? a.chance > b.chance : a.token < b.token;
@@ -290,7 +336,7 @@ class Copies {
   std::vector<double> prior_, right_, tried_;
   Automaton automaton_;
   Tail tail_;
-  std::vector<int32_t> depth_;                   // what follows is used again by each call
+  std::vector<int32_t> depth_;  // what follows is used again by each call
   std::vector<Item> heap_;
   std::vector<Child> children_;
   std::vector<Follower> followers_;
@@ -298,7 +344,8 @@ class Copies {
 };
 
 // What a call gives where memory is not enough.
-template <class F, class T> auto guarded(F f, T otherwise) -> decltype(f()) {
+template <class F, class T>
+auto guarded(F f, T otherwise) -> decltype(f()) {
   try {
     return f();
   } catch (const std::exception&) {
@@ -310,38 +357,53 @@ template <class F, class T> auto guarded(F f, T otherwise) -> decltype(f()) {
 
 extern "C" {
 
-void* copies_table(int order, int width, uint64_t count, const void* key, const void* follower, const void* chance) {
+void* copies_table(int order, int width, uint64_t count, const void* key, const void* follower,
+                   const void* chance) {
   if (order < 1 || order > LONGEST || width < 0 || count > INT32_MAX) return nullptr;
-  return guarded([=] {
-    return static_cast<void*>(new Table(order, width, count, static_cast<const uint64_t*>(key), static_cast<const uint16_t*>(follower),
-                                        static_cast<const uint8_t*>(chance)));
-  }, nullptr);
+  return guarded(
+      [=] {
+        return static_cast<void*>(new Table(order, width, count, static_cast<const uint64_t*>(key),
+                                            static_cast<const uint16_t*>(follower),
+                                            static_cast<const uint8_t*>(chance)));
+      },
+      nullptr);
 }
 void copies_table_free(void* table) { delete static_cast<Table*>(table); }
 
-void* copies_new(const void* table, double trust, int min_match, int copies, int width, const void* prior, int cells) {
-  return guarded([=] {
-    return static_cast<void*>(new Copies(static_cast<const Table*>(table), {trust, min_match, copies, width},
-                                         static_cast<const double*>(prior), cells));
-  }, nullptr);
+void* copies_new(const void* table, double trust, int min_match, int copies, int width,
+                 const void* prior, int cells) {
+  return guarded(
+      [=] {
+        return static_cast<void*>(new Copies(static_cast<const Table*>(table),
+                                             {trust, min_match, copies, width},
+                                             static_cast<const double*>(prior), cells));
+      },
+      nullptr);
 }
 void* copies_copy(const void* c) {
-  return guarded([=] { return static_cast<void*>(new Copies(*static_cast<const Copies*>(c))); }, nullptr);
+  return guarded([=] { return static_cast<void*>(new Copies(*static_cast<const Copies*>(c))); },
+                 nullptr);
 }
 void copies_free(void* c) { delete static_cast<Copies*>(c); }
 
 // Each gives 0, or how many nodes there are; -1 where memory is not enough.
 int copies_read(void* c, const void* tokens, uint64_t count) {
-  return guarded([=] { return static_cast<Copies*>(c)->read(static_cast<const int32_t*>(tokens), count), 0; }, -1);
+  return guarded(
+      [=] { return static_cast<Copies*>(c)->read(static_cast<const int32_t*>(tokens), count), 0; },
+      -1);
 }
 int copies_learn(void* c, int token) {
   return guarded([=] { return static_cast<Copies*>(c)->learn(token), 0; }, -1);
 }
-int copies_propose(void* c, int root, int depth, int nodes, double floor, void* token, void* parent, void* chance) {
-  return guarded([=] {
-    return static_cast<Copies*>(c)->propose(root, depth, nodes, floor, static_cast<int32_t*>(token), static_cast<int32_t*>(parent),
-                                            static_cast<double*>(chance));
-  }, -1);
+int copies_propose(void* c, int root, int depth, int nodes, double floor, void* token, void* parent,
+                   void* chance) {
+  return guarded(
+      [=] {
+        return static_cast<Copies*>(c)->propose(
+            root, depth, nodes, floor, static_cast<int32_t*>(token), static_cast<int32_t*>(parent),
+            static_cast<double*>(chance));
+      },
+      -1);
 }
 
 }  // extern "C"

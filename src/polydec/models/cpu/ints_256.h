@@ -1,8 +1,12 @@
-// Eight outputs in one register: AVX2 alone, or with AVX-VNNI where DOT4 multiplies four bytes and adds them up.
+// Eight outputs in one register: AVX2 alone, or with AVX-VNNI where DOT4 multiplies four bytes and
+// adds them up.
 #pragma once
 #include <immintrin.h>
 #include "round_x86.h"
-#define HOLD(v) asm("" : "+x"(v))   // the compiler would put off adds to the end of the block and spill the products
+#define HOLD(v) \
+  asm(""        \
+      : "+x"(   \
+          v))  // the compiler would put off adds to the end of the block and spill the products
 
 namespace {
 constexpr int WIDTH = 8;
@@ -19,46 +23,74 @@ inline I iall(int32_t x) { return _mm256_set1_epi32(x); }
 inline I word(const u8* p) { return _mm256_loadu_si256((const __m256i*)p); }
 inline I mask(I a, uint32_t m) { return _mm256_and_si256(a, _mm256_set1_epi32(int(m))); }
 inline I either(I a, I b) { return _mm256_or_si256(a, b); }
-template <int n> inline I down(I a) { return _mm256_srli_epi16(a, n); }
-template <int n> inline I up(I a) { return _mm256_slli_epi16(a, n); }
+template <int n>
+inline I down(I a) {
+  return _mm256_srli_epi16(a, n);
+}
+template <int n>
+inline I up(I a) {
+  return _mm256_slli_epi16(a, n);
+}
 inline I iadd(I a, I b) { return _mm256_add_epi32(a, b); }
 inline I isub(I a, I b) { return _mm256_sub_epi32(a, b); }
-template <int n> inline I ishift(I a) { return _mm256_slli_epi32(a, n); }
+template <int n>
+inline I ishift(I a) {
+  return _mm256_slli_epi32(a, n);
+}
 inline V number(I a) { return _mm256_cvtepi32_ps(a); }
 inline V halves(const u8* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
-inline I byte_words(const u8* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
+inline I byte_words(const u8* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+}
 inline V bytes(const u8* p) { return number(byte_words(p)); }
 inline V low_nibbles(const u8* p) { return number(mask(byte_words(p), 15)); }
 inline V high_nibbles(const u8* p) { return number(_mm256_srli_epi32(byte_words(p), 4)); }
-inline V signed_bytes(const u8* p) { return number(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))); }
-inline V half_powers(const u8* p) {   // 2^(e - 128) of bytes e
-  const I e = byte_words(p), one = iall(1), tiny = _mm256_sllv_epi32(iall(0x200000), _mm256_min_epi32(e, one));
-  return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(_mm256_sub_epi32(e, one), 23), tiny));
+inline V signed_bytes(const u8* p) {
+  return number(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
 }
-inline I lookup(const u8* table, I x) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)table)), x); }
+inline V half_powers(const u8* p) {  // 2^(e - 128) of bytes e
+  const I e = byte_words(p), one = iall(1),
+          tiny = _mm256_sllv_epi32(iall(0x200000), _mm256_min_epi32(e, one));
+  return _mm256_castsi256_ps(
+      _mm256_max_epi32(_mm256_slli_epi32(_mm256_sub_epi32(e, one), 23), tiny));
+}
+inline I lookup(const u8* table, I x) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)table)), x);
+}
 
-struct WordSum {   // two codes of 16 bits with two inputs
+struct WordSum {  // two codes of 16 bits with two inputs
   I v;
   WordSum() : v(_mm256_setzero_si256()) {}
-  void add(I code, int32_t x) { v = iadd(v, _mm256_madd_epi16(code, iall(x))); HOLD(v); }
+  void add(I code, int32_t x) {
+    v = iadd(v, _mm256_madd_epi16(code, iall(x)));
+    HOLD(v);
+  }
   I get() const { return v; }
 };
 #ifdef DOT4
-template <int TOP, int UNIT> struct ByteSum {   // four codes of 8 bits with four inputs
+template <int TOP, int UNIT>
+struct ByteSum {  // four codes of 8 bits with four inputs
   I v;
   ByteSum() : v(_mm256_setzero_si256()) {}
-  template <int i> void add(I code, int32_t x) { v = DOT4(v, code, iall(x)); }
+  template <int i>
+  void add(I code, int32_t x) {
+    v = DOT4(v, code, iall(x));
+  }
   I get() const { return v; }
 };
 #else
-// vpmaddubsw saturates at 16 bits, so what is added there must fit: a pair of products is at most TOP * 127 * 2, RUN of them are
-// added before they are widened. No input is -128.
-template <int TOP, int UNIT> struct ByteSum {
-  static constexpr int FIT = 32767 / (TOP * 127 * 2), RUN = FIT >= UNIT / 4 ? UNIT / 4 : FIT >= 4 ? 4 : 2;
+// vpmaddubsw saturates at 16 bits, so what is added there must fit: a pair of products is at most
+// TOP * 127 * 2, RUN of them are added before they are widened. No input is -128.
+template <int TOP, int UNIT>
+struct ByteSum {
+  static constexpr int FIT = 32767 / (TOP * 127 * 2), RUN = FIT >= UNIT / 4 ? UNIT / 4
+                                                            : FIT >= 4      ? 4
+                                                                            : 2;
   static_assert(FIT >= 2 || TOP == 255, "pairs of products that overflow");
   I v, kept;
   ByteSum() : v(_mm256_setzero_si256()), kept(_mm256_setzero_si256()) {}
-  template <int i> void add(I code, int32_t x) {
+  template <int i>
+  void add(I code, int32_t x) {
     const I p = _mm256_maddubs_epi16(code, iall(x));
     kept = i % RUN ? _mm256_add_epi16(kept, p) : p;
     HOLD(kept);

@@ -1,4 +1,5 @@
-// No header of the standard library here: its inline functions would be compiled for this set and shared with the rest.
+// No header of the standard library here: its inline functions would be compiled for this set and
+// shared with the rest.
 #include "integers.h"
 
 #if defined(__x86_64__)
@@ -11,7 +12,9 @@
 
 namespace {
 constexpr int ROWS[COMPUTES] = {0, 5, 6};
-constexpr bool reads_words(int top) { return top == 255; }   // sums of 16 bits hold no pair of products of 8-bit codes
+constexpr bool reads_words(int top) {
+  return top == 255;
+}  // sums of 16 bits hold no pair of products of 8-bit codes
 constexpr bool fetches(int, Compute, int) { return true; }
 constexpr bool chains(int) { return false; }
 }  // namespace

@@ -1,7 +1,9 @@
-// AVX2 with AVX-VNNI (Alder Lake, Sierra Forest, Zen 5), where the compiler knows it. No header of the standard library here.
+// AVX2 with AVX-VNNI (Alder Lake, Sierra Forest, Zen 5), where the compiler knows it. No header of
+// the standard library here.
 #include "integers.h"
 
-#if defined(__x86_64__) && ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#if defined(__x86_64__) && \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avxvnni"))), apply_to = function)
 #else

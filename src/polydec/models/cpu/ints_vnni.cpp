@@ -1,9 +1,12 @@
-// AVX-512 with VNNI. No header of the standard library here: its inline functions would be compiled for this set and shared.
+// AVX-512 with VNNI. No header of the standard library here: its inline functions would be compiled
+// for this set and shared.
 #include "integers.h"
 
 #if defined(__x86_64__)
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(                                                               \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))), \
+    apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #endif
@@ -13,7 +16,9 @@ namespace {
 constexpr int ROWS[COMPUTES] = {0, 8, 8};
 constexpr bool reads_words(int) { return false; }
 // Where reading is most of the time, Zen 4's own prefetching is faster alone.
-constexpr bool fetches(int M, Compute compute, int bytes) { return M * (compute == INT8 ? 140 : 200) >= bytes; }
+constexpr bool fetches(int M, Compute compute, int bytes) {
+  return M * (compute == INT8 ? 140 : 200) >= bytes;
+}
 constexpr bool chains(int M) { return M > 4; }
 }  // namespace
 

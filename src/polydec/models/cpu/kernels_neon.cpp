@@ -1,4 +1,5 @@
-// No header of the standard library here: its inline functions would be compiled for this set and shared with the rest.
+// No header of the standard library here: its inline functions would be compiled for this set and
+// shared with the rest.
 #include "kernels.h"
 
 #if defined(__aarch64__)

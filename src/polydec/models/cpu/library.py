@@ -1,4 +1,5 @@
 """The compiled library: where it lies, its C interface, and whether it runs here."""
+
 from __future__ import annotations
 
 import ctypes as C
@@ -8,15 +9,58 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TYPES = {name: i for i, name in enumerate(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K",
-                                           "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"))}
-PARTS = {name: i for i, name in enumerate(("embed", "head", "norm", "q", "k", "v", "o", "gate", "up", "down",
-                                           "norm1", "norm2", "q_norm", "k_norm", "after1", "after2",
-                                           "router", "sinks"))}
+TYPES = {
+    name: i
+    for i, name in enumerate(
+        (
+            "F32",
+            "F16",
+            "BF16",
+            "Q8_0",
+            "Q4_0",
+            "Q4_1",
+            "Q5_0",
+            "Q5_1",
+            "Q4_K",
+            "Q5_K",
+            "Q6_K",
+            "Q2_K",
+            "Q3_K",
+            "IQ4_NL",
+            "IQ4_XS",
+            "MXFP4",
+        )
+    )
+}
+PARTS = {
+    name: i
+    for i, name in enumerate(
+        (
+            "embed",
+            "head",
+            "norm",
+            "q",
+            "k",
+            "v",
+            "o",
+            "gate",
+            "up",
+            "down",
+            "norm1",
+            "norm2",
+            "q_norm",
+            "k_norm",
+            "after1",
+            "after2",
+            "router",
+            "sinks",
+        )
+    )
+}
 ACTS = {"silu": 0, "gelu": 1, "clamped": 2}
 COMPUTES = {"float32": 0, "int16": 1, "int8": 2}  # what quantised matrices are multiplied in
-CACHES = {"float32": 0, "float16": 1, "int8": 2}   # how keys and values are kept
-ENDLESS = 9                                       # what step_run answers where integers meet NaN or infinity
+CACHES = {"float32": 0, "float16": 1, "int8": 2}  # how keys and values are kept
+ENDLESS = 9  # what step_run answers where integers meet NaN or infinity
 _I, _P = C.c_int32, C.c_void_p
 
 
@@ -25,9 +69,14 @@ def _all(kind: type, names: str) -> list[tuple[str, type]]:
 
 
 class Config(C.Structure):
-    _fields_ = [*_all(_I, "vocab width layers heads kv_heads head inner context outputs turned ropes norms wide_norms act "
-                          "experts used expert_inner share_used"),
-                *_all(C.c_float, "eps scale cap final_cap embed_scale residual divide alpha limit")]
+    _fields_ = [
+        *_all(
+            _I,
+            "vocab width layers heads kv_heads head inner context outputs turned ropes norms wide_norms act "
+            "experts used expert_inner share_used",
+        ),
+        *_all(C.c_float, "eps scale cap final_cap embed_scale residual divide alpha limit"),
+    ]
 
 
 class PartOf(C.Structure):
@@ -35,28 +84,50 @@ class PartOf(C.Structure):
 
 
 class CacheOf(C.Structure):
-    _fields_ = [("kv", _P), ("capacity", C.c_int64), ("start", C.c_int64), ("parts", C.c_int64), ("part", _P)]
+    _fields_ = [
+        ("kv", _P),
+        ("capacity", C.c_int64),
+        ("start", C.c_int64),
+        ("parts", C.c_int64),
+        ("part", _P),
+    ]
 
 
 class Batch(C.Structure):
-    _fields_ = [*_all(_I, "rows sequences layers tails outputs"),
-                *_all(_P, "cache layer exit half token sequence position slot seen prefix tail_start tail embed output_row "
-                          "logits_row logits argmax hidden exits")]
+    _fields_ = [
+        *_all(_I, "rows sequences layers tails outputs"),
+        *_all(
+            _P,
+            "cache layer exit half token sequence position slot seen prefix tail_start tail embed output_row "
+            "logits_row logits argmax hidden exits",
+        ),
+    ]
 
 
 _SIGNATURES = {
-    "step_error": (C.c_char_p, [C.c_int]), "step_sets": (C.c_char_p, []),
-    "step_new": (_P, [C.POINTER(Config), C.c_int, C.c_char_p]), "step_free": (None, [_P]), "step_set": (C.c_char_p, [_P]),
-    "step_compute": (C.c_int, [_P, C.c_int]), "step_keep": (C.c_int, [_P, C.c_int]),
-    "step_weight": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int, C.c_int]),
+    "step_error": (C.c_char_p, [C.c_int]),
+    "step_sets": (C.c_char_p, []),
+    "step_new": (_P, [C.POINTER(Config), C.c_int, C.c_char_p]),
+    "step_free": (None, [_P]),
+    "step_set": (C.c_char_p, [_P]),
+    "step_compute": (C.c_int, [_P, C.c_int]),
+    "step_keep": (C.c_int, [_P, C.c_int]),
+    "step_weight": (
+        C.c_int,
+        [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int, C.c_int],
+    ),
     "step_vector": (C.c_int, [_P, C.c_int, C.c_int, C.c_int, _P, C.c_uint64, C.c_int, C.c_int]),
     "step_rotary": (C.c_int, [_P, C.c_int, _P, _P, C.c_uint64, C.c_int]),
-    "step_turns": (C.c_int, [_P, _P, C.c_uint64]), "step_sparse": (C.c_int, [_P, _P, C.c_uint64]),
+    "step_turns": (C.c_int, [_P, _P, C.c_uint64]),
+    "step_sparse": (C.c_int, [_P, _P, C.c_uint64]),
     "step_run": (C.c_int, [_P, C.POINTER(Batch)]),
     "step_top": (C.c_int, [_P, _P, C.c_uint64, C.c_int, C.c_int, C.c_int, _P, C.c_uint64]),
     "step_windows": (C.c_int, [_P, _P, C.c_uint64]),
-    "step_profile": (None, [_P, _P]), "step_row": (C.c_int, [_P, C.c_int, _P, C.c_uint64]), "step_bytes": (C.c_uint64, [_P]),
-    "step_bandwidth": (C.c_double, [_P]), "step_peak": (C.c_double, [_P]),
+    "step_profile": (None, [_P, _P]),
+    "step_row": (C.c_int, [_P, C.c_int, _P, C.c_uint64]),
+    "step_bytes": (C.c_uint64, [_P]),
+    "step_bandwidth": (C.c_double, [_P]),
+    "step_peak": (C.c_double, [_P]),
 }
 
 

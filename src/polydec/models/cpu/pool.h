@@ -1,5 +1,6 @@
-// A pool of threads whose caller is thread 0. Whoever waits spins for a moment, so that the next piece of work finds it awake,
-// then sleeps. Where there are more threads than cores it sleeps at once: it holds the core that others need.
+// A pool of threads whose caller is thread 0. Whoever waits spins for a moment, so that the next
+// piece of work finds it awake, then sleeps. Where there are more threads than cores it sleeps at
+// once: it holds the core that others need.
 #pragma once
 #include <stdint.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ inline void breathe() {
 #endif
 }
 
-inline int cores() {   // that this process may use
+inline int cores() {  // that this process may use
 #if defined(__linux__)
   cpu_set_t set;
   if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
@@ -35,23 +36,34 @@ inline int cores() {   // that this process may use
 }
 
 class Pool {
-public:
+ public:
   explicit Pool(int n) : n_(n), spins_(n <= cores() ? 4000 : 50) {
     for (int t = 1; t < n; ++t) threads_.emplace_back([this, t] { serve(t); });
   }
   ~Pool() {
-    { std::lock_guard<std::mutex> l(mutex_); stop_ = true; ticket_.fetch_add(1); }
+    {
+      std::lock_guard<std::mutex> l(mutex_);
+      stop_ = true;
+      ticket_.fetch_add(1);
+    }
     awake_.notify_all();
     for (auto& t : threads_) t.join();
   }
   Pool(const Pool&) = delete;
   int size() const { return n_; }
 
-  template <class Fn> void run(Fn&& fn) {
-    if (n_ == 1) { fn(0); return; }
+  template <class Fn>
+  void run(Fn&& fn) {
+    if (n_ == 1) {
+      fn(0);
+      return;
+    }
     call_ = [](void* f, int t) { (*static_cast<std::remove_reference_t<Fn>*>(f))(t); };
     argument_ = &fn;
-    { std::lock_guard<std::mutex> l(mutex_); ticket_.fetch_add(1); }
+    {
+      std::lock_guard<std::mutex> l(mutex_);
+      ticket_.fetch_add(1);
+    }
     if (asleep_.load()) awake_.notify_all();
     fn(0);
     barrier();
@@ -66,25 +78,30 @@ public:
       return;
     }
     for (int spins = 0; phase_.load(std::memory_order_acquire) == phase;) {
-      if (++spins < spins_) { breathe(); continue; }
-      ++sleepers_;          // somebody else needs the core, perhaps the one that all wait for
+      if (++spins < spins_) {
+        breathe();
+        continue;
+      }
+      ++sleepers_;  // somebody else needs the core, perhaps the one that all wait for
       wait(phase_, phase);
       --sleepers_;
     }
   }
 
-private:
+ private:
   // Sleep until woken, unless `at` is no longer `value`.
   static void wait(std::atomic<unsigned>& at, unsigned value) {
 #if defined(__linux__)
-    syscall(SYS_futex, reinterpret_cast<unsigned*>(&at), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+    syscall(SYS_futex, reinterpret_cast<unsigned*>(&at), FUTEX_WAIT_PRIVATE, value, nullptr,
+            nullptr, 0);
 #else
     if (at.load() == value) std::this_thread::yield();
 #endif
   }
   static void wake(std::atomic<unsigned>& at) {
 #if defined(__linux__)
-    syscall(SYS_futex, reinterpret_cast<unsigned*>(&at), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+    syscall(SYS_futex, reinterpret_cast<unsigned*>(&at), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr,
+            nullptr, 0);
 #else
     (void)at;
 #endif
@@ -93,7 +110,10 @@ private:
     unsigned seen = 0;
     for (;;) {
       for (int spins = 0; ticket_.load(std::memory_order_acquire) == seen; ++spins) {
-        if (spins < spins_) { breathe(); continue; }
+        if (spins < spins_) {
+          breathe();
+          continue;
+        }
         std::unique_lock<std::mutex> l(mutex_);
         ++asleep_;
         awake_.wait(l, [&] { return ticket_.load() != seen; });
@@ -116,37 +136,48 @@ private:
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<unsigned> phase_{0};
   std::atomic<int> sleepers_{0};
-  std::vector<std::thread> threads_;   // last: they begin when everything else is there
+  std::vector<std::thread> threads_;  // last: they begin when everything else is there
 };
 
-// After a fork the child has none of its parent's threads: it gets a pool of its own, the old one is left where it lies.
+// After a fork the child has none of its parent's threads: it gets a pool of its own, the old one
+// is left where it lies.
 class Pools {
-public:
+ public:
   explicit Pools(int n) : n_(n), owner_(getpid()), pool_(new Pool(n)) {}
-  ~Pools() { if (owner_ == getpid()) delete pool_; }
+  ~Pools() {
+    if (owner_ == getpid()) delete pool_;
+  }
   Pool& get() {
-    if (owner_ != getpid()) { owner_ = getpid(); pool_ = new Pool(n_); }
+    if (owner_ != getpid()) {
+      owner_ = getpid();
+      pool_ = new Pool(n_);
+    }
     return *pool_;
   }
-private:
+
+ private:
   int n_;
   pid_t owner_;
   Pool* pool_;
 };
 
-// What is left to do of one matrix in one thread's share: the owner takes from the front, others steal at the back, so
-// that a core that is held up does not hold up the rest.
+// What is left to do of one matrix in one thread's share: the owner takes from the front, others
+// steal at the back, so that a core that is held up does not hold up the rest.
 struct alignas(64) Share {
-  std::atomic<uint64_t> left{0};   // first | end << 32
-  void set(int first, int end) { left.store(uint32_t(first) | uint64_t(uint32_t(end)) << 32, std::memory_order_relaxed); }
+  std::atomic<uint64_t> left{0};  // first | end << 32
+  void set(int first, int end) {
+    left.store(uint32_t(first) | uint64_t(uint32_t(end)) << 32, std::memory_order_relaxed);
+  }
   bool take(int n, bool front, int& a, int& b) {
     uint64_t now = left.load(std::memory_order_relaxed);
     for (;;) {
       const int first = int(uint32_t(now)), end = int(now >> 32);
-      if (first >= end || (!front && end - first < 2 * n && n > 1)) return false;   // the owner is about to be done
+      if (first >= end || (!front && end - first < 2 * n && n > 1))
+        return false;  // the owner is about to be done
       a = front ? first : (end - n > first ? end - n : first);
       b = front ? (first + n < end ? first + n : end) : end;
-      const uint64_t rest = front ? uint32_t(b) | uint64_t(uint32_t(end)) << 32 : uint32_t(first) | uint64_t(uint32_t(a)) << 32;
+      const uint64_t rest = front ? uint32_t(b) | uint64_t(uint32_t(end)) << 32
+                                  : uint32_t(first) | uint64_t(uint32_t(a)) << 32;
       if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return true;
     }
   }

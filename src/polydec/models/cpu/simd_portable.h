@@ -7,31 +7,98 @@
 namespace {
 using polydec::u8;
 
-struct V { float v[16]; };
-struct I { uint32_t v[16]; };
+struct V {
+  float v[16];
+};
+struct I {
+  uint32_t v[16];
+};
 #define EACH for (int i = 0; i < 16; ++i)
 
-inline V load(const float* p) { V r; memcpy(&r, p, 64); return r; }
+inline V load(const float* p) {
+  V r;
+  memcpy(&r, p, 64);
+  return r;
+}
 inline void store(float* p, V a) { memcpy(p, &a, 64); }
-inline V all(float x) { V r; EACH r.v[i] = x; return r; }
+inline V all(float x) {
+  V r;
+  EACH r.v[i] = x;
+  return r;
+}
 inline V zero() { return all(0); }
-inline V add(V a, V b) { EACH a.v[i] += b.v[i]; return a; }
-inline V sub(V a, V b) { EACH a.v[i] -= b.v[i]; return a; }
-inline V mul(V a, V b) { EACH a.v[i] *= b.v[i]; return a; }
-inline V div(V a, V b) { EACH a.v[i] /= b.v[i]; return a; }
-inline V fma(V a, V b, V c) { EACH c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]); return c; }
-inline V vmax(V a, V b) { EACH a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
-inline V vmin(V a, V b) { EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
-inline V whole(V a) { EACH a.v[i] = __builtin_rintf(a.v[i]); return a; }
-inline V pow2(V n) { V r; EACH { const uint32_t e = uint32_t(int32_t(n.v[i]) + 127) << 23; memcpy(&r.v[i], &e, 4); } return r; }
-inline V keep_from(V x, V low, V y) { EACH y.v[i] = x.v[i] >= low.v[i] ? y.v[i] : 0; return y; }
-inline V no_dust(V a) { EACH a.v[i] = __builtin_fabsf(a.v[i]) < polydec::DUST ? 0 : a.v[i]; return a; }
-inline bool any_from(V a, V low) { bool r = false; EACH r |= a.v[i] >= low.v[i]; return r; }
-inline float top(V a) { for (int n = 8; n; n /= 2) for (int i = 0; i < n; ++i) a.v[i] = a.v[i] > a.v[i + n] ? a.v[i] : a.v[i + n]; return a.v[0]; }
-inline float total(V a) { for (int n = 8; n; n /= 2) for (int i = 0; i < n; ++i) a.v[i] += a.v[i + n]; return a.v[0]; }
-inline void total4(V a, V b, V c, V d, float* out) { out[0] = total(a); out[1] = total(b); out[2] = total(c); out[3] = total(d); }
+inline V add(V a, V b) {
+  EACH a.v[i] += b.v[i];
+  return a;
+}
+inline V sub(V a, V b) {
+  EACH a.v[i] -= b.v[i];
+  return a;
+}
+inline V mul(V a, V b) {
+  EACH a.v[i] *= b.v[i];
+  return a;
+}
+inline V div(V a, V b) {
+  EACH a.v[i] /= b.v[i];
+  return a;
+}
+inline V fma(V a, V b, V c) {
+  EACH c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+  return c;
+}
+inline V vmax(V a, V b) {
+  EACH a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+  return a;
+}
+inline V vmin(V a, V b) {
+  EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i];
+  return a;
+}
+inline V whole(V a) {
+  EACH a.v[i] = __builtin_rintf(a.v[i]);
+  return a;
+}
+inline V pow2(V n) {
+  V r;
+  EACH {
+    const uint32_t e = uint32_t(int32_t(n.v[i]) + 127) << 23;
+    memcpy(&r.v[i], &e, 4);
+  }
+  return r;
+}
+inline V keep_from(V x, V low, V y) {
+  EACH y.v[i] = x.v[i] >= low.v[i] ? y.v[i] : 0;
+  return y;
+}
+inline V no_dust(V a) {
+  EACH a.v[i] = __builtin_fabsf(a.v[i]) < polydec::DUST ? 0 : a.v[i];
+  return a;
+}
+inline bool any_from(V a, V low) {
+  bool r = false;
+  EACH r |= a.v[i] >= low.v[i];
+  return r;
+}
+inline float top(V a) {
+  for (int n = 8; n; n /= 2)
+    for (int i = 0; i < n; ++i) a.v[i] = a.v[i] > a.v[i + n] ? a.v[i] : a.v[i + n];
+  return a.v[0];
+}
+inline float total(V a) {
+  for (int n = 8; n; n /= 2)
+    for (int i = 0; i < n; ++i) a.v[i] += a.v[i + n];
+  return a.v[0];
+}
+inline void total4(V a, V b, V c, V d, float* out) {
+  out[0] = total(a);
+  out[1] = total(b);
+  out[2] = total(c);
+  out[3] = total(d);
+}
 // out[i] = total(s[i]).
-template <int N> inline void totals(const V* s, float* out) {
+template <int N>
+inline void totals(const V* s, float* out) {
   for (int i = 0; i < N; i += 4) total4(s[i], s[i + 1], s[i + 2], s[i + 3], out + i);
 }
 
@@ -39,34 +106,103 @@ inline float from_half(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000) << 16, e = h >> 10 & 31, f = h & 1023;
   uint32_t u = sign | (e == 31 ? 0x7f800000u | f << 13 : (e + 112) << 23 | f << 13);
   float r;
-  if (!e) { r = float(f) * 0x1p-24f; memcpy(&u, &r, 4); u |= sign; }
+  if (!e) {
+    r = float(f) * 0x1p-24f;
+    memcpy(&u, &r, 4);
+    u |= sign;
+  }
   memcpy(&r, &u, 4);
   return r;
 }
-inline V halves(const u8* p) { V r; EACH { uint16_t h; memcpy(&h, p + 2 * i, 2); r.v[i] = from_half(h); } return r; }
-inline V brains(const u8* p) { V r; EACH { uint16_t h; memcpy(&h, p + 2 * i, 2); const uint32_t u = uint32_t(h) << 16; memcpy(&r.v[i], &u, 4); } return r; }
-inline V signed_bytes(const u8* p) { V r; EACH r.v[i] = float(int8_t(p[i])); return r; }
-inline V bytes(const u8* p) { V r; EACH r.v[i] = float(p[i]); return r; }
-inline I words(const u8* p) { I r; memcpy(&r, p, 64); return r; }
-inline I either(I a, I b) { EACH a.v[i] |= b.v[i]; return a; }
-inline I down(I a, int n) { EACH a.v[i] >>= n; return a; }
-inline I up(I a, int n) { EACH a.v[i] <<= n; return a; }
-inline I mask(I a, uint32_t m) { EACH a.v[i] &= m; return a; }
+inline V halves(const u8* p) {
+  V r;
+  EACH {
+    uint16_t h;
+    memcpy(&h, p + 2 * i, 2);
+    r.v[i] = from_half(h);
+  }
+  return r;
+}
+inline V brains(const u8* p) {
+  V r;
+  EACH {
+    uint16_t h;
+    memcpy(&h, p + 2 * i, 2);
+    const uint32_t u = uint32_t(h) << 16;
+    memcpy(&r.v[i], &u, 4);
+  }
+  return r;
+}
+inline V signed_bytes(const u8* p) {
+  V r;
+  EACH r.v[i] = float(int8_t(p[i]));
+  return r;
+}
+inline V bytes(const u8* p) {
+  V r;
+  EACH r.v[i] = float(p[i]);
+  return r;
+}
+inline I words(const u8* p) {
+  I r;
+  memcpy(&r, p, 64);
+  return r;
+}
+inline I either(I a, I b) {
+  EACH a.v[i] |= b.v[i];
+  return a;
+}
+inline I down(I a, int n) {
+  EACH a.v[i] >>= n;
+  return a;
+}
+inline I up(I a, int n) {
+  EACH a.v[i] <<= n;
+  return a;
+}
+inline I mask(I a, uint32_t m) {
+  EACH a.v[i] &= m;
+  return a;
+}
 inline I nibble_mask(I a, int n) { return mask(a, 15u << 4 * n); }
 constexpr float LIFT = 1, DROP = 1;
-inline V floats(I a) { V r; EACH r.v[i] = float(int32_t(a.v[i])); return r; }
-inline V low_nibbles(const u8* p) { V r; EACH r.v[i] = float(p[i] & 15); return r; }
-inline V high_nibbles(const u8* p) { V r; EACH r.v[i] = float(p[i] >> 4); return r; }
-inline V half_powers(const u8* p) {   // 2^(e - 128) of 16 bytes e
+inline V floats(I a) {
   V r;
-  EACH { const uint32_t u = p[i] < 2 ? 0x200000u << p[i] : uint32_t(p[i] - 1) << 23; memcpy(&r.v[i], &u, 4); }
+  EACH r.v[i] = float(int32_t(a.v[i]));
+  return r;
+}
+inline V low_nibbles(const u8* p) {
+  V r;
+  EACH r.v[i] = float(p[i] & 15);
+  return r;
+}
+inline V high_nibbles(const u8* p) {
+  V r;
+  EACH r.v[i] = float(p[i] >> 4);
+  return r;
+}
+inline V half_powers(const u8* p) {  // 2^(e - 128) of 16 bytes e
+  V r;
+  EACH {
+    const uint32_t u = p[i] < 2 ? 0x200000u << p[i] : uint32_t(p[i] - 1) << 23;
+    memcpy(&r.v[i], &u, 4);
+  }
   return r;
 }
 inline I lookup(const int8_t* table, I x) {
-  EACH { u8 b[4]; memcpy(b, &x.v[i], 4); for (u8& e : b) e = u8(table[e & 15]); memcpy(&x.v[i], b, 4); }
+  EACH {
+    u8 b[4];
+    memcpy(b, &x.v[i], 4);
+    for (u8& e : b) e = u8(table[e & 15]);
+    memcpy(&x.v[i], b, 4);
+  }
   return x;
 }
-inline V signed_byte(I x, int n) { V r; EACH r.v[i] = float(int8_t(x.v[i] >> 8 * n)); return r; }
+inline V signed_byte(I x, int n) {
+  V r;
+  EACH r.v[i] = float(int8_t(x.v[i] >> 8 * n));
+  return r;
+}
 #undef EACH
 
 }  // namespace

@@ -6,86 +6,131 @@ extern "C" {
 
 struct StepConfig {
   int32_t vocab, width, layers, heads, kv_heads, head, inner, context;
-  int32_t outputs, turned;   // rows of the head's matrix; dimensions of a head that rotary embedding turns, the first ones
-  int32_t ropes;             // tables of rotary embeddings
-  int32_t norms;             // which a layer has: 1 before attention, 2 of what that adds, 4 before the MLP, 8 of what that adds
-  int32_t wide_norms;        // 1: queries, and keys, are normed over all heads together, 0: head by head (if at all)
-  int32_t act;               // of the gate: 0 silu, 1 gelu (by tanh), 2 silu(alpha g) / alpha * (u + 1), both clamped to `limit` first
-  int32_t experts, used;     // of a layer whose MLP is several: how many there are, and how many a row goes through; 0: none
-  int32_t expert_inner;      // their inner width
-  int32_t share_used;        // 1: the weights of those that a row goes through sum to one, 0: those of all do
+  int32_t outputs, turned;  // rows of the head's matrix; dimensions of a head that rotary embedding
+                            // turns, the first ones
+  int32_t ropes;            // tables of rotary embeddings
+  int32_t norms;  // which a layer has: 1 before attention, 2 of what that adds, 4 before the MLP, 8
+                  // of what that adds
+  int32_t wide_norms;  // 1: queries, and keys, are normed over all heads together, 0: head by head
+                       // (if at all)
+  int32_t act;  // of the gate: 0 silu, 1 gelu (by tanh), 2 silu(alpha g) / alpha * (u + 1), both
+                // clamped to `limit` first
+  int32_t experts, used;  // of a layer whose MLP is several: how many there are, and how many a row
+                          // goes through; 0: none
+  int32_t expert_inner;   // their inner width
+  int32_t
+      share_used;  // 1: the weights of those that a row goes through sum to one, 0: those of all do
   float eps;
-  float scale;               // of scores
-  float cap, final_cap;      // scores, and logits, become cap * tanh(. / cap); 0: they stay
-  float embed_scale, residual;   // what embeddings, and what a layer adds, are multiplied by
-  float divide;              // what logits are divided by
-  float alpha, limit;        // of act 2
+  float scale;                  // of scores
+  float cap, final_cap;         // scores, and logits, become cap * tanh(. / cap); 0: they stay
+  float embed_scale, residual;  // what embeddings, and what a layer adds, are multiplied by
+  float divide;                 // what logits are divided by
+  float alpha, limit;           // of act 2
 };
 
-// Entries of a sequence that are read only: those before `stop` and behind the part before. kv: [layers][2][kv_heads][capacity]
-// of vectors as step_keep says, whose first slot holds entry `first`. Parts end at multiples of the 128 positions of a block of
-// attention.
-struct StepShared { const uint8_t* kv; int64_t capacity, first, stop; };
+// Entries of a sequence that are read only: those before `stop` and behind the part before. kv:
+// [layers][2][kv_heads][capacity] of vectors as step_keep says, whose first slot holds entry
+// `first`. Parts end at multiples of the 128 positions of a block of attention.
+struct StepShared {
+  const uint8_t* kv;
+  int64_t capacity, first, stop;
+};
 
-// Keys and values of one sequence: entries [start, start + capacity) in kv: [layers][2][kv_heads][capacity] of vectors, and those
-// before `start`, where there are any, in parts.
-struct StepCache { uint8_t* kv; int64_t capacity, start, parts; const StepShared* part; };
+// Keys and values of one sequence: entries [start, start + capacity) in kv:
+// [layers][2][kv_heads][capacity] of vectors, and those before `start`, where there are any, in
+// parts.
+struct StepCache {
+  uint8_t* kv;
+  int64_t capacity, start, parts;
+  const StepShared* part;
+};
 
-// Row i stands at position[i] of cache[sequence[i]], is written to slot[i] and sees `seen[i]` entries in order of position:
-// the first prefix[i] lie in slots 0, 1, ..., the others in the slots tail[tail_start[i]], ... . Slots before the cache's `start`
-// are never written, and stand in no tail. Its input is the
-// embedding of token[i], or row i of `embed` where token[i] is -1. The layers layer[0], layer[1], ... run, in ascending order; one
-// whose attention does not run writes nothing to the cache.
+// Row i stands at position[i] of cache[sequence[i]], is written to slot[i] and sees `seen[i]`
+// entries in order of position: the first prefix[i] lie in slots 0, 1, ..., the others in the slots
+// tail[tail_start[i]], ... . Slots before the cache's `start` are never written, and stand in no
+// tail. Its input is the embedding of token[i], or row i of `embed` where token[i] is -1. The
+// layers layer[0], layer[1], ... run, in ascending order; one whose attention does not run writes
+// nothing to the cache.
 struct StepBatch {
   int32_t rows, sequences, layers, tails, outputs;
   const StepCache* cache;
-  const int32_t *layer;
-  const int32_t *exit;         // [layers]: where in `exits` the answered rows go after each layer, or -1
-  const int32_t *half;         // [layers]: 1: its attention runs, 2: its MLP, 3: both
+  const int32_t* layer;
+  const int32_t* exit;  // [layers]: where in `exits` the answered rows go after each layer, or -1
+  const int32_t* half;  // [layers]: 1: its attention runs, 2: its MLP, 3: both
   const int32_t *token, *sequence, *position, *slot, *seen, *prefix, *tail_start, *tail;
   const float* embed;
-  const int32_t* output_row;   // [outputs], rows that are answered
-  const int32_t* logits_row;   // [outputs], the row of `logits` for each, or -1
-  float* logits;               // [.][outputs of the head]
-  int32_t* argmax;             // [outputs] or null; the first of equals; -1: the largest is no number, or infinite
-  float* hidden;               // [outputs][width] or null: after the last layer that ran, before the final norm
-  float* exits;                // [.][outputs][width]: the same after the layers that `exit` names
+  const int32_t* output_row;  // [outputs], rows that are answered
+  const int32_t* logits_row;  // [outputs], the row of `logits` for each, or -1
+  float* logits;              // [.][outputs of the head]
+  int32_t*
+      argmax;  // [outputs] or null; the first of equals; -1: the largest is no number, or infinite
+  float* hidden;  // [outputs][width] or null: after the last layer that ran, before the final norm
+  float* exits;   // [.][outputs][width]: the same after the layers that `exit` names
 };
 
 enum StepPart {
-  STEP_EMBED, STEP_HEAD, STEP_NORM, STEP_Q, STEP_K, STEP_V, STEP_O, STEP_GATE, STEP_UP, STEP_DOWN,
-  STEP_NORM1, STEP_NORM2, STEP_QNORM, STEP_KNORM, STEP_AFTER1, STEP_AFTER2, STEP_ROUTER, STEP_SINKS,
-  STEP_PARTS                 // and from here on gate, up and down of the first expert, of the second, ...
+  STEP_EMBED,
+  STEP_HEAD,
+  STEP_NORM,
+  STEP_Q,
+  STEP_K,
+  STEP_V,
+  STEP_O,
+  STEP_GATE,
+  STEP_UP,
+  STEP_DOWN,
+  STEP_NORM1,
+  STEP_NORM2,
+  STEP_QNORM,
+  STEP_KNORM,
+  STEP_AFTER1,
+  STEP_AFTER2,
+  STEP_ROUTER,
+  STEP_SINKS,
+  STEP_PARTS  // and from here on gate, up and down of the first expert, of the second, ...
 };
 
 const char* step_error(int code);
-const char* step_sets(void);                                         // instruction sets that run here, best first
-void* step_new(const StepConfig* config, int threads, const char* set);   // null where it does not fit; set "": the best
+const char* step_sets(void);  // instruction sets that run here, best first
+void* step_new(const StepConfig* config, int threads,
+               const char* set);  // null where it does not fit; set "": the best
 void step_free(void* model);
 const char* step_set(void* model);
-// What quantised matrices are multiplied in, before any is given: 0 fp32, 1 and 2 inputs rounded to 16 and 8 bits (integers.h).
+// What quantised matrices are multiplied in, before any is given: 0 fp32, 1 and 2 inputs rounded to
+// 16 and 8 bits (integers.h).
 int step_compute(void* model, int compute);
-// How a head's key or value is kept in every cache: 0: `head` floats; 1: as many of 16 bits; 2: as many integers of 8 bits, then the
-// float that they are multiplied by.
+// How a head's key or value is kept in every cache: 0: `head` floats; 1: as many of 16 bits; 2: as
+// many integers of 8 bits, then the float that they are multiplied by.
 int step_keep(void* model, int kept);
-// One matrix [n, k] as it stands in the file. Where `swap` is a head's width, output 2i + h of a head becomes i + h * swap/2.
-int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n, int k, int swap);
+// One matrix [n, k] as it stands in the file. Where `swap` is a head's width, output 2i + h of a
+// head becomes i + h * swap/2.
+int step_weight(void* model, int layer, int part, int type, const void* data, uint64_t bytes, int n,
+                int k, int swap);
 // A norm, or a bias of a matrix: n floats, which `count` must be as well.
-int step_vector(void* model, int layer, int part, int bias, const float* data, uint64_t count, int n, int swap);
-// Of one rotary embedding [positions][turned / 2] of the first positions; count: the floats in each of the tables.
-int step_rotary(void* model, int rope, const float* cosine, const float* sine, uint64_t count, int positions);
+int step_vector(void* model, int layer, int part, int bias, const float* data, uint64_t count,
+                int n, int swap);
+// Of one rotary embedding [positions][turned / 2] of the first positions; count: the floats in each
+// of the tables.
+int step_rotary(void* model, int rope, const float* cosine, const float* sine, uint64_t count,
+                int positions);
 // [count = layers]: how many positions a row sees, its own included; 0: all.
 int step_windows(void* model, const int32_t* widths, uint64_t count);
-// [count = layers]: which rotary embedding turns queries and keys, -1: none; all by the first before this is called.
+// [count = layers]: which rotary embedding turns queries and keys, -1: none; all by the first
+// before this is called.
 int step_turns(void* model, const int32_t* ropes, uint64_t count);
-// [count = layers]: 1 where the MLP is experts, 0 where it is one; all of them are experts before this is called, if there are any.
+// [count = layers]: 1 where the MLP is experts, 0 where it is one; all of them are experts before
+// this is called, if there are any.
 int step_sparse(void* model, const int32_t* sparse, uint64_t count);
 int step_run(void* model, const StepBatch* batch);
-// The k likeliest of each row of logits [rows][n] (`count` floats), likeliest first, into top [rows][k] (`room` ids); k: at most n.
-int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top, uint64_t room);
-void step_profile(void* model, double* seconds);   // since the last call: linear, attention, the rest, head
-int step_row(void* model, int row, float* out, uint64_t count);   // one embedding of `count` = width floats
-uint64_t step_bytes(void* model);                  // packed weights that a pass reads
-double step_bandwidth(void* model);                // bytes a second, reading the packed weights with all threads
-double step_peak(void* model);                     // fp32 operations a second, all threads
+// The k likeliest of each row of logits [rows][n] (`count` floats), likeliest first, into top
+// [rows][k] (`room` ids); k: at most n.
+int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top,
+             uint64_t room);
+void step_profile(void* model,
+                  double* seconds);  // since the last call: linear, attention, the rest, head
+int step_row(void* model, int row, float* out,
+             uint64_t count);        // one embedding of `count` = width floats
+uint64_t step_bytes(void* model);    // packed weights that a pass reads
+double step_bandwidth(void* model);  // bytes a second, reading the packed weights with all threads
+double step_peak(void* model);       // fp32 operations a second, all threads
 }

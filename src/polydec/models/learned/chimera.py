@@ -1,4 +1,5 @@
 """Chimera: one layer over a target's states and the codes of the last three tokens, and a head for each token ahead."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ class Chimera:
     state and the code of the tokens up to the one behind it, one after the other, and of drafted tokens the code alone; heads
     [2 H wide, one a level]: of the last true state and what left the layer, the state that the target makes a law of; vocab,
     rates and share: see Eagle."""
+
     called: ClassVar[str] = "a Chimera drafter"
     kind: ClassVar[str] = "chimera"
     made_by: ClassVar[str] = "polydec train eagle --kind chimera"
@@ -75,7 +77,9 @@ class Chimera:
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
         """Of what left the layer at nodes k levels below the root: itself, and the states guessed there."""
-        return out_NS, linear(torch.cat([even(true_H).expand_as(out_NS), even(out_NS)], -1), self.heads[k])
+        return out_NS, linear(
+            torch.cat([even(true_H).expand_as(out_NS), even(out_NS)], -1), self.heads[k]
+        )
 
     @cached_property
     def network(self) -> Network:
@@ -87,23 +91,46 @@ def begun(width: int, levels: int, seed: int) -> list[Tensor]:
     """The tensors of `trigram` and `heads` to train: a code begins as the last token's embedding."""
     g = torch.Generator().manual_seed(seed)
     last = torch.cat([torch.zeros(width, 2 * width), torch.eye(width)], 1)
-    return [torch.randn(3 * width, 3 * width, generator=g) * 0.1 / width ** 0.5, last,
-            *[torch.eye(width).repeat(1, 2) for _ in range(levels)]]
+    return [
+        torch.randn(3 * width, 3 * width, generator=g) * 0.1 / width**0.5,
+        last,
+        *[torch.eye(width).repeat(1, 2) for _ in range(levels)],
+    ]
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Chimera, ...]:
     """A random one for tests."""
     g, (weight, project, *heads) = torch.Generator().manual_seed(10), begun(width, 3, 10)
-    heads = [t + torch.randn(t.shape, generator=g) / width ** 0.5 for t in heads]
-    return (Chimera((weight, project), heads, state_layer.example(width, 10), vocab, ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1))),)
+    heads = [t + torch.randn(t.shape, generator=g) / width**0.5 for t in heads]
+    return (
+        Chimera(
+            (weight, project),
+            heads,
+            state_layer.example(width, 10),
+            vocab,
+            ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
+        ),
+    )
 
 
 def save(path: str | Path, chimera: Chimera, about: Mapping[str, Any]) -> None:
     """Write chimera.safetensors and config.json into the directory `path`; about: what else the config says."""
-    tensors = {"trigram.weight": chimera.trigram[0], "trigram.project": chimera.trigram[1],
-               **{f"{k}.head": t for k, t in enumerate(chimera.heads)}}
-    artefact.save(path, KIND, {name: t.float() for name, t in tensors.items()} | chimera.layer.named, {
-        **about, "width": chimera.layer.width, **artefact.said_of(chimera), "layer": chimera.layer.fields})
+    tensors = {
+        "trigram.weight": chimera.trigram[0],
+        "trigram.project": chimera.trigram[1],
+        **{f"{k}.head": t for k, t in enumerate(chimera.heads)},
+    }
+    artefact.save(
+        path,
+        KIND,
+        {name: t.float() for name, t in tensors.items()} | chimera.layer.named,
+        {
+            **about,
+            "width": chimera.layer.width,
+            **artefact.said_of(chimera),
+            "layer": chimera.layer.fields,
+        },
+    )
 
 
 def load(path: str | Path) -> Chimera:
@@ -113,7 +140,18 @@ def load(path: str | Path) -> Chimera:
     with artefact.damaged(path, KIND):
         c = edge.check(EagleFields, config, artefact.CONFIG)
         H = c.width
-        weight, project = (artefact.tensor(t, KIND, f"trigram.{name}", shape).float()
-                           for name, shape in (("weight", (3 * H, 3 * H)), ("project", (H, 3 * H))))
-        heads = [artefact.tensor(t, KIND, f"{k}.head", (H, 2 * H)).float() for k in range(len(c.rates))]
-        return Chimera((weight, project), heads, state_layer.read(c.layer, t, KIND, H), artefact.vocab_of(c), c.rates, c.share)
+        weight, project = (
+            artefact.tensor(t, KIND, f"trigram.{name}", shape).float()
+            for name, shape in (("weight", (3 * H, 3 * H)), ("project", (H, 3 * H)))
+        )
+        heads = [
+            artefact.tensor(t, KIND, f"{k}.head", (H, 2 * H)).float() for k in range(len(c.rates))
+        ]
+        return Chimera(
+            (weight, project),
+            heads,
+            state_layer.read(c.layer, t, KIND, H),
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

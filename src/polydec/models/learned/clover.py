@@ -1,4 +1,5 @@
 """Clover: a layer that makes a target's states ready to speculate, and a state that every drafted token moves on."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ class Clover:
     the state: the value is added by the cosine of query and key, head by head; out: the heads behind that, the first of the
     state, the other of state and token, for all further levels; levels: most tokens ahead; vocab, rates and share: see Heads.
     """
+
     called: ClassVar[str] = "a Clover drafter"
     kind: ClassVar[str] = "clover"
     made_by: ClassVar[str] = "polydec train heads --kind clover"
@@ -85,8 +87,13 @@ class Clover:
     def step(self, k: int, carry_NH: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
         """The state that the tokens of these nodes leave, and the states guessed there."""
         token_NH, heads = even(embed_NH), self.layer.heads
-        query, key, value = (linear(x, w) for x, w in zip((even(carry_NH), token_NH, token_NH), self.attend, strict=True))
-        near = cosine_similarity(query.unflatten(-1, (heads, -1)), key.unflatten(-1, (heads, -1)), dim=-1)
+        query, key, value = (
+            linear(x, w)
+            for x, w in zip((even(carry_NH), token_NH, token_NH), self.attend, strict=True)
+        )
+        near = cosine_similarity(
+            query.unflatten(-1, (heads, -1)), key.unflatten(-1, (heads, -1)), dim=-1
+        )
         moved = carry_NH + (near[..., None] * value.unflatten(-1, (heads, -1))).flatten(-2)
         weight, bias, skip = self.out[min(k, 1)]
         inputs = torch.cat([moved, token_NH], 1) if k else moved
@@ -97,7 +104,9 @@ class Clover:
         return merged(self.step, queries)
 
 
-def begun(width: int, seed: int, scale: float) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Head, Head]]:
+def begun(
+    width: int, seed: int, scale: float
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Head, Head]]:
     """`attend` and `out` to train: query and key compare states and tokens as they are, and a token moves little yet."""
     g, one = torch.Generator().manual_seed(seed), torch.eye(width)
     noise = torch.rand(3, width, width, generator=g) * scale / width
@@ -107,16 +116,33 @@ def begun(width: int, seed: int, scale: float) -> tuple[tuple[Tensor, Tensor, Te
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Clover, ...]:
     """A random one for tests."""
-    return (Clover(state_layer.example(width, 9), *begun(width, 9, 1.0), 3, vocab, ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1))),)
+    return (
+        Clover(
+            state_layer.example(width, 9),
+            *begun(width, 9, 1.0),
+            3,
+            vocab,
+            ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
+        ),
+    )
 
 
 def save(path: str | Path, clover: Clover, about: Mapping[str, Any]) -> None:
     """Write clover.safetensors and config.json into the directory `path`; about: what else the config says."""
     tensors = {f"attend.{name}": t.float() for name, t in zip("qkv", clover.attend)}
     tensors |= named_head("out.0.", clover.out[0]) | named_head("out.1.", clover.out[1])
-    artefact.save(path, KIND, tensors | clover.layer.named, {
-        **about, "width": clover.layer.width, "levels": clover.levels, **artefact.said_of(clover),
-        "layer": clover.layer.fields})
+    artefact.save(
+        path,
+        KIND,
+        tensors | clover.layer.named,
+        {
+            **about,
+            "width": clover.layer.width,
+            "levels": clover.levels,
+            **artefact.said_of(clover),
+            "layer": clover.layer.fields,
+        },
+    )
 
 
 def load(path: str | Path) -> Clover:
@@ -125,7 +151,19 @@ def load(path: str | Path) -> Clover:
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(CloverFields, config, artefact.CONFIG)
-        query, key, value = (artefact.tensor(t, KIND, f"attend.{name}", (c.width, c.width)).float() for name in "qkv")
-        out = read_head(t, KIND, "out.0.", c.width, c.width), read_head(t, KIND, "out.1.", c.width, 2 * c.width)
-        return Clover(state_layer.read(c.layer, t, KIND, c.width), (query, key, value), out, c.levels,
-                      artefact.vocab_of(c), c.rates, c.share)
+        query, key, value = (
+            artefact.tensor(t, KIND, f"attend.{name}", (c.width, c.width)).float() for name in "qkv"
+        )
+        out = (
+            read_head(t, KIND, "out.0.", c.width, c.width),
+            read_head(t, KIND, "out.1.", c.width, 2 * c.width),
+        )
+        return Clover(
+            state_layer.read(c.layer, t, KIND, c.width),
+            (query, key, value),
+            out,
+            c.levels,
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

@@ -1,4 +1,5 @@
 """A one-layer network on a target's last hidden states: of a state and the token behind it the next state (EAGLE)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ KIND = artefact.Kind("eagle", "eagle", "eagle.safetensors", "eagle")
 
 class Layer(Protocol):
     """A layer that reads H numbers a position."""
+
     @property
     def width(self) -> int:
         """H."""
@@ -40,6 +42,7 @@ class Eagle:
     beyond go as the last); share: passes of the target that a level costs, as measured where it was trained. normed: states
     enter as the target's final norm leaves them, embeddings as they are, and what leaves the layer is such a state (the
     published form); bias_H: is added where both are joined, None: nothing."""
+
     called: ClassVar[str] = "an EAGLE drafter"
     kind: ClassVar[str] = "eagle"
     made_by: ClassVar[str] = "polydec train eagle"
@@ -75,7 +78,11 @@ class Eagle:
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """What enters the layer for tokens and the states before them."""
-        return linear(torch.cat([self._entry(embed_NWH[:, -1]), self._entry(state_NH)], -1), self.fuse_H2, self.bias_H)
+        return linear(
+            torch.cat([self._entry(embed_NWH[:, -1]), self._entry(state_NH)], -1),
+            self.fuse_H2,
+            self.bias_H,
+        )
 
     def _entry(self, x_NH: Tensor) -> Tensor:
         return x_NH.float() if self.normed else even(x_NH)
@@ -97,7 +104,7 @@ class Eagle:
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Eagle, ...]:
     """A random one for tests."""
-    fuse_H2 = torch.randn(width, 2 * width, generator=torch.Generator().manual_seed(6)) / width ** 0.5
+    fuse_H2 = torch.randn(width, 2 * width, generator=torch.Generator().manual_seed(6)) / width**0.5
     return (Eagle(fuse_H2, state_layer.example(width, 6), vocab, ((0.5, 0.2),)),)
 
 
@@ -106,8 +113,17 @@ def save(path: str | Path, eagle: Eagle, about: Mapping[str, Any]) -> None:
     Raises ValueError for one that came in the published form."""
     if not isinstance(eagle.layer, StateLayer):
         raise ValueError("a published EAGLE drafter is written by `polydec export`")
-    artefact.save(path, KIND, {"fuse.weight": eagle.fuse_H2.float(), **eagle.layer.named}, {
-        **about, "width": eagle.layer.width, **artefact.said_of(eagle), "layer": eagle.layer.fields})
+    artefact.save(
+        path,
+        KIND,
+        {"fuse.weight": eagle.fuse_H2.float(), **eagle.layer.named},
+        {
+            **about,
+            "width": eagle.layer.width,
+            **artefact.said_of(eagle),
+            "layer": eagle.layer.fields,
+        },
+    )
 
 
 def load(path: str | Path) -> Eagle:
@@ -117,4 +133,10 @@ def load(path: str | Path) -> Eagle:
     with artefact.damaged(path, KIND):
         c = edge.check(EagleFields, config, artefact.CONFIG)
         fuse_H2 = artefact.tensor(t, KIND, "fuse.weight", (c.width, 2 * c.width)).float()
-        return Eagle(fuse_H2, state_layer.read(c.layer, t, KIND, c.width), artefact.vocab_of(c), c.rates, c.share)
+        return Eagle(
+            fuse_H2,
+            state_layer.read(c.layer, t, KIND, c.width),
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

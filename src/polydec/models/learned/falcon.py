@@ -1,4 +1,5 @@
 """Falcon: of a block of the target's states one pass guesses as many states again (semi-autoregressive drafting)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,11 @@ CELLS = 2
 
 def cells(width: int) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the LSTM."""
-    return {f"lstm.{which}_{i}": (4 * width, 2 * width if which == "input" and not i else width)
-            for i in range(CELLS) for which in ("input", "own")} | {f"lstm.bias_{i}": (4 * width,) for i in range(CELLS)}
+    return {
+        f"lstm.{which}_{i}": (4 * width, 2 * width if which == "input" and not i else width)
+        for i in range(CELLS)
+        for which in ("input", "own")
+    } | {f"lstm.bias_{i}": (4 * width,) for i in range(CELLS)}
 
 
 def advance(lstm: Mapping[str, Tensor], x: Tensor, state: Tensor) -> Tensor:
@@ -39,8 +43,14 @@ def advance(lstm: Mapping[str, Tensor], x: Tensor, state: Tensor) -> Tensor:
     return torch.cat([h0, c0, c1, h1], -1)
 
 
-def _cell(lstm: Mapping[str, Tensor], i: int, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    gates = linear(x, lstm[f"lstm.input_{i}"]) + linear(h, lstm[f"lstm.own_{i}"]) + lstm[f"lstm.bias_{i}"]
+def _cell(
+    lstm: Mapping[str, Tensor], i: int, x: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor]:
+    gates = (
+        linear(x, lstm[f"lstm.input_{i}"])
+        + linear(h, lstm[f"lstm.own_{i}"])
+        + lstm[f"lstm.bias_{i}"]
+    )
     enter, forget, new, leave = gates.chunk(4, -1)
     c = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
     return leave.sigmoid() * c.tanh(), c
@@ -53,6 +63,7 @@ class Falcon:
 
     The guesses of a pass stand behind the last `block` states: each of these sees all states, those behind it in the block too.
     """
+
     called: ClassVar[str] = "a Falcon drafter"
     kind: ClassVar[str] = "falcon"
     made_by: ClassVar[str] = "polydec train eagle --kind falcon"
@@ -97,13 +108,21 @@ class Falcon:
 
 class FalconNetwork:
     """In fp32; each query is computed by itself. An entry of its cache holds the key, the value and the LSTM's state."""
+
     tree = rollback = True
     partial = False
     layers = 1
 
     def __init__(self, falcon: Falcon) -> None:
-        layer, self._lstm, self._block = falcon.layer, {n: t.detach().float() for n, t in falcon.lstm.items()}, falcon.block
-        self._w, self._heads = {n: t.detach().float() for n, t in layer.tensors.items()}, (layer.heads, layer.kv_heads)
+        layer, self._lstm, self._block = (
+            falcon.layer,
+            {n: t.detach().float() for n, t in falcon.lstm.items()},
+            falcon.block,
+        )
+        self._w, self._heads = (
+            {n: t.detach().float() for n, t in layer.tensors.items()},
+            (layer.heads, layer.kv_heads),
+        )
         self._width, self._head = layer.width, layer.width // layer.heads
         self._keys = self._head * layer.kv_heads
         self._inverse = layer.theta ** (-torch.arange(0, self._head, 2).double() / self._head)
@@ -121,16 +140,28 @@ class FalconNetwork:
         for slot, x in zip(q.slots, q.embed.float(), strict=True):
             self._write(q.cache, slot, x)
         entry_NE = q.cache.entries()[0]
-        return Answer(None, torch.stack([self._guess(entry_NE, path_to(q.cache, q.first + r)) for r in q.rows]).flatten(1)
-                      if len(q.rows) else torch.empty(0, self._block * self._width))
+        return Answer(
+            None,
+            torch.stack(
+                [self._guess(entry_NE, path_to(q.cache, q.first + r)) for r in q.rows]
+            ).flatten(1)
+            if len(q.rows)
+            else torch.empty(0, self._block * self._width),
+        )
 
     def _write(self, cache: Cache, slot: int, x: Tensor) -> None:
         path, keys = path_to(cache, slot), 2 * self._keys
-        before = cache.entries()[0, path[-2], keys:] if len(path) > 1 else torch.zeros(4 * self._width)
+        before = (
+            cache.entries()[0, path[-2], keys:] if len(path) > 1 else torch.zeros(4 * self._width)
+        )
         state = advance(self._lstm, x, before)
-        n = self._norm(state[-self._width:], "input_layernorm.weight")
-        key = self._turned(linear(n, self._w["self_attn.k_proj.weight"])[None], torch.tensor([len(path) - 1]))[0]
-        cache.kv[0, slot - cache.start] = torch.cat([key, linear(n, self._w["self_attn.v_proj.weight"]), state])
+        n = self._norm(state[-self._width :], "input_layernorm.weight")
+        key = self._turned(
+            linear(n, self._w["self_attn.k_proj.weight"])[None], torch.tensor([len(path) - 1])
+        )[0]
+        cache.kv[0, slot - cache.start] = torch.cat(
+            [key, linear(n, self._w["self_attn.v_proj.weight"]), state]
+        )
 
     def _guess(self, entry_NE: Tensor, path: Sequence[int]) -> Tensor:
         """Of the block that ends with a path, [block, H]. Of a shorter path the first entry is repeated."""
@@ -139,12 +170,16 @@ class FalconNetwork:
         x_KH = seen_NE[places, -width:]
         q = linear(self._norm(x_KH, "input_layernorm.weight"), self._w["self_attn.q_proj.weight"])
         q = self._split(self._turned(q, torch.tensor(places)))
-        k, v = (self._split(t).repeat_interleave(self._heads[0] // self._heads[1], 0)
-                for t in (seen_NE[:, :keys], seen_NE[:, keys:2 * keys]))
+        k, v = (
+            self._split(t).repeat_interleave(self._heads[0] // self._heads[1], 0)
+            for t in (seen_NE[:, :keys], seen_NE[:, keys : 2 * keys])
+        )
         mixed = scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
         x = x_KH + linear(mixed, self._w["self_attn.o_proj.weight"])
         n = self._norm(x, "post_attention_layernorm.weight")
-        inner = silu(linear(n, self._w["mlp.gate_proj.weight"])) * linear(n, self._w["mlp.up_proj.weight"])
+        inner = silu(linear(n, self._w["mlp.gate_proj.weight"])) * linear(
+            n, self._w["mlp.up_proj.weight"]
+        )
         return x + linear(inner, self._w["mlp.down_proj.weight"])
 
     def _split(self, t: Tensor) -> Tensor:
@@ -155,7 +190,9 @@ class FalconNetwork:
         """Through the rotary embedding, [N, heads x head]."""
         angle = torch.outer(position_N.double(), self._inverse).repeat(1, 2).float()[:, None]
         a, b = t.unflatten(-1, (-1, self._head)).chunk(2, -1)
-        return (torch.cat([a, b], -1) * angle.cos() + torch.cat([-b, a], -1) * angle.sin()).flatten(1)
+        return (torch.cat([a, b], -1) * angle.cos() + torch.cat([-b, a], -1) * angle.sin()).flatten(
+            1
+        )
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return rms_norm(x, x.shape[-1:], self._w[name], EPS)
@@ -183,22 +220,40 @@ def path_to(cache: Cache, slot: int) -> list[int]:
 def begun(width: int, seed: int) -> dict[str, Tensor]:
     """An LSTM to train: small at random, and it forgets little at first."""
     g = torch.Generator().manual_seed(seed)
-    made = {name: torch.randn(shape, generator=g) / shape[-1] ** 0.5 if len(shape) == 2 else torch.zeros(shape)
-            for name, shape in cells(width).items()}
+    made = {
+        name: torch.randn(shape, generator=g) / shape[-1] ** 0.5
+        if len(shape) == 2
+        else torch.zeros(shape)
+        for name, shape in cells(width).items()
+    }
     for i in range(CELLS):
-        made[f"lstm.bias_{i}"][width:2 * width] = 1.0
+        made[f"lstm.bias_{i}"][width : 2 * width] = 1.0
     return made
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Falcon, ...]:
     """A random one for tests."""
-    return (Falcon(begun(width, 12), state_layer.example(width, 12), 2, vocab, ((0.5, 0.2), (0.4, 0.2))),)
+    return (
+        Falcon(
+            begun(width, 12), state_layer.example(width, 12), 2, vocab, ((0.5, 0.2), (0.4, 0.2))
+        ),
+    )
 
 
 def save(path: str | Path, falcon: Falcon, about: Mapping[str, Any]) -> None:
     """Write falcon.safetensors and config.json into the directory `path`; about: what else the config says."""
-    artefact.save(path, KIND, {**{name: t.float() for name, t in falcon.lstm.items()}, **falcon.layer.named}, {
-        **about, "width": falcon.layer.width, "block": falcon.block, **artefact.said_of(falcon), "layer": falcon.layer.fields})
+    artefact.save(
+        path,
+        KIND,
+        {**{name: t.float() for name, t in falcon.lstm.items()}, **falcon.layer.named},
+        {
+            **about,
+            "width": falcon.layer.width,
+            "block": falcon.block,
+            **artefact.said_of(falcon),
+            "layer": falcon.layer.fields,
+        },
+    )
 
 
 def load(path: str | Path) -> Falcon:
@@ -207,5 +262,15 @@ def load(path: str | Path) -> Falcon:
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(FalconFields, config, artefact.CONFIG)
-        lstm = {name: artefact.tensor(t, KIND, name, shape).float() for name, shape in cells(c.width).items()}
-        return Falcon(lstm, state_layer.read(c.layer, t, KIND, c.width), c.block, artefact.vocab_of(c), c.rates, c.share)
+        lstm = {
+            name: artefact.tensor(t, KIND, name, shape).float()
+            for name, shape in cells(c.width).items()
+        }
+        return Falcon(
+            lstm,
+            state_layer.read(c.layer, t, KIND, c.width),
+            c.block,
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

@@ -1,4 +1,5 @@
 """A small net over the confidences of a block: which of its tokens are right already? (Learn2PD)"""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ KIND = artefact.Kind("filter", "filter", "filter.safetensors", "filter")
 class Filter:
     """Two layers: weights [H, B] and [B, H], biases [H] and [B], with a ReLU between them. It reads the confidences of a
     block's B positions in order, and gives for each how likely its likeliest token is the final one. Arithmetic is fp32."""
+
     called: ClassVar[str] = "a filter of confidences"
     kind: ClassVar[str] = "filter"
     made_by: ClassVar[str] = "polydec train filter"
@@ -50,20 +52,27 @@ def fresh(size: int, hidden: int, seed: int) -> Filter:
     g = torch.Generator().manual_seed(seed)
 
     def draw(into: int, out: int) -> tuple[Tensor, Tensor]:
-        return torch.randn(out, into, generator=g) / into ** 0.5, torch.zeros(out)
+        return torch.randn(out, into, generator=g) / into**0.5, torch.zeros(out)
+
     return Filter((draw(size, hidden), draw(hidden, size)))
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Filter, ...]:
     """One for tests: it takes what is at least 0.6 sure, in blocks of 8."""
     eye = torch.eye(8)
-    return Filter(((eye, torch.zeros(8)), (40.0 * eye, torch.full((8,), -20.0)))),
+    return (Filter(((eye, torch.zeros(8)), (40.0 * eye, torch.full((8,), -20.0)))),)
 
 
 def save(path: str | Path, one: Filter, about: Mapping[str, Any]) -> None:
     """Write filter.safetensors and config.json into the directory `path`; about: what else the config says."""
-    tensors = {f"{i}.{name}": t.float() for i, layer in enumerate(one.layers) for name, t in zip(("weight", "bias"), layer)}
-    artefact.save(path, KIND, tensors, {**about, "block": one.size, "hidden": one.layers[0][1].shape[0]})
+    tensors = {
+        f"{i}.{name}": t.float()
+        for i, layer in enumerate(one.layers)
+        for name, t in zip(("weight", "bias"), layer)
+    }
+    artefact.save(
+        path, KIND, tensors, {**about, "block": one.size, "hidden": one.layers[0][1].shape[0]}
+    )
 
 
 def load(path: str | Path) -> Filter:
@@ -75,6 +84,9 @@ def load(path: str | Path) -> Filter:
         hidden = c.hidden or c.block
 
         def layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
-            return (artefact.tensor(t, KIND, f"{i}.weight", (out, into)).float(),
-                    artefact.tensor(t, KIND, f"{i}.bias", (out,)).float())
+            return (
+                artefact.tensor(t, KIND, f"{i}.weight", (out, into)).float(),
+                artefact.tensor(t, KIND, f"{i}.bias", (out,)).float(),
+            )
+
         return Filter((layer(0, c.block, hidden), layer(1, hidden, c.block)))

@@ -1,4 +1,5 @@
 """Draft heads on a target's last hidden state: each guesses the state one token further on (Medusa, Hydra, Hydra++)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ class Heads:
     own_VH: of each head a matrix that makes its laws, and states then enter as the target's final norm leaves them (the
     published form of Medusa); None: the target's norm and head make laws of what heads guess.
     """
+
     called: ClassVar[str] = "draft heads"
     kind: ClassVar[str] = "heads"
     made_by: ClassVar[str] = "polydec train heads"
@@ -57,7 +59,9 @@ class Heads:
         """Raise ValueError where they were trained for another vocabulary, for states of another width, or where the target
         makes no laws of states that were guessed."""
         target.vocab.require_same(self.vocab, "the target of the draft heads")
-        artefact.require_laws(target, len(self.heads[0][1]), "draft heads", head=not self.normed, normed=self.normed)
+        artefact.require_laws(
+            target, len(self.heads[0][1]), "draft heads", head=not self.normed, normed=self.normed
+        )
 
     @property
     def cost(self) -> float:
@@ -98,8 +102,16 @@ class Heads:
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Heads, ...]:
     """Random ones for tests: of all three kinds."""
-    return tuple(Heads(fresh(width, 3, reads, 5, 1.0), reads, vocab, ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)), layer)
-                 for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7))))
+    return tuple(
+        Heads(
+            fresh(width, 3, reads, 5, 1.0),
+            reads,
+            vocab,
+            ((0.5, 0.2), (0.4, 0.2), (0.3, 0.1)),
+            layer,
+        )
+        for reads, layer in ((False, None), (True, None), (True, state_layer.example(width, 7)))
+    )
 
 
 def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
@@ -110,9 +122,18 @@ def save(path: str | Path, heads: Heads, about: Mapping[str, Any]) -> None:
     own, tensors = heads.layer, dict[str, Tensor]()
     for k, head in enumerate(heads.heads):
         tensors |= named_head(f"{k}.", head)
-    artefact.save(path, KIND, tensors | ({} if own is None else own.named), {
-        **about, "width": len(heads.heads[0][1]), "reads": heads.reads, **artefact.said_of(heads),
-        "layer": None if own is None else own.fields})
+    artefact.save(
+        path,
+        KIND,
+        tensors | ({} if own is None else own.named),
+        {
+            **about,
+            "width": len(heads.heads[0][1]),
+            "reads": heads.reads,
+            **artefact.said_of(heads),
+            "layer": None if own is None else own.fields,
+        },
+    )
 
 
 def load(path: str | Path) -> Heads:
@@ -123,5 +144,11 @@ def load(path: str | Path) -> Heads:
         c = edge.check(HeadsFields, config, artefact.CONFIG)
         sizes = [c.width * (k + 2 if c.reads else 1) for k in range(len(c.rates))]
         layer = None if c.layer is None else state_layer.read(c.layer, t, KIND, c.width)
-        return Heads([read_head(t, KIND, f"{k}.", c.width, size) for k, size in enumerate(sizes)], c.reads,
-                     artefact.vocab_of(c), c.rates, layer, c.share)
+        return Heads(
+            [read_head(t, KIND, f"{k}.", c.width, size) for k, size in enumerate(sizes)],
+            c.reads,
+            artefact.vocab_of(c),
+            c.rates,
+            layer,
+            c.share,
+        )

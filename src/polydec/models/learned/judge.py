@@ -1,4 +1,5 @@
 """A linear probe on a target's states: is the token just read a right way to go on? (Judge decoding)"""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ KIND = artefact.Kind("judge", "judge", "judge.safetensors", "judge")
 class Judge:
     """weight_H and bias of a logistic regression on the target's state after a token, before the final norm and divided by its
     root mean square; vocab: the target's."""
+
     called: ClassVar[str] = "a judge"
     kind: ClassVar[str] = "judge"
     made_by: ClassVar[str] = "polydec train judge"
@@ -52,8 +54,17 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Judge, ...]:
 
 def save(path: str | Path, judge: Judge, about: Mapping[str, Any]) -> None:
     """Write judge.safetensors and config.json into the directory `path`; about: what else the config says."""
-    artefact.save(path, KIND, {"weight": judge.weight_H.float(), "bias": judge.bias.float()}, {
-        **about, "width": len(judge.weight_H), "vocab_size": judge.vocab.size, "tokenizer": judge.vocab.tokenizer})
+    artefact.save(
+        path,
+        KIND,
+        {"weight": judge.weight_H.float(), "bias": judge.bias.float()},
+        {
+            **about,
+            "width": len(judge.weight_H),
+            "vocab_size": judge.vocab.size,
+            "tokenizer": judge.vocab.tokenizer,
+        },
+    )
 
 
 def load(path: str | Path) -> Judge:
@@ -62,5 +73,8 @@ def load(path: str | Path) -> Judge:
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(JudgeFields, config, artefact.CONFIG)
-        return Judge(artefact.tensor(t, KIND, "weight", (c.width,)).float(), artefact.tensor(t, KIND, "bias", ()).float(),
-                     Vocab(c.vocab_size, frozenset(), c.tokenizer))
+        return Judge(
+            artefact.tensor(t, KIND, "weight", (c.width,)).float(),
+            artefact.tensor(t, KIND, "bias", ()).float(),
+            Vocab(c.vocab_size, frozenset(), c.tokenizer),
+        )

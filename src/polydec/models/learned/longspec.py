@@ -1,4 +1,5 @@
 """LongSpec: a layer with a window of the last tokens, which asks the target's last-layer keys and values for the rest."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ KIND = artefact.Kind("longspec", "eagle", "longspec.safetensors", "eagle --kind 
 class Sizes:
     """width: of the target's states; heads, kv_heads, head: of attention in its last layer, and so of both in the drafter;
     inner: of the MLP; theta: base of the rotary embedding."""
+
     width: int
     heads: int
     kv_heads: int
@@ -35,11 +37,20 @@ class Sizes:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each tensor. cross_attn has no keys and values of its own: the target's are those."""
         W, q, kv = self.width, self.heads * self.head, self.kv_heads * self.head
-        return {"self_attn.q_proj.weight": (q, W), "self_attn.k_proj.weight": (kv, W), "self_attn.v_proj.weight": (kv, W),
-                "self_attn.o_proj.weight": (W, q), "cross_attn.q_proj.weight": (q, W), "cross_attn.o_proj.weight": (W, q),
-                "mlp.gate_proj.weight": (self.inner, W), "mlp.up_proj.weight": (self.inner, W),
-                "mlp.down_proj.weight": (W, self.inner), "input_layernorm.weight": (W,), "cross_layernorm.weight": (W,),
-                "post_attention_layernorm.weight": (W,)}
+        return {
+            "self_attn.q_proj.weight": (q, W),
+            "self_attn.k_proj.weight": (kv, W),
+            "self_attn.v_proj.weight": (kv, W),
+            "self_attn.o_proj.weight": (W, q),
+            "cross_attn.q_proj.weight": (q, W),
+            "cross_attn.o_proj.weight": (W, q),
+            "mlp.gate_proj.weight": (self.inner, W),
+            "mlp.up_proj.weight": (self.inner, W),
+            "mlp.down_proj.weight": (W, self.inner),
+            "input_layernorm.weight": (W,),
+            "cross_layernorm.weight": (W,),
+            "post_attention_layernorm.weight": (W,),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +61,7 @@ class LongSpec:
     Keys and values of its own depend on tokens alone: those of `window` tokens are all that is kept between rounds, however
     long the text is.
     """
+
     called: ClassVar[str] = "a LongSpec drafter"
     kind: ClassVar[str] = "longspec"
     made_by: ClassVar[str] = "polydec train eagle --kind longspec"
@@ -70,13 +82,17 @@ class LongSpec:
         try:
             keys_KNH, _ = session.memory()
         except ValueError as error:
-            raise ValueError(f"LongSpec's weights read the target's last keys and values: {error}") from None
+            raise ValueError(
+                f"LongSpec's weights read the target's last keys and values: {error}"
+            ) from None
         finally:
             session.close()
         have, own = (keys_KNH.shape[0], keys_KNH.shape[2]), (self.sizes.kv_heads, self.sizes.head)
         if have != own:
-            raise ValueError(f"LongSpec's weights read {own[0]} heads of {own[1]} numbers in the target's last layer: this "
-                             f"target has {have[0]} of {have[1]}")
+            raise ValueError(
+                f"LongSpec's weights read {own[0]} heads of {own[1]} numbers in the target's last layer: this "
+                f"target has {have[0]} of {have[1]}"
+            )
 
     @property
     def cost(self) -> float:
@@ -93,6 +109,7 @@ class Asked:
     """embed_NW: what the target's table gives for tokens; place_N: where they stand in the text; kv: keys and values of the
     entries before them, [2, kv heads, K, head]; sees: which of these, and then of the N themselves, each may see, [N, K + N],
     bool, itself always; rows: those that are answered; memory: of the target's last layer, all of which they see."""
+
     embed_NW: Tensor
     place_N: Tensor
     kv: Tensor
@@ -105,15 +122,19 @@ class Asked:
 class Made:
     """state_RW: guessed states of the asked rows, as they lie before the target's final norm; kv: keys and values of the
     earlier entries and of all the N, [2, kv heads, K + N, head]."""
+
     state_RW: Tensor
     kv: Tensor
 
 
 class LongSpecNetwork:
     """In fp32; each query is computed by itself."""
+
     def __init__(self, one: LongSpec) -> None:
         self._w, self._s = {n: t.detach().float() for n, t in one.tensors.items()}, one.sizes
-        self._inverse = one.sizes.theta ** (-torch.arange(0, one.sizes.head, 2).double() / one.sizes.head)
+        self._inverse = one.sizes.theta ** (
+            -torch.arange(0, one.sizes.head, 2).double() / one.sizes.head
+        )
         self.cost = one.cost
 
     @torch.inference_mode()
@@ -123,25 +144,45 @@ class LongSpecNetwork:
     def _made(self, q: Asked) -> Made:
         x, rows = even(q.embed_NW), list(q.rows)
         n = self._norm(x, "input_layernorm.weight")
-        new = torch.stack([self._turned(self._heads(n, "self_attn.k_proj.weight"), q.place_N),
-                           self._heads(n, "self_attn.v_proj.weight")])
+        new = torch.stack(
+            [
+                self._turned(self._heads(n, "self_attn.k_proj.weight"), q.place_N),
+                self._heads(n, "self_attn.v_proj.weight"),
+            ]
+        )
         kv = torch.cat([q.kv, new], 2)
         if not rows:
             return Made(x[:0], kv)
         x, n, place_R = x[rows], n[rows], q.place_N[rows]
         x = x + self._attended("self_attn", n, place_R, kv[0], kv[1], q.sees[rows])
         keys, values = (t.float() for t in q.memory)
-        if keys.shape[1]:                         # behind a prompt of one token there is nothing to ask
-            x = x + self._attended("cross_attn", self._norm(x, "cross_layernorm.weight"), place_R, keys, values, None)
+        if keys.shape[1]:  # behind a prompt of one token there is nothing to ask
+            x = x + self._attended(
+                "cross_attn", self._norm(x, "cross_layernorm.weight"), place_R, keys, values, None
+            )
         n = self._norm(x, "post_attention_layernorm.weight")
-        inner = silu(linear(n, self._w["mlp.gate_proj.weight"])) * linear(n, self._w["mlp.up_proj.weight"])
+        inner = silu(linear(n, self._w["mlp.gate_proj.weight"])) * linear(
+            n, self._w["mlp.up_proj.weight"]
+        )
         return Made(x + linear(inner, self._w["mlp.down_proj.weight"]), kv)
 
-    def _attended(self, name: str, n_RW: Tensor, place_R: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None) -> Tensor:
+    def _attended(
+        self,
+        name: str,
+        n_RW: Tensor,
+        place_R: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        sees: Tensor | None,
+    ) -> Tensor:
         """What attention adds, [R, W]. The queries of heads that share keys stand one behind another."""
-        q = self._turned(self._heads(n_RW, f"{name}.q_proj.weight"), place_R).reshape(len(keys), -1, self._s.head)
+        q = self._turned(self._heads(n_RW, f"{name}.q_proj.weight"), place_R).reshape(
+            len(keys), -1, self._s.head
+        )
         mask = None if sees is None else sees.repeat(self._s.heads // self._s.kv_heads, 1)
-        mixed = scaled_dot_product_attention(q, keys, values, mask).reshape(self._s.heads, -1, self._s.head)
+        mixed = scaled_dot_product_attention(q, keys, values, mask).reshape(
+            self._s.heads, -1, self._s.head
+        )
         return linear(mixed.transpose(0, 1).flatten(1), self._w[f"{name}.o_proj.weight"])
 
     def _heads(self, n_NW: Tensor, name: str) -> Tensor:
@@ -160,24 +201,41 @@ class LongSpecNetwork:
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[LongSpec, ...]:
     """Random ones for tests, for several ways to cut this width into heads; the first is a toy's."""
-    return tuple(example(vocab, Sizes(width, heads, kv_heads, width // heads, 2 * width, 1e4))
-                 for heads, kv_heads in ((1, 1), (4, 2), (6, 2)) if width % (2 * heads) == 0)
+    return tuple(
+        example(vocab, Sizes(width, heads, kv_heads, width // heads, 2 * width, 1e4))
+        for heads, kv_heads in ((1, 1), (4, 2), (6, 2))
+        if width % (2 * heads) == 0
+    )
 
 
 def example(vocab: Vocab, sizes: Sizes) -> LongSpec:
     """A random one of these sizes, with a window of six tokens."""
     g = torch.Generator().manual_seed(14)
-    tensors = {name: torch.randn(shape, generator=g) * 0.7 / shape[-1] ** 0.5 if len(shape) == 2 else torch.ones(shape)
-               for name, shape in sizes.shapes.items()}
+    tensors = {
+        name: torch.randn(shape, generator=g) * 0.7 / shape[-1] ** 0.5
+        if len(shape) == 2
+        else torch.ones(shape)
+        for name, shape in sizes.shapes.items()
+    }
     return LongSpec(tensors, sizes, 6, vocab, ((0.5, 0.2), (0.4, 0.2)))
 
 
 def save(path: str | Path, one: LongSpec, about: Mapping[str, Any]) -> None:
     """Write longspec.safetensors and config.json into the directory `path`; about: what else the config says."""
     s = one.sizes
-    artefact.save(path, KIND, {f"layer.{name}": t.float() for name, t in one.tensors.items()}, {
-        **about, "width": s.width, **artefact.said_of(one), "head": s.head, "window": one.window,
-        "layer": {"heads": s.heads, "kv_heads": s.kv_heads, "inner": s.inner, "theta": s.theta}})
+    artefact.save(
+        path,
+        KIND,
+        {f"layer.{name}": t.float() for name, t in one.tensors.items()},
+        {
+            **about,
+            "width": s.width,
+            **artefact.said_of(one),
+            "head": s.head,
+            "window": one.window,
+            "layer": {"heads": s.heads, "kv_heads": s.kv_heads, "inner": s.inner, "theta": s.theta},
+        },
+    )
 
 
 def load(path: str | Path) -> LongSpec:
@@ -187,8 +245,15 @@ def load(path: str | Path) -> LongSpec:
     with artefact.damaged(path, KIND):
         c = edge.check(LongSpecFields, config, artefact.CONFIG)
         if c.layer.heads % c.layer.kv_heads or c.head % 2:
-            raise ValueError(f"heads is {c.layer.heads}, kv_heads {c.layer.kv_heads}, head {c.head}: heads must be a multiple "
-                             "of kv_heads, and head even")
-        sizes = Sizes(c.width, c.layer.heads, c.layer.kv_heads, c.head, c.layer.inner, c.layer.theta)
-        tensors = {name: artefact.tensor(t, KIND, f"layer.{name}", shape).float() for name, shape in sizes.shapes.items()}
+            raise ValueError(
+                f"heads is {c.layer.heads}, kv_heads {c.layer.kv_heads}, head {c.head}: heads must be a multiple "
+                "of kv_heads, and head even"
+            )
+        sizes = Sizes(
+            c.width, c.layer.heads, c.layer.kv_heads, c.head, c.layer.inner, c.layer.theta
+        )
+        tensors = {
+            name: artefact.tensor(t, KIND, f"layer.{name}", shape).float()
+            for name, shape in sizes.shapes.items()
+        }
         return LongSpec(tensors, sizes, c.window, artefact.vocab_of(c), c.rates, c.share)

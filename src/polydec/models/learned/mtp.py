@@ -1,4 +1,5 @@
 """Masks with a gated adapter: rows behind a token that run with matrices of their own through the target's pass (MTP)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ class Mtp:
     the tensors of PARTS, the first from [token, state] to H; vocab: the target's; rates: of each mask, how often its token of
     each rank was right on held-out text; share: passes of the target that a draft costs beside its rows.
     """
+
     called: ClassVar[str] = "masks with a gated adapter"
     kind: ClassVar[str] = "mtp"
     made_by: ClassVar[str] = "polydec train probes --kind mtp"
@@ -53,11 +55,15 @@ class Mtp:
         if self.adapter is None:
             return
         if not getattr(target, "adapts", False):
-            raise ValueError("mtp needs rows with a gated adapter (LoRA), which the compiled step does not run, nor what "
-                             "transformers reads: load a plain Llama with --dtype torch")
+            raise ValueError(
+                "mtp needs rows with a gated adapter (LoRA), which the compiled step does not run, nor what "
+                "transformers reads: load a plain Llama with --dtype torch"
+            )
         if target.layers != len(self.adapter.layers):
-            raise ValueError(f"the masks' adapter has matrices for {len(self.adapter.layers)} layers: this target has "
-                             f"{target.layers}")
+            raise ValueError(
+                f"the masks' adapter has matrices for {len(self.adapter.layers)} layers: this target has "
+                f"{target.layers}"
+            )
 
     @property
     def cost(self) -> float:
@@ -81,26 +87,43 @@ def begun(width: int, seed: int) -> list[Tensor]:
     """A sampler to train, at random."""
     g, out = torch.Generator().manual_seed(seed), list[Tensor]()
     for inputs in (2 * width, width):
-        out += [torch.randn(width, inputs, generator=g) * inputs ** -0.5, torch.zeros(width), torch.ones(width),
-                torch.zeros(width)]
+        out += [
+            torch.randn(width, inputs, generator=g) * inputs**-0.5,
+            torch.zeros(width),
+            torch.ones(width),
+            torch.zeros(width),
+        ]
     return out
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Mtp, ...]:
     """A random one for tests, without an adapter: it fits targets of any number of layers."""
-    masks = torch.arange(2 * width).reshape(2, width).float() % 3         # a toy's states are whole numbers
-    return Mtp(masks, None, begun(width, 4), vocab, ((0.5, 0.2), (0.4, 0.2))),
+    masks = (
+        torch.arange(2 * width).reshape(2, width).float() % 3
+    )  # a toy's states are whole numbers
+    return (Mtp(masks, None, begun(width, 4), vocab, ((0.5, 0.2), (0.4, 0.2))),)
 
 
 def save(path: str | Path, mtp: Mtp, about: Mapping[str, Any]) -> None:
     """Write mtp.safetensors and config.json into the directory `path`; about: what else the config says."""
     layers = mtp.adapter.layers if mtp.adapter is not None else ()
     tensors = {f"sampler.{i // 4}.{PARTS[i % 4]}": t.float() for i, t in enumerate(mtp.sampler)}
-    tensors |= {f"layers.{i}.{place}.{side}": t.float() for i, layer in enumerate(layers) for place in PLACES
-                for side, t in zip("ab", layer[place], strict=True)}
-    about = {**about, "width": mtp.mask_KH.shape[1], "layers": len(layers), "rank": mtp.adapter.rank if mtp.adapter else 0,
-             "qkv": len(layers[0]["qkv"][1]) if layers else 0, "gathered": layers[0]["out"][0].shape[1] if layers else 0,
-             "inner": layers[0]["down"][0].shape[1] if layers else 0, **artefact.said_of(mtp)}
+    tensors |= {
+        f"layers.{i}.{place}.{side}": t.float()
+        for i, layer in enumerate(layers)
+        for place in PLACES
+        for side, t in zip("ab", layer[place], strict=True)
+    }
+    about = {
+        **about,
+        "width": mtp.mask_KH.shape[1],
+        "layers": len(layers),
+        "rank": mtp.adapter.rank if mtp.adapter else 0,
+        "qkv": len(layers[0]["qkv"][1]) if layers else 0,
+        "gathered": layers[0]["out"][0].shape[1] if layers else 0,
+        "inner": layers[0]["down"][0].shape[1] if layers else 0,
+        **artefact.said_of(mtp),
+    }
     artefact.save(path, KIND, {"masks": mtp.mask_KH.float(), **tensors}, about)
 
 
@@ -111,13 +134,36 @@ def load(path: str | Path) -> Mtp:
     with artefact.damaged(path, KIND):
         c = edge.check(MtpFields, config, artefact.CONFIG)
         H, R = c.width, c.rank
-        sizes = {"qkv": (H, c.qkv), "out": (c.gathered, H), "gate_up": (H, 2 * c.inner), "down": (c.inner, H)}
+        sizes = {
+            "qkv": (H, c.qkv),
+            "out": (c.gathered, H),
+            "gate_up": (H, 2 * c.inner),
+            "down": (c.inner, H),
+        }
 
         def read(name: str, *shape: int) -> Tensor:
             return artefact.tensor(t, KIND, name, shape).float()
-        layers = [{place: (read(f"layers.{i}.{place}.a", R, into), read(f"layers.{i}.{place}.b", out, R))
-                   for place, (into, out) in sizes.items()} for i in range(c.layers)]
-        sampler = [read(f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,)))
-                   for k in range(2) for part in PARTS]
-        return Mtp(read("masks", len(c.rates), H), Adapter(layers) if layers else None, sampler, artefact.vocab_of(c), c.rates,
-                   c.share)
+
+        layers = [
+            {
+                place: (
+                    read(f"layers.{i}.{place}.a", R, into),
+                    read(f"layers.{i}.{place}.b", out, R),
+                )
+                for place, (into, out) in sizes.items()
+            }
+            for i in range(c.layers)
+        ]
+        sampler = [
+            read(f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,)))
+            for k in range(2)
+            for part in PARTS
+        ]
+        return Mtp(
+            read("masks", len(c.rates), H),
+            Adapter(layers) if layers else None,
+            sampler,
+            artefact.vocab_of(c),
+            c.rates,
+            c.share,
+        )

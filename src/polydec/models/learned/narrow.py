@@ -1,4 +1,5 @@
 """EAGLE-3 of the target's own width: token and state are joined before the layer, and the head is one that is there already."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ KIND = artefact.Kind("eagle-3-narrow", "eagle", "narrow.safetensors", "eagle --k
 class NarrowLayer:
     """join_HS: weight [H, 2 H] that makes one row of a token and the state before it; layer: of the target's width, which reads
     such rows. Half the numbers of EAGLE-3's layer, whose attention reads both beside each other."""
+
     join_HS: Tensor
     layer: StateLayer
 
@@ -43,9 +45,14 @@ class NarrowLayer:
 
 class Joined:
     """A network that is fed rows of twice its width, each of which it joins to one first."""
+
     def __init__(self, join_HS: Tensor, inner: Network) -> None:
         self._join, self._inner = join_HS, inner
-        self.layers, self.context, self.cost = inner.layers, inner.context, inner.cost + join_HS.numel()
+        self.layers, self.context, self.cost = (
+            inner.layers,
+            inner.context,
+            inner.cost + join_HS.numel(),
+        )
         self.tree, self.rollback, self.partial = inner.tree, inner.rollback, False
         self.new_cache, self.head = inner.new_cache, inner.head
 
@@ -60,7 +67,9 @@ class Joined:
         raise ValueError("EAGLE-3's layer norms in its head")
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        raise ValueError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
+        raise ValueError(
+            "EAGLE-3's layer has no table of its own: it reads the target's embeddings"
+        )
 
     def keys(self, cache: Any, stop: int) -> tuple[Tensor, Tensor]:
         return self._inner.keys(cache, stop)
@@ -70,6 +79,7 @@ class Joined:
 class Read:
     """What a directory holds: all but the head. eagle: its head is yet to come; start: the draft model whose head it is, None:
     it is made of the target's embeddings."""
+
     kind: ClassVar[str] = KIND.name
 
     eagle: Eagle3
@@ -80,8 +90,10 @@ class Read:
         self.eagle.fit(target, None)
         own, rows = self.eagle.own, self._rows(target)
         if rows.shape != (len(own.token_C), self.eagle.layer.width):
-            raise ValueError(f"EAGLE-3's head, of {self.start!r}, has shape {tuple(rows.shape)}: it must be "
-                             f"{len(own.token_C)} rows of width {self.eagle.layer.width}")
+            raise ValueError(
+                f"EAGLE-3's head, of {self.start!r}, has shape {tuple(rows.shape)}: it must be "
+                f"{len(own.token_C)} rows of width {self.eagle.layer.width}"
+            )
         return replace(self.eagle, own=replace(own, head_CH=rows))
 
     def _rows(self, target: Target) -> Tensor:
@@ -98,8 +110,14 @@ class Read:
 def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
     """The tokens that a draft model's head knows. Raises ValueError where it has no head of its own."""
     if "lm_head.weight" not in draft:
-        raise ValueError("start has no head of its own: give a draft model that `polydec train draft` made")
-    return draft["lm_head.tokens"].tolist() if "lm_head.tokens" in draft else list(range(len(draft["lm_head.weight"])))
+        raise ValueError(
+            "start has no head of its own: give a draft model that `polydec train draft` made"
+        )
+    return (
+        draft["lm_head.tokens"].tolist()
+        if "lm_head.tokens" in draft
+        else list(range(len(draft["lm_head.weight"])))
+    )
 
 
 def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
@@ -117,9 +135,14 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Read, ...]:
         code = torch.randint(-127, 128, shape, generator=g)
         code[:, 0] = 127
         return code / 256
+
     tensors = {name: matrix(*t.shape) if t.ndim == 2 else t for name, t in inner.tensors.items()}
     layer = NarrowLayer(matrix(width, 2 * width), replace(inner, tensors=tensors))
-    own = Vocabulary(torch.arange(1, vocab.size), torch.randn(vocab.size - 1, width, generator=g), torch.ones(width))
+    own = Vocabulary(
+        torch.arange(1, vocab.size),
+        torch.randn(vocab.size - 1, width, generator=g),
+        torch.ones(width),
+    )
     return (Read(Eagle3(matrix(width, 2 * width), (1, 2), layer, own, vocab, ((0.5, 0.2),))),)
 
 
@@ -129,10 +152,27 @@ def save(path: str | Path, one: Read, about: Mapping[str, Any]) -> None:
     eagle = one.eagle
     assert isinstance(eagle.layer, NarrowLayer)
     inner = eagle.layer.layer
-    matrices = rows8.packed({"fuse.weight": eagle.fuse_HD, "join.weight": eagle.layer.join_HS, **inner.named})
-    artefact.save(path, KIND, {**matrices, "head.tokens": eagle.own.token_C.int(), "norm.weight": eagle.own.norm_H.float()}, {
-        **about, "start": one.start, "width": eagle.layer.width, "depths": list(eagle.depths), "tokens": len(eagle.own.token_C),
-        **artefact.said_of(eagle), "layer": inner.fields})
+    matrices = rows8.packed(
+        {"fuse.weight": eagle.fuse_HD, "join.weight": eagle.layer.join_HS, **inner.named}
+    )
+    artefact.save(
+        path,
+        KIND,
+        {
+            **matrices,
+            "head.tokens": eagle.own.token_C.int(),
+            "norm.weight": eagle.own.norm_H.float(),
+        },
+        {
+            **about,
+            "start": one.start,
+            "width": eagle.layer.width,
+            "depths": list(eagle.depths),
+            "tokens": len(eagle.own.token_C),
+            **artefact.said_of(eagle),
+            "layer": inner.fields,
+        },
+    )
 
 
 def save_trained(path: str | Path, eagle: Eagle3, about: Mapping[str, Any]) -> None:
@@ -149,8 +189,17 @@ def load(path: str | Path) -> Read:
         H, D = c.width, len(c.depths)
         if list(c.depths) != sorted(set(c.depths)):
             raise ValueError(f"depths is {c.depths}: they must ascend")
-        own = Vocabulary(artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size), torch.empty(0, H),
-                         artefact.tensor(t, KIND, "norm.weight", (H,)).float())
-        layer = NarrowLayer(artefact.tensor(t, KIND, "join.weight", (H, 2 * H)).float(), state_layer.read(c.layer, t, KIND, H))
+        own = Vocabulary(
+            artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size),
+            torch.empty(0, H),
+            artefact.tensor(t, KIND, "norm.weight", (H,)).float(),
+        )
+        layer = NarrowLayer(
+            artefact.tensor(t, KIND, "join.weight", (H, 2 * H)).float(),
+            state_layer.read(c.layer, t, KIND, H),
+        )
         fuse_HD = artefact.tensor(t, KIND, "fuse.weight", (H, D * H)).float()
-        return Read(Eagle3(fuse_HD, tuple(c.depths), layer, own, artefact.vocab_of(c), c.rates, c.share), c.start)
+        return Read(
+            Eagle3(fuse_HD, tuple(c.depths), layer, own, artefact.vocab_of(c), c.rates, c.share),
+            c.start,
+        )

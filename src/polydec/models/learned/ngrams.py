@@ -1,4 +1,5 @@
 """A table of what follows the last few tokens of a text, counted in a model's own answers: a draft that costs no pass."""
+
 from __future__ import annotations
 
 from array import array
@@ -37,6 +38,7 @@ class NGrams:
     follower_MK: 16-bit ids of the likeliest next tokens, likeliest first, LAST where there are fewer; chance_MK: theirs,
     in 255ths. Where a context is known, so is every shorter one that ends it.
     """
+
     called: ClassVar[str] = "an n-gram table"
     kind: ClassVar[str] = "ngrams"
     made_by: ClassVar[str] = "polydec train ngrams"
@@ -58,7 +60,10 @@ class NGrams:
 
     @cached_property
     def _flat(self) -> tuple[array[int], array[int]]:
-        return (array("H", self.follower_MK.astype(np.uint16).tobytes()), array("B", self.chance_MK.astype(np.uint8).tobytes()))
+        return (
+            array("H", self.follower_MK.astype(np.uint16).tobytes()),
+            array("B", self.chance_MK.astype(np.uint8).tobytes()),
+        )
 
     @cached_property
     def compiled(self) -> copies.Table | None:
@@ -69,7 +74,9 @@ class NGrams:
         """(chance, token) of what follows these, by the longest context that is known; likeliest first."""
         at, key, found = self._at, 0, -1
         for i in range(1, min(self.order, len(tokens)) + 1):
-            key = (key ^ (tokens[-i] + 1)) * MIX & MASK           # `longer`, without the call: this runs for every token
+            key = (
+                key ^ (tokens[-i] + 1)
+            ) * MIX & MASK  # `longer`, without the call: this runs for every token
             key ^= key >> 29
             place = at.get(key)
             if place is None:
@@ -96,11 +103,23 @@ def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[NGrams, ...]:
 
 def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
     """Write ngrams.safetensors and config.json into the directory `path`; about: what else the config says."""
-    arrays = {"key": table.key_M.astype(np.uint64), "follower": table.follower_MK.astype(np.uint16),
-              "chance": table.chance_MK.astype(np.uint8)}
-    artefact.save(path, KIND, {name: torch.from_numpy(a) for name, a in arrays.items()}, {
-        "model_type": "polydec-ngrams", **about, "order": table.order, "vocab_size": table.vocab.size,
-        "tokenizer": table.vocab.tokenizer})
+    arrays = {
+        "key": table.key_M.astype(np.uint64),
+        "follower": table.follower_MK.astype(np.uint16),
+        "chance": table.chance_MK.astype(np.uint8),
+    }
+    artefact.save(
+        path,
+        KIND,
+        {name: torch.from_numpy(a) for name, a in arrays.items()},
+        {
+            "model_type": "polydec-ngrams",
+            **about,
+            "order": table.order,
+            "vocab_size": table.vocab.size,
+            "tokenizer": table.vocab.tokenizer,
+        },
+    )
 
 
 def load(name: str) -> NGrams:
@@ -110,11 +129,15 @@ def load(name: str) -> NGrams:
     with artefact.damaged(path, KIND):
         c = edge.check(NGramFields, config, artefact.CONFIG)
         m, k = len(t.get("key", ())), (*t.get("follower", torch.empty(0, 0)).shape, 0, 0)[1]
-        key, follower, chance = (artefact.tensor(t, KIND, x, s).numpy()
-                                 for x, s in (("key", (m,)), ("follower", (m, k)), ("chance", (m, k))))
+        key, follower, chance = (
+            artefact.tensor(t, KIND, x, s).numpy()
+            for x, s in (("key", (m,)), ("follower", (m, k)), ("chance", (m, k)))
+        )
         if (key.dtype, follower.dtype, chance.dtype) != (np.uint64, np.uint16, np.uint8):
-            raise ValueError(f"its tables are of {key.dtype}, {follower.dtype}, {chance.dtype}: they must be of uint64, uint16 "
-                             "and uint8")
+            raise ValueError(
+                f"its tables are of {key.dtype}, {follower.dtype}, {chance.dtype}: they must be of uint64, uint16 "
+                "and uint8"
+            )
         if m and (bad := int(follower[follower != LAST].max(initial=0))) >= c.vocab_size:
             raise ValueError(f"it holds token {bad}, the vocabulary {c.vocab_size} tokens")
         return NGrams(c.order, Vocab(c.vocab_size, frozenset(), c.tokenizer), key, follower, chance)

@@ -1,5 +1,6 @@
 """Soft probes: rows that ride behind a token in the target's own pass and come out as guesses of what follows (PPD, Hidden
 Transfer)."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ class Probes:
     of each probe, how often its token of each rank was right on held-out text; share: passes of the target that a draft costs
     beside its rows.
     """
+
     called: ClassVar[str] = "soft probes"
     kind: ClassVar[str] = "probes"
     made_by: ClassVar[str] = "polydec train probes"
@@ -49,7 +51,9 @@ class Probes:
         target.vocab.require_same(self.vocab, "the target of the probes")
         artefact.require_laws(target, self.bias_PH.shape[1], "the probes")
         if self.enter and target.layers <= self.enter:
-            raise ValueError(f"the probes enter layer {self.enter}: this target shows {target.layers or 'none'} of its layers")
+            raise ValueError(
+                f"the probes enter layer {self.enter}: this target shows {target.layers or 'none'} of its layers"
+            )
 
     def behind(self, state_NH: Tensor | None, count: int) -> Tensor:
         """What enters of the probes behind tokens, [tokens, probes, H]; state_NH: the tokens' states at that depth, `count` of
@@ -63,17 +67,34 @@ class Probes:
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[Probes, ...]:
     """Random ones for tests: of both kinds."""
     rates = ((0.5, 0.2), (0.4, 0.2))
-    bias = torch.arange(2 * width).reshape(2, width).float() % 3        # a toy's states are whole numbers
-    return (Probes(bias, None, 0, vocab, rates),
-            Probes(torch.zeros(2, width), [torch.eye(width), torch.eye(width).roll(1, 0).round()], 1, vocab, rates))
+    bias = torch.arange(2 * width).reshape(2, width).float() % 3  # a toy's states are whole numbers
+    return (
+        Probes(bias, None, 0, vocab, rates),
+        Probes(
+            torch.zeros(2, width),
+            [torch.eye(width), torch.eye(width).roll(1, 0).round()],
+            1,
+            vocab,
+            rates,
+        ),
+    )
 
 
 def save(path: str | Path, probes: Probes, about: Mapping[str, Any]) -> None:
     """Write probes.safetensors and config.json into the directory `path`; about: what else the config says."""
     maps = {} if probes.maps is None else {f"{j}.map": t.float() for j, t in enumerate(probes.maps)}
-    artefact.save(path, KIND, {"bias": probes.bias_PH.float(), **maps}, {
-        **about, "width": probes.bias_PH.shape[1], "maps": probes.maps is not None, "enter": probes.enter,
-        **artefact.said_of(probes)})
+    artefact.save(
+        path,
+        KIND,
+        {"bias": probes.bias_PH.float(), **maps},
+        {
+            **about,
+            "width": probes.bias_PH.shape[1],
+            "maps": probes.maps is not None,
+            "enter": probes.enter,
+            **artefact.said_of(probes),
+        },
+    )
 
 
 def load(path: str | Path) -> Probes:
@@ -85,6 +106,10 @@ def load(path: str | Path) -> Probes:
         if c.enter and not c.maps:
             raise ValueError(f"enter is {c.enter}: probes without maps enter the first layer")
         count, H = len(c.rates), c.width
-        maps = [artefact.tensor(t, KIND, f"{j}.map", (H, H)).float() for j in range(count)] if c.maps else None
+        maps = (
+            [artefact.tensor(t, KIND, f"{j}.map", (H, H)).float() for j in range(count)]
+            if c.maps
+            else None
+        )
         bias_PH = artefact.tensor(t, KIND, "bias", (count, H)).float()
         return Probes(bias_PH, maps, c.enter, artefact.vocab_of(c), c.rates, c.share)

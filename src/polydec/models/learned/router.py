@@ -1,4 +1,5 @@
 """A router on a draft model's own states: would the target write a better step than the one that ends here?"""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ KIND = artefact.Kind("router", "router", "router.safetensors", "router")
 @dataclass(frozen=True, eq=False)
 class Router:
     """head: of the form of a process reward model's, on the state of the draft model behind a step's last token."""
+
     called: ClassVar[str] = "a router"
     kind: ClassVar[str] = "router"
     made_by: ClassVar[str] = "polydec train router"

@@ -1,4 +1,5 @@
 """A process reward model on a model's own states: how likely is it that what stands so far leads to a right answer?"""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ class StepReward:
 
     States come as sessions give them, before the model's final norm.
     """
+
     called: ClassVar[str] = "a process reward model"
     kind: ClassVar[str] = "prm"
     made_by: ClassVar[str] = "polydec train prm"
@@ -56,25 +58,39 @@ class StepReward:
 def fresh(width: int, inner: int, vocab: Vocab, seed: int) -> StepReward:
     """One to train, which says 1/2 of everything."""
     g = torch.Generator().manual_seed(seed)
-    return StepReward((torch.randn(inner, width, generator=g) / width ** 0.5, torch.zeros(inner)),
-                      (torch.zeros(1, inner), torch.zeros(1)), vocab)
+    return StepReward(
+        (torch.randn(inner, width, generator=g) / width**0.5, torch.zeros(inner)),
+        (torch.zeros(1, inner), torch.zeros(1)),
+        vocab,
+    )
 
 
 def examples(vocab: Vocab, width: int, draft_width: int) -> tuple[StepReward, ...]:
     """Random ones for tests."""
     g = torch.Generator().manual_seed(7)
     one = fresh(width, 8, vocab, 7)
-    return StepReward(one.inner, (torch.randn(1, 8, generator=g), one.out[1]), vocab),
+    return (StepReward(one.inner, (torch.randn(1, 8, generator=g), one.out[1]), vocab),)
 
 
-def save(path: str | Path, reward: StepReward, about: Mapping[str, Any], kind: artefact.Kind = KIND) -> None:
+def save(
+    path: str | Path, reward: StepReward, about: Mapping[str, Any], kind: artefact.Kind = KIND
+) -> None:
     """Write prm.safetensors and config.json into the directory `path`; about: what else the config says; kind: what else has
     this form."""
     names = ("inner.weight", "inner.bias", "out.weight", "out.bias")
     tensors = dict(zip(names, (*reward.inner, *reward.out), strict=True))
-    artefact.save(path, kind, {k: v.float() for k, v in tensors.items()},
-                  {**about, "width": reward.width, "inner": len(reward.inner[1]), "vocab_size": reward.vocab.size,
-                   "tokenizer": reward.vocab.tokenizer})
+    artefact.save(
+        path,
+        kind,
+        {k: v.float() for k, v in tensors.items()},
+        {
+            **about,
+            "width": reward.width,
+            "inner": len(reward.inner[1]),
+            "vocab_size": reward.vocab.size,
+            "tokenizer": reward.vocab.tokenizer,
+        },
+    )
 
 
 def load(path: str | Path, kind: artefact.Kind = KIND) -> StepReward:
@@ -84,7 +100,13 @@ def load(path: str | Path, kind: artefact.Kind = KIND) -> StepReward:
         c = edge.check(StepRewardFields, config, artefact.CONFIG)
 
         def pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-            return (artefact.tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
-                    artefact.tensor(t, kind, f"{name}.bias", (rows,)).float())
-        return StepReward(pair("inner", c.inner, c.width), pair("out", 1, c.inner),
-                          Vocab(c.vocab_size, frozenset(), c.tokenizer))
+            return (
+                artefact.tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
+                artefact.tensor(t, kind, f"{name}.bias", (rows,)).float(),
+            )
+
+        return StepReward(
+            pair("inner", c.inner, c.width),
+            pair("out", 1, c.inner),
+            Vocab(c.vocab_size, frozenset(), c.tokenizer),
+        )
