@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from polydec import edge, registry
+from polydec import edge, notebook, registry
+from polydec.heard import warn
 from polydec.kit import Artefact, Kit, family_of
 from polydec.models import artefacts, checkpoint, zoo
 from polydec.models.checkpoint import Checkpoint
@@ -42,6 +42,24 @@ class LM:
     def name(self) -> str:
         return self.checkpoint.name
 
+    def __repr__(self) -> str:
+        return f"LM({', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return notebook.table(self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """What a reader wants to know of it; what it has not is left out."""
+        facts = {
+            "name": self.name,
+            "vocabulary": self.checkpoint.lm.vocab.size,
+            "dtype": self.checkpoint.dtype,
+            "kernel": self.checkpoint.kernel,
+            "draft": None if self.draft is None else self.draft.name,
+            "trained": ", ".join(dict.fromkeys(a.kind for a in self.artefacts)),
+        }
+        return {name: value for name, value in facts.items() if value}
+
     @cached_property
     def costs(self) -> Costs:
         """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
@@ -50,18 +68,16 @@ class LM:
 
         found = profile.read(self)
         if found is None:
-            warnings.warn(
+            warn(
                 f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
-                "(`polydec tune` measures more carefully)",
-                stacklevel=2,
+                "(`polydec tune` measures more carefully)"
             )
             found = profile.measure(self, seconds=profile.QUICK)
             profile.keep(self, found)
             if profile.read(self) is None:
-                warnings.warn(
+                warn(
                     f"the profile could not be kept in {profile.path()}: the next process measures again "
-                    "(XDG_CACHE_HOME names another place)",
-                    stacklevel=2,
+                    "(XDG_CACHE_HOME names another place)"
                 )
         return found.costs
 
