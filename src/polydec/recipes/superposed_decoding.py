@@ -29,6 +29,9 @@ CARD = Card(
     needs=(STATES,),
 )
 
+SHARE = 0.54
+"""As published."""
+
 
 def build(
     kit: Kit,
@@ -40,6 +43,22 @@ def build(
         Within(1, 4096),
         "likeliest tokens that may follow: at least width, at most all there are",
     ] = 9,
-    alpha: Annotated[float, Within(0, 1), "share of the n-gram table in a score"] = 0.54,
+    alpha: Annotated[
+        float | None,
+        Within(0, 1),
+        "share of the n-gram table in a score, none: 0.54, or 0 where there is no table",
+    ] = None,
 ) -> Superposed:
-    return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))
+    table = _table(kit, alpha) if alpha else kit.find(NGrams)
+    share = SHARE if alpha is None else alpha
+    return Superposed(
+        searched(kit.target), width, temperature, kept, share if table is not None else 0.0, table
+    )
+
+
+def _table(kit: Kit, alpha: float) -> NGrams:
+    """The table that a share was asked of. Raises ValueError where there is none."""
+    try:
+        return kit.need(NGrams)
+    except ValueError as error:
+        raise ValueError(f"alpha is {alpha}, a share of an n-gram table: {error}") from None
