@@ -28,12 +28,11 @@ Target = Annotated[str, typer.Option(help="the target: a name like --model's")]
 SmallDraft = Annotated[
     str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")
 ]
-Prompts = Annotated[
-    Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")
-]
-Texts = Annotated[
-    Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")
-]
+TEXT = (
+    "your own text: .txt, .jsonl (text, prompt, question and answer, turns, messages), a folder of these or of a data set "
+    "(Arrow, Parquet); or `sample`, which travels along (default: POLYDEC_DATA, else ../shared/data, else sample)"
+)
+Data = Annotated[Path | None, typer.Option(help=TEXT)]
 Samples = Annotated[
     Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")
 ]
@@ -55,7 +54,7 @@ Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JS
 @app.command()
 def lm(
     out: Resumed,
-    data: Texts = None,
+    data: Data = None,
     preset: Annotated[str, typer.Option(help="tiny or tiny-draft")] = "tiny",
     steps: Annotated[
         int | None, typer.Option(help="optimiser steps (default: the preset's)")
@@ -366,7 +365,7 @@ def draft(
     target: Annotated[
         str, typer.Option(help="the model to draft for: a name like --model's")
     ] = "zoo:smollm2",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 300,
     max_tokens: Longest = 256,
@@ -422,7 +421,7 @@ def ngrams(
     target: Annotated[
         str, typer.Option(help="the model whose text to count: a name like --model's")
     ] = "zoo:smollm2",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 300,
     max_tokens: Longest = 160,
@@ -459,7 +458,7 @@ def stop_head(
     out: Kept,
     target: Target = "zoo:smollm2",
     draft_: SmallDraft = None,
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 30,
     max_tokens: Longest = 128,
@@ -506,7 +505,7 @@ def heads(
         str, typer.Option(help="medusa, hydra, hydra++, clover; for vLLM medusa-published")
     ] = "medusa",
     target: Target = "zoo:tiny",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 60,
     max_tokens: Longest = 128,
@@ -540,7 +539,7 @@ def eagle(
     out: Kept,
     kind: Annotated[str, typer.Option(help=EAGLES)] = "eagle",
     target: Target = "zoo:tiny",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 60,
     max_tokens: Longest = 128,
@@ -604,7 +603,7 @@ def probes(
     out: Kept,
     kind: Annotated[str, typer.Option(help="ppd, hidden-transfer, lud or mtp")] = "ppd",
     target: Target = "zoo:tiny",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 60,
     max_tokens: Longest = 128,
@@ -638,7 +637,7 @@ def judge(
     out: Kept,
     target: Target = "zoo:tiny",
     draft_: SmallDraft = None,
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 30,
     max_tokens: Longest = 96,
@@ -675,7 +674,7 @@ def nested(
     target: Annotated[
         str, typer.Option(help="directory or zoo:NAME that the draft begins with")
     ] = "zoo:tiny",
-    data: Texts = None,
+    data: Data = None,
     layers: Annotated[int, typer.Option(help="of the draft (0: half the target's)")] = 0,
     width: Annotated[
         int, typer.Option(help="of the draft (0: the target's, begun with its first layers)")

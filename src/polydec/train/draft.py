@@ -44,7 +44,7 @@ class DraftSpec:
     """What `train_draft` makes.
 
     out: the directory to write; target: a checkpoint of the Llama skeleton, by any name that `polydec.load` takes; data:
-    where the prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of samples (None: out/text.jsonl, written by
+    where the prompts are (as `data.training_data` finds it); text: JSONL of samples (None: out/text.jsonl, written by
     the target first, `each` prompts a kind, answers of at most `max_tokens`); divergence: fkl | rkl | jsd | tvd (beta: of
     jsd); tasks: (kind of prompt, divergence) where a kind has one of its own; policy: whose text, target | mixed | on-policy;
     own: share of the steps on the draft's own text, 0 to 1 (None: what the policy says); temperature: of both laws (above 0);

@@ -46,7 +46,7 @@ class JudgeSpec:
     """What `train_judge` makes.
 
     out: the directory to write; target, draft: by any names that `polydec.load` takes (draft None: the target's embedded one);
-    data: where prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of the target's samples (None:
+    data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
     out/text.jsonl, written first: `each` prompts a kind, greedy answers of at most `max_tokens`); tries: drafted tokens that
     are tried in each answer; weight: of wrong tokens in the loss, above 0; steps; rate; seed.
     """

@@ -25,7 +25,7 @@ class NGramSpec:
     """What `train_ngrams` makes.
 
     out: the directory to write; target: a checkpoint by any name that `polydec.load` takes; data: where the prompts are
-    (None: POLYDEC_DATA, else ../shared/data); text: JSONL of samples (None: out/text.jsonl, written by the target first,
+    (as `data.training_data` finds it); text: JSONL of samples (None: out/text.jsonl, written by the target first,
     `each` prompts a kind, answers of at most `max_tokens`); order: tokens of the longest context, 1 to 8; top: followers
     kept of each, 1 to 16; least: in how many answers a context must stand, 1 or more; discount: of every count, 0 to 1.
     """

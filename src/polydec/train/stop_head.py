@@ -33,7 +33,7 @@ class StopHeadSpec:
     """What `train_stop_head` makes.
 
     out: the directory to write; target, draft: models, by any name that `polydec.load` takes (draft None: the embedded
-    one's); data: where prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of the target's samples (None:
+    one's); data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
     out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens`); temperature: of both laws, at
     which the head will be used; 0: greedy; mixing: share of positions, 0 to 1, at which the draft reads the target's token
     and not its own; weight: of rejections in the loss, above 0; depth: blocks of the head, 0 to 16; tied: one block,
