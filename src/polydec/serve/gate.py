@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polydec.edge import read_bytes
 from polydec.options import shown
+from polydec.serve.arrival import swallow
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics
 
@@ -39,6 +40,7 @@ class Gate:
         try:
             self.check(scope)
         except Refusal as refusal:
+            await swallow(receive)
             await answer(refusal, self.metrics)(scope, receive, send)
             return
         await self.app(scope, receive, send)

@@ -25,8 +25,9 @@ from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 from starlette.types import Receive, Scope, Send
 
 from polydec.api import LM
-from polydec.serve.app import create_app, read_bytes
-from polydec.serve.application import application, until_idle
+from polydec.serve.app import create_app
+from polydec.serve.application import IGNORED, application, until_idle
+from polydec.serve.arrival import read_bytes
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
@@ -42,6 +43,7 @@ PASSED = (
     "x-content-type-options",
     "referrer-policy",
     "cache-control",
+    IGNORED.lower(),
 )
 """Headers of a replica's answer that are handed on."""
 GONE = (httpx.TransportError, httpx.StreamError)

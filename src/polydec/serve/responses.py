@@ -76,7 +76,7 @@ def _format(body: Body) -> None:
     given = body.mapping("text")
     more = next((k for k in given if k not in ("format", "verbosity")), None)
     if more is not None or given.get("verbosity") not in (None, "medium"):
-        name = more or "verbosity"
+        name = "verbosity" if more is None else more
         raise Refusal(
             f"text.{name[:60]} is {shown(given[name])}: text holds a format here", param="text"
         )

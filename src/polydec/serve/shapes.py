@@ -13,6 +13,7 @@ from polydec.options import shown
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
+from polydec.serve.limits import Limits
 from polydec.serve.tools import names, past_calls, read_tools
 
 LOWEST = -9999.0
@@ -179,7 +180,9 @@ class Completions:
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
         }
-        prompts, echo = read_prompts(body.take("prompt")), body.flag("echo")
+        prompts, echo = read_prompts(body.take("prompt"), body.limits), body.flag("echo")
+        if body.limits is not None:
+            body.limits.admit(len(prompts) * given["n"])
         most = length(body, "max_tokens", default=16, least=0 if echo else 1)
         silent = most == 0  # a token is written all the same, and not shown
         given["max_tokens"], given["logprobs"] = (
@@ -300,8 +303,8 @@ def token_text(text: Text, token: int) -> str:
     )
 
 
-def read_prompts(prompt: Any) -> list[Any]:
-    """A text or token ids, or several of either."""
+def read_prompts(prompt: Any, limits: Limits | None = None) -> list[Any]:
+    """A text or token ids, or several of either; limits: of a server."""
     if prompt is None:
         raise Refusal("prompt is missing: give a text or token ids", param="prompt")
     many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
@@ -314,6 +317,11 @@ def read_prompts(prompt: Any) -> list[Any]:
         if not isinstance(one, (str, list)) or not one:
             raise Refusal(
                 f"prompt{f'[{at}]' if many else ''} is {shown(one)}: it must be a text or token ids, and not empty",
+                param="prompt",
+            )
+        if isinstance(one, list) and limits is not None and len(one) > limits.prompt:
+            raise Refusal(
+                f"prompt has {len(one)} tokens: this server takes at most {limits.prompt}",
                 param="prompt",
             )
         if isinstance(one, list) and not all(type(x) is int for x in one):
