@@ -132,7 +132,7 @@ class Text:
     def beyond(self, text: str, most: int) -> bool:
         """Whether a text certainly has more tokens than `most`, told without encoding all of it: its parts, each by itself,
         have more than twice as many. False says nothing."""
-        if len(text) <= max(PART, 8 * most):  # encoded at once: hardly any text has shorter tokens
+        if len(text) <= max(PART, 4 * most):  # encoded at once: hardly any text has shorter tokens
             return False
         seen = 0
         for at in range(0, len(text), PART):

@@ -23,6 +23,8 @@ from polydec.options import shown
 from polydec.serve.application import IGNORED, application
 from polydec.serve.arrival import read_bytes
 from polydec.serve.body import Body, Wanted, read_body
+from polydec.serve.described import page as described_page
+from polydec.serve.described import request as described
 from polydec.serve.endpoints import ENDPOINTS, Answer, Endpoint
 from polydec.serve.errors import Refusal, refused
 from polydec.serve.limits import Limits
@@ -107,15 +109,27 @@ def create_app(
         )
         return await _respond(request, reply, wanted, answers, _told(given.ignored))
 
-    @app.post("/v1/chat/completions")
+    @app.post(
+        "/v1/chat/completions",
+        summary="a chat, through the model's template",
+        openapi_extra=described("/v1/chat/completions"),
+    )
     async def chat(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/chat/completions"])
 
-    @app.post("/v1/completions")
+    @app.post(
+        "/v1/completions",
+        summary="texts or token ids, one or several",
+        openapi_extra=described("/v1/completions"),
+    )
     async def completions(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/completions"])
 
-    @app.post("/v1/responses")
+    @app.post(
+        "/v1/responses",
+        summary="OpenAI's newer form, as far as text goes",
+        openapi_extra=described("/v1/responses"),
+    )
     async def responses(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/responses"])
 
@@ -130,25 +144,27 @@ def create_app(
             **about,
         }
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", summary="what is served")
     async def listed() -> dict[str, Any]:
         return {"object": "list", "data": [card(name) for name in models.loaders]}
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", summary="one of them")
     async def one(name: str) -> dict[str, Any]:
         if name not in models.loaders:
             models.find(name)  # raises
         return card(name)
 
-    @app.post("/tokenize")
+    @app.post(
+        "/tokenize", summary="a text or messages to token ids", openapi_extra=described("/tokenize")
+    )
     async def tokenize(request: Request) -> Response:
         return await reading(lambda given: _tokenized(given, models, limits), request)
 
-    @app.post("/detokenize")
+    @app.post("/detokenize", summary="token ids to a text", openapi_extra=described("/detokenize"))
     async def detokenize(request: Request) -> Response:
         return await reading(lambda given: _detokenized(given, models, limits), request)
 
-    @app.get("/tokenizer_info")
+    @app.get("/tokenizer_info", summary="special tokens and the chat template")
     async def tokenizer(model: str | None = None) -> dict[str, Any]:
         text = models.find(model).model.checkpoint.text
         return {
@@ -158,7 +174,9 @@ def create_app(
             "chat_template": None if text.template is None else text.template.source,
         }
 
-    @app.get("/methods")
+    @app.get(
+        "/methods", summary="every method, its options, and why a model cannot be decoded by it"
+    )
     async def methods(model: str | None = None) -> dict[str, Any]:
         kit = models.find(model).model.kit()
         return {
@@ -167,7 +185,7 @@ def create_app(
             "data": [_described(n, kit) for n in sorted(registry.recipes())],
         }
 
-    @app.get("/sampling")
+    @app.get("/sampling", summary="a JSON schema of the sampling fields")
     async def sampling(model: str | None = None) -> dict[str, Any]:
         own = models.find(model).model.sampling()
         return {
@@ -179,7 +197,7 @@ def create_app(
             )
         }
 
-    @app.get("/health")
+    @app.get("/health", summary="200 where all models are ready")
     async def health() -> JSONResponse:
         states = models.states
         state = (
@@ -189,15 +207,19 @@ def create_app(
         )
         return JSONResponse({"status": state, "models": states}, 200 if state == "ready" else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", summary="for Prometheus")
     async def measured() -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/")
+    @app.get("/", summary="the page")
     async def page() -> HTMLResponse:
         return HTMLResponse(
             files("polydec.serve").joinpath("page.html").read_text("utf-8"), headers=PAGE
         )
+
+    @app.get("/docs", summary="this description, for people")
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(described_page(app.openapi()), headers=PAGE)
 
     return app
 

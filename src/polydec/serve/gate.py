@@ -18,8 +18,8 @@ from polydec.serve.arrival import swallow
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics
 
-OPEN = ("/", "/health")
-"""Paths that need no key: the page asks for one itself, and who restarts a server has none."""
+OPEN = ("/", "/health", "/docs", "/openapi.json")
+"""Paths that need no key: the page asks for one itself, who restarts a server has none, and what can be asked is no secret."""
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 """Names of this machine. A server without a key answers to no other: a page in a browser could give one of its own."""

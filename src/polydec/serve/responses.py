@@ -12,6 +12,7 @@ from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.reply import News, about, pieces
 from polydec.serve.shapes import Chat, read_messages
+from polydec.serve.template import template_values
 from polydec.serve.tools import read_tools
 
 LOGPROBS = "message.output_text.logprobs"
@@ -29,6 +30,7 @@ class Responses:
         given: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
+            "template": template_values(body, model),
         }
         if given["n"] != 1:
             raise Refusal(f"n is {shown(given['n'])}: a response has one answer", param="n")

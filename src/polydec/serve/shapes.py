@@ -14,6 +14,7 @@ from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, st
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
+from polydec.serve.template import no_template, template_values
 from polydec.serve.tools import names, past_calls, read_tools
 
 LOWEST = -9999.0
@@ -82,6 +83,7 @@ class Chat:
         given: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
+            "template": template_values(body, model),
         }
         logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, 64)
         if top is not None and not logprobs:
@@ -180,6 +182,7 @@ class Completions:
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
         }
+        no_template(body)
         prompts, echo = read_prompts(body.take("prompt"), body.limits), body.flag("echo")
         if body.limits is not None:
             body.limits.admit(len(prompts) * given["n"])
@@ -359,13 +362,23 @@ def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
         )
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
     for name, value in message.items():  # clients send back what they got, empty fields included
-        if name not in ("role", "content", more) and value not in (None, [], {}, ""):
+        if name not in ("role", "content", "name", more) and value not in (None, [], {}, ""):
             raise Refusal(
                 f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
                 + ("" if tools else ", tool calls only where tools are given"),
                 param="messages",
             )
-    return {"role": "system" if role == "developer" else role, **_said(where, message, more)}
+    named = message.get("name")
+    if named is not None and not (isinstance(named, str) and 1 <= len(named) <= 64):
+        raise Refusal(
+            f"{where}.name is {shown(named)}: it must be a text of 1 to 64 characters",
+            param="messages",
+        )
+    return {
+        "role": "system" if role == "developer" else role,
+        **({} if named is None else {"name": _whole_text(named, "messages")}),
+        **_said(where, message, more),
+    }
 
 
 def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str, Any]:
