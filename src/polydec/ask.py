@@ -53,6 +53,7 @@ class Ask:
     of a chat or, without a template, the prompt's last token alone.
 
     tools: what the model may call, as chat templates take it (JSON schemas of functions); only beside chat messages.
+    template: further names that the chat template is told, such as {"enable_thinking": False}.
     """
 
     prompt: Prompt
@@ -92,6 +93,7 @@ class Ask:
     steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     negative_prompt: Prompt | None = None
     tools: Sequence[Mapping[str, Any]] = ()
+    template: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __repr__(self) -> str:
         """The prompt, cut short, and the fields that were set."""
@@ -212,8 +214,11 @@ class Steering:
         )[0]
 
 
-def steering(model: LM, ask: Ask, ids: tuple[int, ...], raw: bool) -> Steering | None:
-    """How a request is steered; ids: of its prompt. Raises ValueError with one sentence for what cannot be honoured."""
+def steering(
+    model: LM, ask: Ask, ids: tuple[int, ...], raw: bool, most: int | None = None
+) -> Steering | None:
+    """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises ValueError with one
+    sentence for what cannot be honoured."""
     if ask.steer is None and ask.negative_prompt is None:
         if _mapping("steer_options", ask.steer_options):
             raise ValueError("steer_options is given without steer: name the way to steer")
@@ -231,7 +236,11 @@ def steering(model: LM, ask: Ask, ids: tuple[int, ...], raw: bool) -> Steering |
     if isinstance(second, str) and not second.strip():
         other = model.empty(raw=raw) or ids[-1:]
     else:
-        other = None if second is None else model.ids(second, raw=raw, who="negative_prompt")
+        other = (
+            None
+            if second is None
+            else model.ids(second, raw=raw, who="negative_prompt", template=ask.template, most=most)
+        )
     return Steering(steer.get(name).CARD, options, other)
 
 
@@ -250,7 +259,12 @@ def plan(
     values = {o.name: o.convert(getattr(ask, o.name)) for o in limits()}
     options = registry.chosen(card.name, _mapping("options", ask.options))
     stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
-    ids = model.ids(ask.prompt, raw=values["raw"], tools=ask.tools)
+    ids = model.ids(
+        ask.prompt,
+        raw=values["raw"],
+        tools=ask.tools,
+        template=_mapping("template", ask.template),
+    )
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise ValueError(

@@ -139,11 +139,15 @@ class LM:
         raw: bool = False,
         who: str = "prompt",
         tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        most: int | None = None,
     ) -> tuple[int, ...]:
-        """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages. Raises
+        """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages; template:
+        further names that it is told; most: tokens that there is room for, far beyond which a text is not even encoded. Raises
         ValueError where it is empty, or holds something else than a prompt does, or the tools cannot be shown."""
+        values = template or {}
         if tools:
-            return self._with_tools(prompt, tools)
+            return self._encoded(self._with_tools(prompt, tools, values), who, most)
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):  # pyright: ignore
             raise ValueError(
                 f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
@@ -152,19 +156,32 @@ class LM:
             raise ValueError(f"{who} is empty: give a text of at least one character")
         text = self.checkpoint.text
         if isinstance(prompt, str):
-            return (
-                text.encode(prompt)
-                if raw or not text.has_chat
-                else text.chat([{"role": "user", "content": prompt}])
-            )
+            if raw or not text.has_chat:
+                return self._encoded(prompt, who, most, special=True)
+            shown = text.render([{"role": "user", "content": prompt}], **values)
+            return self._encoded(shown, who, most)
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
                 raise ValueError(f"{self.name} has no chat template: give the {who} as text")
-            return text.chat([_message(i, m) for i, m in enumerate(prompt)])
+            shown = text.render([_message(i, m) for i, m in enumerate(prompt)], **values)
+            return self._encoded(shown, who, most)
+        if most is not None and len(prompt) > most:
+            raise ValueError(f"{who} has {len(prompt)} tokens: there is room for {most}")
         return self._checked(prompt, who)
 
-    def _with_tools(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Token ids of messages with tools; the template must tell the model of them."""
+    def _encoded(
+        self, text: str, who: str, most: int | None, *, special: bool = False
+    ) -> tuple[int, ...]:
+        if most is not None and self.checkpoint.text.beyond(text, most):
+            raise ValueError(
+                f"{who} has {len(text)} characters, which are more than {most} tokens: there is room for those"
+            )
+        return self.checkpoint.text.encode(text, special)
+
+    def _with_tools(
+        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
+    ) -> str:
+        """A chat with tools as text; the template must tell the model of them."""
         text = self.checkpoint.text
         if (
             isinstance(prompt, str)
@@ -176,12 +193,12 @@ class LM:
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
             )
         messages = [_message(i, m) for i, m in enumerate(prompt)]
-        shown = text.render(messages, tools=list(tools))
-        if shown == text.render(messages):
+        shown = text.render(messages, tools=list(tools), **values)
+        if shown == text.render(messages, **values):
             raise ValueError(
                 f"tools is given: the chat template of {self.name} has no place for tools, so leave it out"
             )
-        return text.encode(shown, special=False)
+        return shown
 
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
         size, ids = self.checkpoint.lm.vocab.size, list[int]()

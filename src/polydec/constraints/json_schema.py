@@ -70,8 +70,11 @@ def _grammar(schema: Mapping[str, Any], vocab: Vocab, ends: frozenset[int]) -> g
         return guidance.grammar(lark(schema), vocab, ends)
 
 
-ANY_OBJECT = JsonSchema('{"type": "object"}')
-"""Any JSON object: what OpenAI's response_format calls json_object."""
+ANY_OBJECT = JsonSchema(
+    '{"type": "object", "minProperties": 1, "x-guidance": {"whitespace_flexible": false, "whitespace_pattern": null}}'
+)
+"""Any JSON object that says something, without white space between its parts: what OpenAI's response_format calls
+json_object. A model that sees nothing of the constraint would often write {} or spaces."""
 
 
 def lark(schema: Mapping[str, Any]) -> str:
