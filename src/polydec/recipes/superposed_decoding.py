@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.search.superposed import Superposed
 from polydec.kit import STATES, Kit
-from polydec.models.learned.ngrams import NGrams
 from polydec.options import Above, Within
-from polydec.targets.searched import searched
 
 CARD = Card(
     name="superposed-decoding",
@@ -41,5 +39,9 @@ def build(
         "likeliest tokens that may follow: at least width, at most all there are",
     ] = 9,
     alpha: Annotated[float, Within(0, 1), "share of the n-gram table in a score"] = 0.54,
-) -> Superposed:
+) -> Decoder:
+    from polydec.families.search.superposed import Superposed
+    from polydec.models.learned.ngrams import NGrams
+    from polydec.targets.searched import searched
+
     return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))
