@@ -13,7 +13,7 @@ import torch
 
 from polydec import edge, registry
 from polydec.kit import Artefact, Kit, family_of
-from polydec.models import artefacts, checkpoint, zoo
+from polydec.models import artefacts, checkpoint, tool_prompt, zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.costs import Costs
 from polydec.shapers.sampling import Sampling
@@ -144,11 +144,15 @@ class LM:
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
                 raise ValueError(f"{self.name} has no chat template: give the {who} as text")
-            return text.chat([_message(i, m) for i, m in enumerate(prompt)])
+            messages = [_message(i, m) for i, m in enumerate(prompt)]
+            called = any(m["role"] == "tool" or m.get("tool_calls") for m in messages)
+            return text.chat(
+                tool_prompt.as_texts(messages) if called and not text.shows_tools else messages
+            )
         return self._checked(prompt, who)
 
     def _with_tools(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Token ids of messages with tools; the template must tell the model of them."""
+        """Token ids of messages with tools; where the template has no place for them, by the default prompt."""
         text = self.checkpoint.text
         if (
             isinstance(prompt, str)
@@ -160,11 +164,10 @@ class LM:
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
             )
         messages = [_message(i, m) for i, m in enumerate(prompt)]
-        shown = text.render(messages, tools=list(tools))
-        if shown == text.render(messages):
-            raise ValueError(
-                f"tools is given: the chat template of {self.name} has no place for tools, so leave it out"
-            )
+        if text.shows_tools:
+            shown = text.render(messages, tools=list(tools))
+        else:
+            shown = tool_prompt.render(text, messages, tools)
         return text.encode(shown, special=False)
 
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:

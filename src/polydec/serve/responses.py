@@ -12,7 +12,6 @@ from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.reply import News, about, pieces
 from polydec.serve.shapes import Chat, read_messages
-from polydec.serve.tools import read_tools
 
 LOGPROBS = "message.output_text.logprobs"
 """What `include` may hold."""
@@ -32,7 +31,7 @@ class Responses:
         }
         if given["n"] != 1:
             raise Refusal(f"n is {shown(given['n'])}: a response has one answer", param="n")
-        if read_tools(body):
+        if body.take("tools"):
             raise Refusal(
                 "tools is given: they are called at /v1/chat/completions only", param="tools"
             )
