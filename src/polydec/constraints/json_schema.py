@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from polydec.constraints import guidance
@@ -86,10 +87,13 @@ def lark(schema: Mapping[str, Any]) -> str:
     return f"start: {values(schema)}"
 
 
-def values(schema: Mapping[str, Any]) -> str:
-    """A schema's values, as a part of such a grammar."""
+def values(
+    schema: Mapping[str, Any],
+    spaced: Mapping[str, Any] = MappingProxyType({"whitespace_pattern": SPACE}),
+) -> str:
+    """A schema's values, as a part of such a grammar; spaced: how, where the schema does not say."""
     own = schema.get("x-guidance")
-    guided = {"whitespace_pattern": SPACE, **(own if isinstance(own, Mapping) else {})}
+    guided = {**spaced, **(own if isinstance(own, Mapping) else {})}
     return f"%json {json.dumps({**schema, 'x-guidance': guided})}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from polydec.constraints import guidance
 from polydec.constraints.json_schema import JsonSchema, values
@@ -21,6 +22,11 @@ class Form:
 
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+SPACED = MappingProxyType(
+    {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+)
+"""White space of arguments: a space behind each comma and colon, as templates write earlier calls."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class ToolCalls:
                 schema = function.arguments.followed(vocab, ends)
             except ValueError as error:
                 raise ValueError(sentence(f"function {shown(function.name)}: {error}")) from None
-            rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {values(schema)}")
+            rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {values(schema, SPACED)}")
         if self.said is not None:
             rules.append(f"said: {values(self.said.followed(vocab, ends))}")
         try:
