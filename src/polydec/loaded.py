@@ -13,7 +13,7 @@ import torch
 from polydec import edge, notebook, registry
 from polydec.heard import warn
 from polydec.kit import Artefact, Kit, family_of
-from polydec.models import artefacts, checkpoint, zoo
+from polydec.models import artefacts, checkpoint, tool_prompt, zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.costs import Costs
 from polydec.shapers.sampling import Sampling
@@ -163,8 +163,11 @@ class LM:
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
                 raise ValueError(f"{self.name} has no chat template: give the {who} as text")
-            shown = text.render([_message(i, m) for i, m in enumerate(prompt)], **values)
-            return self._encoded(shown, who, most)
+            messages = [_message(i, m) for i, m in enumerate(prompt)]
+            called = any(m["role"] == "tool" or m.get("tool_calls") for m in messages)
+            if called and not text.shows_tools:
+                messages = tool_prompt.as_texts(messages)
+            return self._encoded(text.render(messages, **values), who, most)
         if most is not None and len(prompt) > most:
             raise ValueError(f"{who} has {len(prompt)} tokens: there is room for {most}")
         return self._checked(prompt, who)
@@ -181,7 +184,7 @@ class LM:
     def _with_tools(
         self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
     ) -> str:
-        """A chat with tools as text; the template must tell the model of them."""
+        """A chat with tools as text; where the template has no place for them, by the default prompt."""
         text = self.checkpoint.text
         if (
             isinstance(prompt, str)
@@ -193,12 +196,9 @@ class LM:
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
             )
         messages = [_message(i, m) for i, m in enumerate(prompt)]
-        shown = text.render(messages, tools=list(tools), **values)
-        if shown == text.render(messages, **values):
-            raise ValueError(
-                f"tools is given: the chat template of {self.name} has no place for tools, so leave it out"
-            )
-        return shown
+        if text.shows_tools:
+            return text.render(messages, tools=list(tools), **values)
+        return tool_prompt.render(text, messages, tools, **values)
 
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
         size, ids = self.checkpoint.lm.vocab.size, list[int]()

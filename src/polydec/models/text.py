@@ -185,6 +185,16 @@ class Text:
             {**known, **values, "messages": list(messages), "add_generation_prompt": reply}
         )
 
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        asked = [{"role": "user", "content": "a"}]
+        without = self.render(asked)
+        try:
+            return self.render(asked, tools=[_TOOL]) != without
+        except ValueError:  # it refuses them
+            return False
+
     def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
         """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
         return self.encode(self.render(messages, **values), special=False)
@@ -228,6 +238,21 @@ def _refusal(what: str, e: BaseException) -> BaseException:
     if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
         return e
     return ValueError(sentence(f"{what} ({first_line(e)})"))
+
+
+_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "a",
+        "description": "a",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "string", "description": "a"}},
+            "required": ["a"],
+        },
+    },
+}
+"""Something that a template might show."""
 
 
 def default_template(template: str | Sequence[Mapping[str, str]] | None) -> str | None:

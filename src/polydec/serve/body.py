@@ -11,6 +11,7 @@ from typing import Any
 
 from polydec.api import LM, Ask
 from polydec.ask import limits as ask_limits
+from polydec.constraints.tool_calls import Form
 from polydec.edge import parse_object, whole_text
 from polydec.options import shown
 from polydec.serve.errors import Refusal
@@ -187,7 +188,7 @@ class Wanted:
     (tokens, drafted or not, metrics); steps: what each round did and all passes as well; echoes: what stands before each
     answer, its prompt where that is asked for; silent: show nothing of the answer behind that; prompt_logprobs: alternatives to
     list beside each token of a prompt, in vLLM's field of that name (None: no such field); tools: names of those that answers
-    may call; told: fields of the request that the response repeats.
+    may call; form: in which calls stand, where answers are bound to one; told: fields of the request that the response repeats.
     """
 
     asks: tuple[Ask, ...]
@@ -199,6 +200,7 @@ class Wanted:
     steps: bool = False
     prompt_logprobs: int | None = None
     tools: frozenset[str] = frozenset()
+    form: Form | None = None
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

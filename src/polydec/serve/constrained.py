@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from polydec.api import LM
@@ -58,17 +58,20 @@ def constraint(body: Body, model: LM) -> Constraint | None:
             param=next(iter(asked)),
         )
     for name, given in asked.items():
-        vocab = model.checkpoint.lm.vocab
-        try:
-            found = one(given)
-            if found is not None and vocab.eos:
-                found.language(
-                    vocab, vocab.eos
-                )  # so that what is wrong with it is said of this field
-            return found
-        except ValueError as error:
-            raise Refusal(f"{name}: {error}", param=name) from None
+        return checked(name, lambda given=given: one(given), model)
     return None
+
+
+def checked(name: str, make: Callable[[], Constraint | None], model: LM) -> Constraint | None:
+    """A constraint that a field makes, and that can be kept: so what is wrong with it is said of this field."""
+    vocab = model.checkpoint.lm.vocab
+    try:
+        found = make()
+        if found is not None and vocab.eos:
+            found.language(vocab, vocab.eos)
+        return found
+    except ValueError as error:
+        raise Refusal(f"{name}: {error}", param=name) from None
 
 
 def _read(name: str, value: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.serve.template import no_template, template_values
-from polydec.serve.tools import names, past_calls, read_tools
+from polydec.serve.tools import past_calls, read_tools
 
 LOWEST = -9999.0
 """What JSON has for the logarithm of 0, as vLLM writes it."""
@@ -51,7 +51,7 @@ class Shape(Protocol):
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
-        """A choice of a chunk; calls: of tools, whole."""
+        """A choice of a chunk; calls: of tools, or pieces of them."""
         ...
 
     def choice(
@@ -92,19 +92,22 @@ class Chat:
             )
         given["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
         given["logprobs"] = (top or 0) if logprobs else None
-        with_tools, tools = "tools" in body.fields, read_tools(body)
+        with_tools = "tools" in body.fields
+        tools = read_tools(body, model, given["constraint"])
+        given["constraint"] = tools.constraint
         messages = read_messages(body.take("messages"), tools=with_tools)
         stream, usage, details, steps = streaming(body)
         prompted = given["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
         return Wanted(
-            (Ask(messages, tools=tools, **given),),
+            (Ask(messages, tools=tools.shown, **given),),
             stream,
             usage,
             details,
             steps=steps,
             prompt_logprobs=prompted,
-            tools=names(tools),
+            tools=tools.names,
+            form=tools.form,
         )
 
     def opening(self, index: int) -> dict[str, Any]:
