@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +14,16 @@ def finite(schema: Mapping[str, Any]) -> bool:
     """Whether a schema has a finite value, as far as references and what is required tell. What else stands in it counts as
     having one, so no schema is refused wrongly."""
     targets = {ref: follow(schema, ref) for ref in references(schema)}
-    fruitful = {ref for ref, there in targets.items() if there is None}
-    while more := {ref for ref in targets if ref not in fruitful and _ends(targets[ref], fruitful)}:
-        fruitful |= more
+    waits, fruitful = defaultdict[str, list[str]](list), set[str]()
+    for ref, there in targets.items():
+        for needed in references(there):
+            waits[needed].append(ref)
+    looking = list(targets)
+    while looking:  # at each, and again where a reference in it turned out to have one
+        ref = looking.pop()
+        if ref not in fruitful and (targets[ref] is None or _ends(targets[ref], fruitful)):
+            fruitful.add(ref)
+            looking += waits[ref]
     return _ends(schema, fruitful)
 
 
