@@ -7,7 +7,7 @@ Constraints come from outside, and some bring down whoever compiles them: by a s
 gigabytes. So each is compiled in a worker first (`trial`, with limits on memory, time and stack), and in this process only
 if that went well: the same text, by the same library, with several times the stack. What became of it is remembered, errors as
 well. The worker starts with the first constraint (some tenths of a second, and again after each that ended it); then a new
-constraint costs about twice what its compilation takes. Compiling and masks let other threads run.
+constraint takes about twice what its compilation takes. Compiling and masks let other threads run.
 
 Masks are made in this process: what a step may cost is bounded by the library's own limits (items and states), of which
 `State` says where they are reached.
