@@ -6,7 +6,7 @@ import pytest
 
 from polydec.testing import fuzz, fuzz_files
 
-COUNT = {"command": 200, "request": 125, "files": 150}
+COUNT = {"command": 200, "request": 125, "files": 150, "constraint": 300}
 
 
 @pytest.mark.parametrize("edge", sorted(COUNT.keys() & fuzz.EDGES.keys()))

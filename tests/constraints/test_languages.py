@@ -9,9 +9,10 @@ import torch
 
 from polydec.constraints import asked
 from polydec.constraints.any_of import AnyOf
+from polydec.constraints.endless import endless
 from polydec.constraints.everything import Everything
 from polydec.constraints.json_schema import JsonSchema
-from polydec.constraints.lark import Lark, endless
+from polydec.constraints.lark import Lark
 from polydec.constraints.regex import Regex
 from polydec.constraints.span_of import SpanOf
 from polydec.core.types import Vocab

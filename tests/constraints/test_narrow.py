@@ -8,8 +8,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from polydec.constraints.finite import finite
 from polydec.constraints.guidance import grammar
-from polydec.constraints.json_schema import JsonSchema, finite, lark
+from polydec.constraints.json_lark import lark
+from polydec.constraints.json_schema import JsonSchema
 from polydec.constraints.narrow import narrow
 from polydec.core.types import Vocab
 from polydec.testing.toy import Letters

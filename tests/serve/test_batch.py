@@ -278,3 +278,38 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path):
     assert kills
     subprocess.run([*command, str(out)], env=env, check=True, capture_output=True)
     assert read(out) == read(tmp_path / "want.jsonl")
+
+
+def _chain(rules):
+    return "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(rules)) + f'r{rules}: "a"'
+
+
+POISON = [
+    {"guided_json": {"const": -(2**63)}},
+    {"guided_grammar": _chain(3000)},
+    {"guided_json": {"type": "integer", "minimum": -(2**63), "maximum": -(2**63)}},
+    {"guided_regex": "(" * 3000},
+    {"guided_json": {"properties": {"k": 5}, "required": [[-1]]}},
+    {"guided_grammar": _chain(10_000).replace("r", "R").replace("staRt", "start")},
+    {"guided_choice": ["\ud800"]},
+    {"guided_grammar": 'start: "a" <[10]>'},
+    {"structured_outputs": {"json": {"enum": [1, -(2**63)]}}},
+    {"guided_json": {"items": {"not": {"required": [["x"], "b"]}}, "type": "array"}},
+]
+
+
+@pytest.mark.parametrize("good, bad", [(18, 10), pytest.param(180, 20, marks=pytest.mark.slow)])
+def test_poisonous_lines_cost_a_row_each(run, tmp_path, good, bad):
+    """Of constraints that would bring the process down that compiles them."""
+    lines = [request(f"g{i}", {"prompt": f"The {i}", "max_tokens": 2}) for i in range(good)]
+    for i in range(bad):
+        poison = {"prompt": "The", "max_tokens": 2, **POISON[i % len(POISON)]}
+        lines.insert((i * len(lines)) // bad, request(f"b{i}", poison))
+    given = write(tmp_path / "in.jsonl", lines)
+    assert f"{good + bad} of {good + bad} rows, {bad} with" in run(given, tmp_path / "out.jsonl")
+    rows_of = {row["custom_id"]: row["response"] for row in read(tmp_path / "out.jsonl").values()}
+    assert {rows_of[f"g{i}"]["status_code"] for i in range(good)} == {200}
+    for i in range(bad):
+        error = rows_of[f"b{i}"]["body"]["error"]
+        assert rows_of[f"b{i}"]["status_code"] == 400 and "\n" not in error["message"]
+        assert error["param"] in POISON[i % len(POISON)]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polydec.constraints import pieces
 from polydec.core.types import Vocab
+from polydec.edge import whole_text
 from polydec.options import shown
 
 MOST, LONGEST = 10_000, 1_000_000
@@ -36,13 +37,14 @@ class AnyOf:
                 raise ValueError(
                     f"choice[{i}] is {shown(text)}: it must be a text of at least one character"
                 )
+            whole_text(text, f"choice[{i}]")
         if sum(map(len, self.texts)) > LONGEST:
             raise ValueError(
                 f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}"
             )
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> Choices:
-        strings = [text.encode("utf-8", "replace") for text in self.texts]
+        strings = [text.encode() for text in self.texts]
         found = Choices(Trie.of(strings), pieces.of(vocab, ends), ends)
         for i, string in enumerate(strings):
             if not found.spells(string):

@@ -2,25 +2,49 @@
 
 It is an extra (`pip install 'polydec[grammar]'`). What a grammar allows is what its author wrote: every spelling of it in
 tokens, none of them preferred.
+
+Constraints come from outside, and some bring down whoever compiles them: by a stack that runs over, by hours of work, by
+gigabytes. So each is compiled in a worker first (`trial`, with limits on memory, time and stack), and in this process only
+if that went well: the same text, by the same library, with several times the stack. What became of it is remembered, errors as
+well. The worker starts with the first constraint (some tenths of a second, and again after each that ended it); then a new
+constraint takes about twice what its compilation takes. Compiling and masks let other threads run.
+
+Masks are made in this process: what a step may cost is bounded by the library's own limits (items and states), of which
+`State` says where they are reached.
 """
 
 from __future__ import annotations
 
-import re
+import json
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.constraints import pieces
-from polydec.core.types import Vocab, Words
+from polydec.apart import Ended, Limits, Worker
+from polydec.constraints import compiler, pieces
+from polydec.constraints.compiler import library
+from polydec.core.types import Vocab
 from polydec.edge import sentence
 
-PLAIN = '%llguidance {"no_forcing": true}\n'
-"""Else masks would hold the tokenizer's own spelling only wherever the bytes that come are known."""
+MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
+"""Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;
+bytes of its stack, a quarter of what a thread has here."""
+
+KEPT, HELD = 256, 256 << 20
+"""Constraints that are remembered, and bytes of those that were compiled, all together."""
+
+_WORKER = Worker(
+    Path(__file__).with_name("trial.py"), Limits(MEMORY, SECONDS, STACK), "a constraint"
+)
 
 
 class State:
@@ -46,7 +70,7 @@ class State:
         if error and not error.startswith("NoExtension"):
             raise ValueError(
                 sentence(
-                    f"constraint became too complex to follow, so make it simpler: {first_line(error)}"
+                    f"constraint became too complex to follow, so make it simpler: {compiler.first_line(error)}"
                 )
             )
         # the library ends a text that cannot go on, complete or not
@@ -60,11 +84,13 @@ DEAD = State(None)
 
 @dataclass(frozen=True, eq=False)
 class Grammar:
-    """The language of a compiled grammar. root: the state before the first token; pieces: the bytes of every id."""
+    """The language of a compiled grammar. root: the state before the first token; pieces: the bytes of every id; lark: what was
+    compiled, where that is of use."""
 
     root: State
     pieces: tuple[bytes | None, ...]
     ends: tuple[int, ...]
+    lark: str = ""
     finite = False
 
     def start(self) -> State:
@@ -99,81 +125,100 @@ class Grammar:
         )
 
 
-def grammar(lark: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
-    """The language of a grammar in llguidance's form of Lark. Raises Malformed where it is none, ValueError where the library
-    is missing, or no token can begin a text."""
+def language(kind: str, text: str, called: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
+    """The language of a constraint: a "regex", a "json_schema" or a "grammar" in llguidance's form of Lark. called: how errors
+    name it. Raises ValueError where it is malformed, goes beyond the limits above, or holds no text that tokens can spell, or
+    the library is missing."""
+    library()  # so that it is said at once where it is missing
     spelled = pieces.of(vocab, ends)
-    assert vocab.words is not None, "pieces.of has looked"
     last = tuple(sorted(x for x in ends if 0 <= x < vocab.size))
-    found = Grammar(_compiled(lark, vocab.words, spelled, last), spelled, last)
-    if not found.mask(found.root).any():
-        raise ValueError("constraint holds no text that this model's tokens can spell")
-    return found
-
-
-class Malformed(ValueError):
-    """What the library says of a grammar, with the place in it."""
-
-
-@lru_cache(maxsize=64)
-def _compiled(
-    lark: str, words: Words, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]
-) -> State:
-    llguidance = library()
-    limits = llguidance.LLParserLimits(verbose_errors=False)
-    matcher = llguidance.LLMatcher(
-        _tokenizer(words, spelled, ends), PLAIN + lark, log_level=0, limits=limits
+    known = _vocabulary(spelled, last)
+    found = _COMPILED.get(
+        (kind, text, called, known.number), lambda: _compiled(kind, text, called, known)
     )
-    if matcher.is_error():
-        raise Malformed(matcher.get_error())
-    return State(matcher)
+    if found.wrong:
+        raise ValueError(sentence(found.wrong))
+    return Grammar(found.root, spelled, last, found.lark)
 
 
-def library() -> Any:
-    """Raises ValueError where llguidance is not installed."""
-    try:
-        import llguidance
-    except ImportError:
-        raise ValueError(
-            "regex, JSON schema and grammar constraints need llguidance: pip install 'polydec[grammar]'"
-        ) from None
-    return llguidance
+def grammar(lark: str, vocab: Vocab, ends: frozenset[int]) -> Grammar:
+    """The language of a grammar in llguidance's form of Lark; raises as `language` does."""
+    return language("grammar", lark, "grammar", vocab, ends)
+
+
+@dataclass(frozen=True, eq=False)
+class _Vocabulary:
+    """number: by which the worker knows it; sent: the line that tells it; tokens: of this process."""
+
+    number: int
+    sent: bytes
+    tokens: Any
+
+
+_NUMBERS = count()
 
 
 @lru_cache(maxsize=8)
-def _tokenizer(words: Words, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> Any:
-    return library().LLTokenizer(
-        library().TokenizerWrapper(_Table(spelled, ends)),
-        n_vocab=len(spelled),
-        eos_token=list(ends),
-    )
+def _vocabulary(spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> _Vocabulary:
+    number = next(_NUMBERS)
+    told = [None if p is None else p.decode("latin-1") for p in spelled]
+    sent = json.dumps({"number": number, "pieces": told, "ends": ends}).encode() + b"\n"
+    return _Vocabulary(number, sent, compiler.tokenizer(spelled, ends))
 
 
-class _Table:
-    """The tokens, as the library asks for them."""
+@dataclass(frozen=True, eq=False)
+class _Compiled:
+    """root: the state before the first token; lark: what it is compiled of; held: bytes that it takes; wrong: why there is
+    none."""
 
-    def __init__(self, spelled: tuple[bytes | None, ...], ends: tuple[int, ...]) -> None:
-        self.tokens = [p or b"" for p in spelled]
-        self.special_token_ids = [i for i, p in enumerate(spelled) if p is None]
-        self.eos_token_id, self.bos_token_id = ends[0], None
-        self._ids, self._longest = pieces.by_bytes(spelled)
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        """The longest token first, as far as there is one. Nobody reads this: spellings are the drafter's."""
-        rest, out = text.encode() if isinstance(text, str) else text, list[int]()
-        while rest:
-            fit = next(
-                (n for n in range(min(self._longest, len(rest)), 0, -1) if rest[:n] in self._ids), 0
-            )
-            if not fit:
-                break
-            out.append(self._ids[rest[:fit]][0])
-            rest = rest[fit:]
-        return out
+    root: State = DEAD
+    lark: str = ""
+    held: int = 0
+    wrong: str = ""
 
 
-def first_line(problem: str) -> str:
-    """What the library says, in one line: its message without the drawing of where that is."""
-    lines = [re.sub(r"^error: ", "", x.strip()) for x in problem.splitlines()]
-    said = [x for x in lines if x and not re.match(r"^(\d+ \||\^|\|)|regex parse error:$", x)]
-    return sentence(" ".join(said)).removesuffix(" <non-verbose/>")
+def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Compiled:
+    """In the worker, and then here. Raises ValueError for what may go well another time."""
+    asked = {"number": vocabulary.number, "kind": kind, "text": text, "called": called}
+    request = json.dumps(asked).encode() + b"\n"
+    try:
+        answer = _WORKER.ask(request)
+        for _ in range(2):  # it may have ended in between, for another's request
+            if "unknown" in answer:
+                _WORKER.ask(vocabulary.sent)
+                answer = _WORKER.ask(request)
+    except Ended as error:
+        if error.again:
+            raise ValueError(sentence(f"{called}: {error}")) from None
+        return _Compiled(wrong=f"{called}: {error}, so make it simpler")
+    except ValueError as error:
+        raise ValueError(sentence(f"constraint cannot be compiled: {error}")) from None
+    if "unknown" in answer:
+        raise ValueError("constraint cannot be compiled: its process ends again and again")
+    if "error" in answer:
+        return _Compiled(wrong=answer["error"])
+    matcher = compiler.matcher(vocabulary.tokens, answer["lark"])
+    return _Compiled(State(matcher), answer["lark"], answer["held"])
+
+
+class _Memory:
+    """The constraints that were compiled last, as many as take no more than HELD bytes together."""
+
+    def __init__(self) -> None:
+        self._lock, self._known = Lock(), OrderedDict[Any, _Compiled]()
+
+    def get(self, key: Any, make: Callable[[], _Compiled]) -> _Compiled:
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+                return found
+        found = make()  # without the lock: others need not wait
+        with self._lock:
+            self._known[key] = found
+            while len(self._known) > KEPT or sum(x.held for x in self._known.values()) > HELD:
+                self._known.popitem(last=False)
+        return found
+
+
+_COMPILED = _Memory()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from polydec.core.types import Vocab, Words
+if TYPE_CHECKING:  # a worker that knows bytes and no tensors reads this file as well
+    from polydec.core.types import Vocab, Words
 
 
 def of(vocab: Vocab, ends: frozenset[int]) -> tuple[bytes | None, ...]:

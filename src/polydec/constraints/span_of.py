@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polydec.constraints import pieces
 from polydec.core.types import Vocab
+from polydec.edge import whole_text
 from polydec.options import shown
 
 LONGEST = 1_000_000
@@ -22,8 +23,8 @@ LONGEST = 1_000_000
 class SpanOf:
     """The answer is a span of `text`: some of its tokens, at least one, as they stand there one after another.
 
-    Spans may begin and end inside words. A span's first token may also be written without the space in front of it, where
-    there is such a token: an answer begins a text of its own, a span stands inside one.
+    Spans may begin and end inside words, and not inside characters. A span's first token may also be written without the space
+    in front of it, where there is such a token: an answer begins a text of its own, a span stands inside one.
 
     Source: Castel et al., "How optimal is greedy decoding for extractive question answering?" (2021).
     """
@@ -35,6 +36,7 @@ class SpanOf:
             raise ValueError(
                 f"span is of {shown(self.text)}: it must be a text of 1 to {LONGEST} characters"
             )
+        whole_text(self.text, "span_of")
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> Spans:
         spelled = pieces.of(vocab, ends)
@@ -55,13 +57,15 @@ WHOLE = (-1,)
 class Spans:
     """The language of the spans of some tokens. A state is the places behind the last token written, wherever it may stand.
 
-    tokens: None parts spans that lie before and after it; bare: of a token the one without its leading space.
+    tokens: None parts spans that lie before and after it; bare: of a token the one without its leading space; within: places
+    that lie inside a character, where no span begins or ends.
     """
 
     tokens: tuple[int | None, ...]
     bare: dict[int, int]
     size: int
     ends: frozenset[int]
+    within: frozenset[int] = frozenset()
     finite = True
 
     @staticmethod
@@ -86,6 +90,7 @@ class Spans:
             bare,
             len(spelled),
             ends,
+            frozenset(i for i, x in enumerate(tokens) if _continues(spelled[x])),
         )
 
     @cached_property
@@ -93,7 +98,7 @@ class Spans:
         """Of each token the places behind it where a span may begin with it."""
         out = defaultdict[int, list[int]](list)
         for i, x in enumerate(self.tokens):
-            if x is not None:
+            if x is not None and i not in self.within:
                 out[x].append(i + 1)
                 if x in self.bare:
                     out[self.bare[x]].append(i + 1)
@@ -116,15 +121,24 @@ class Spans:
 
     def allows(self, state: tuple[int, ...], token: int) -> bool:
         if token in self.ends:
-            return bool(state) and state != WHOLE
+            return self._complete(state)
         return bool(self.step(state, token))
 
     def mask(self, state: tuple[int, ...]) -> Tensor:
         out_V = torch.zeros(self.size, dtype=torch.bool)
         out_V[self.followers(state)] = True
-        if state and state != WHOLE:
+        if self._complete(state):
             out_V[[x for x in self.ends if 0 <= x < self.size]] = True
         return out_V
 
+    def _complete(self, state: tuple[int, ...]) -> bool:
+        """Whether a span ends here."""
+        return state != WHOLE and any(i not in self.within for i in state)
+
     def forced(self, state: tuple[int, ...]) -> bytes:
         return b""
+
+
+def _continues(piece: bytes | None) -> bool:
+    """Whether a token begins inside a character."""
+    return bool(piece) and 0x80 <= piece[0] < 0xC0

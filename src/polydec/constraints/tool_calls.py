@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from polydec.constraints import guidance
-from polydec.constraints.json_schema import JsonSchema, values
+from polydec.constraints.json_lark import values
+from polydec.constraints.json_schema import JsonSchema
 from polydec.core.types import Vocab
 from polydec.edge import sentence
 from polydec.options import shown
@@ -64,14 +65,7 @@ class ToolCalls:
             rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {values(schema, SPACED)}")
         if self.said is not None:
             rules.append(f"said: {values(self.said.followed(vocab, ends))}")
-        try:
-            return guidance.grammar("\n".join([*rules, self._text]), vocab, ends)
-        except guidance.Malformed as error:
-            raise ValueError(
-                sentence(
-                    f"tools: their schemas cannot be kept together: {guidance.first_line(str(error))}"
-                )
-            ) from None
+        return guidance.language("grammar", "\n".join([*rules, self._text]), "tools", vocab, ends)
 
     @property
     def _start(self) -> str:

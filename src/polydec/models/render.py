@@ -1,4 +1,4 @@
-"""A chat template rendered in a process of its own: `python -P render.py`, one request a line of JSON, one answer a line.
+"""A chat template rendered in a process of its own: the script of a `polydec.apart.Worker`.
 
 It imports nothing but jinja2, so that it starts quickly and stays small. It must not be imported by anything else.
 """
@@ -6,10 +6,6 @@ It imports nothing but jinja2, so that it starts quickly and stays small. It mus
 from __future__ import annotations
 
 import json
-import resource
-import signal
-import sys
-from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, NoReturn
@@ -60,7 +56,9 @@ def _compiled(source: str) -> jinja2.Template:
     return env.from_string(source)
 
 
-def _answer(request: dict[str, Any], most: int) -> dict[str, str]:
+def answer(request: dict[str, Any]) -> dict[str, str]:
+    """The text of a chat, or what is wrong with it. request: the template's source, values for its names, and the characters
+    that it may write at most."""
     try:
         text = _compiled(request["source"]).render(**request["values"])
     except MemoryError:
@@ -69,33 +67,7 @@ def _answer(request: dict[str, Any], most: int) -> dict[str, str]:
         return {"error": "it calls itself, or is nested, too deeply"}
     except Exception as e:  # a template can raise whatever Python can
         return {"error": (str(e) or type(e).__name__)[:10_000]}
+    most = request["most"]
     return (
         {"text": text} if len(text) <= most else {"error": f"it writes more than {most} characters"}
     )
-
-
-def main(memory: int, seconds: float, most: int) -> None:
-    answers = sys.stdout.buffer
-    sys.stdout = sys.stderr  # nothing but answers goes there
-    for kind, limit in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-    ):
-        with suppress(ValueError, OSError):  # a system without this limit has the others
-            resource.setrlimit(kind, (limit, limit))
-    for line in sys.stdin.buffer:
-        signal.setitimer(
-            signal.ITIMER_PROF, seconds
-        )  # nobody catches its signal: it ends the process, whatever runs
-        try:
-            answer = _answer(json.loads(line), most)
-        except (MemoryError, RecursionError):
-            answer = {"error": "its messages are too long, or nested too deeply"}
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        answers.write(json.dumps(answer).encode() + b"\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))

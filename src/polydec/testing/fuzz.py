@@ -653,9 +653,27 @@ def files(r: random.Random, where: Path) -> Case:
     return Case(f"files of seed {seed}", check)
 
 
+# Constraints.
+
+
+def constraint(r: random.Random, where: Path) -> Case:
+    """A constraint of a request, from `polydec.testing.fuzz_constraints` where that is here."""
+    vocab = api.load("zoo:tiny").checkpoint.lm.vocab
+    given, look = import_module("polydec.testing.fuzz_constraints").case(r, vocab)
+
+    def check() -> None:
+        wrong = look()
+        if wrong:
+            raise Wrong(wrong)
+
+    return Case(given, check)
+
+
 EDGES: dict[str, Edge] = {"command": command, "request": request}
 if find_spec("polydec.testing.fuzz_files") is not None:
     EDGES["files"] = files
+if find_spec("polydec.testing.fuzz_constraints") is not None:
+    EDGES["constraint"] = constraint
 
 
 def main() -> None:

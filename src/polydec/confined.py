@@ -1,0 +1,60 @@
+"""What the process of an `apart.Worker` runs: `python -P confined.py SCRIPT MEMORY SECONDS STACK`.
+
+It sets its limits, loads the script, and answers each line of JSON by a line of what the script's `answer` makes of it. It
+imports nothing beyond the standard library itself, so that it starts quickly and stays small.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import resource
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def main(script: str, memory: int, seconds: float, stack: int) -> None:
+    """Answer until there are no more lines."""
+    answers = sys.stdout.buffer
+    sys.stdout = sys.stderr  # nothing but answers goes there
+    for kind, limit in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        *(((resource.RLIMIT_STACK, stack),) if stack else ()),
+    ):
+        with suppress(ValueError, OSError):  # a system without this limit has the others
+            resource.setrlimit(kind, (limit, limit))
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    importlib.import_module("polydec")  # the same as the caller's, whichever else is installed
+    del sys.path[0]
+    answer: Callable[[dict[str, Any]], dict[str, Any]] = runpy.run_path(script)["answer"]
+    for line in sys.stdin.buffer:
+        # nobody catches its signal: it ends the process, whatever runs
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            said = answer(json.loads(line))
+        except (MemoryError, RecursionError):
+            said = {"error": "what it is given is too long, or nested too deeply"}
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answers.write(json.dumps(said).encode() + b"\n")
+        answers.flush()
+        if 2 * size() > memory:  # the next request starts anew, and has as much room as the first
+            return
+
+
+def size() -> int:
+    """Bytes of this process's address space; 0 where the system does not tell."""
+    with suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        return pages * resource.getpagesize()
+    return 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,104 @@
+"""What a grammar's text tells before it is compiled: rules that have no text, and what it may not hold."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+MOST_BOTH = 8
+"""Expressions that one terminal may intersect: what they cost together is about the product of what they cost alone."""
+
+_TOKEN = re.compile(
+    r'"(?:\\.|[^"\\])*(?:"i?)?|/(?:\\.|[^/\\])+/?[a-z]*|%[a-z]+|[A-Za-z_][\w-]*|//[^\n]*|#[^\n]*|[(\[]|[)\]]'
+    r"|[?*+~|:\n]|\d+(?:\s*\.\.\s*\d+)?|.",
+    re.DOTALL,
+)  # what is opened and not closed goes on to the end, so that no text is looked at twice
+
+
+def refused(text: str) -> str:
+    """Why a grammar may not be compiled; empty: it may."""
+    line, both = 1, 0
+    for word in _TOKEN.findall(text):
+        line += word.count("\n")
+        if word in (":", "|"):
+            both = 0
+        elif word == "&":
+            both += 1
+            if both >= MOST_BOTH:
+                return (
+                    f"line {line}: more than {MOST_BOTH} expressions are intersected: a terminal may "
+                    f"intersect {MOST_BOTH}"
+                )
+        elif word == "<":
+            return (
+                f"line {line}: a token is named (<…>), and a constraint is about text: write what it "
+                'stands for in quotes ("<" for the sign itself)'
+            )
+    return ""
+
+
+def endless(text: str) -> frozenset[str]:
+    """The rules of which every alternative needs a rule that has no text. Where a grammar has parts that are not understood
+    here, they count as having one, so none is named wrongly."""
+    rules = {name: _alternatives(body) for name, body in _rules(text).items()}
+    missing, waits = dict[tuple[str, int], int](), defaultdict[str, list[tuple[str, int]]](list)
+    for name, options in rules.items():
+        for i, needs in enumerate(options):
+            known = [x for x in needs if x in rules]
+            missing[name, i] = len(known)
+            for x in known:
+                waits[x].append((name, i))
+    fruitful, found = set[str](), [name for (name, _), count in missing.items() if not count]
+    while found:
+        name = found.pop()
+        if name in fruitful:
+            continue
+        fruitful.add(name)
+        for at in waits[name]:
+            missing[at] -= 1
+            if not missing[at]:
+                found.append(at[0])
+    return frozenset(rules) - fruitful
+
+
+def _rules(text: str) -> dict[str, list[str]]:
+    """Of each rule what stands behind its colon."""
+    words = [
+        w
+        for w in _TOKEN.findall(text)
+        if w == "\n" or (not w.isspace() and not w.startswith(("//", "#")))
+    ]
+    out, body = dict[str, list[str]](), list[str]()
+    for i, word in enumerate(words):
+        begins = i == 0 or words[i - 1] == "\n"
+        if begins and word.startswith("%"):
+            body = []  # a directive: not a rule's
+        elif (
+            word == ":"
+            and i
+            and re.match(r"[A-Za-z_]", words[i - 1])
+            and (i == 1 or words[i - 2] in ("\n", "?", "!"))
+        ):
+            del body[len(body) - 1 :]
+            body = out.setdefault(words[i - 1], [])
+        else:
+            body.append(word)
+    return out
+
+
+def _alternatives(body: list[str]) -> list[set[str]]:
+    """Of each alternative the names that it cannot do without; what stands in brackets, or may be left out, is passed over."""
+    out, depth = [set[str]()], 0
+    for i, word in enumerate(body):
+        depth += (word in "([") - (word in ")]")
+        following = body[i + 1] if i + 1 < len(body) else ""
+        if depth == 0 and word == "|":
+            out.append(set())
+        elif (
+            depth == 0
+            and re.match(r"[A-Za-z_]", word)
+            and following not in ("?", "*", "~", ":")
+            and following[:1] != "%"
+        ):
+            out[-1].add(word)
+    return out
