@@ -502,3 +502,22 @@ def test_a_prompt_in_parts_survives_an_interrupt_and_a_cancel():
     while scheduler.step():
         pass
     assert one.done and one.error is None and one.usage[m].positions == 37 and two.result is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_prompts_end_in_the_order_in_which_they_came(seed):
+    """One that was begun is fed to its end before the next one is: nobody who came first waits for who came later."""
+    rng, m, ended = random.Random(seed), Counter(), dict[int, int]()
+    most = rng.choice((5, 8, 13))
+    sizes = [rng.randint(2, 6 * most) for _ in range(6)]
+
+    async def fed(i):
+        await prompt(m, sizes[i])
+        ended[i] = len(m.passes)
+
+    scheduler = Scheduler(positions=lambda _: most)
+    for i in range(6):
+        scheduler.submit(fed(i))
+    while scheduler.step():
+        pass
+    assert ended == {i: -(-sum(sizes[: i + 1]) // most) for i in range(6)}

@@ -280,3 +280,24 @@ def test_files(lm, adapted, tmp_path):
             (tmp_path / "config.json").write_text(config.replace(old, new))
             with pytest.raises(ValueError, match=why):
                 kind.load(tmp_path)
+
+
+def test_every_level_reads_a_mask_of_its_own(lm):
+    """The greedy chain, guess by guess: of level k the sampler joins the state of mask k with the guess before."""
+    mtp, text = made(lm.vocab), (5, 6, 7)
+
+    async def go():
+        session = Shaped(lm, Greedy()).open(text)
+        guess, draft, scores = await masked(FromMtp(mtp, Chain()), session, text)
+        guess.learn(draft, scores, Verdict((), 9))
+        session.commit((7,))
+        first = len(draft) - MASKS  # behind the root, which was all that was drafted
+        tokens = [9]
+        for k in range(MASKS):
+            state = mtp.sampled(scores.hidden_NH[first + k][None], session.embed(tokens[-1:]))
+            tokens.append(session.states(state).argmax(0))
+        fresh = await guess.propose(9, 4, ROOM, Rng.of(0))
+        return tokens, list(fresh.token[: 1 + MASKS])
+
+    want, got = run([go()])[0]
+    assert got == want and len(set(want[1:])) > 1

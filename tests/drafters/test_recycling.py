@@ -2,7 +2,7 @@
 
 import pytest
 
-from polydec.core.decoder import answer_one
+from polydec.core.decoder import answer_one, answers
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
@@ -172,3 +172,23 @@ def test_a_shape_in_place_of_rates():
 
 def test_bytes():
     assert Memory({0: (1, 2), 5: (1,)}).nbytes == 12 + 8
+
+
+def test_choices_learn_for_themselves():
+    """A choice among others drafts what it drafts alone: nothing of what its siblings saw stands in its table."""
+    target = toy(4, 6, eos=-1)
+    decoder = Speculative(target, Recycling(k=2, nodes=6), Match(), Fixed(3, 6))
+    several = run([answers(decoder, Request((0, 1), max_tokens=24, n=4))])[0]
+    single = [
+        run([answer_one(decoder, Request((0, 1), max_tokens=24, choice=c))])[0] for c in range(4)
+    ]
+    assert [r.token_ids for r in several] == [r.token_ids for r in single]
+    assert [r.stats.accepted_at for r in several] == [r.stats.accepted_at for r in single]
+    assert [r.stats.tried_at for r in several] == [r.stats.tried_at for r in single]
+
+
+def test_one_memory_serves_all_choices():
+    """It was handed in to be shared: what one choice saw the others draft from."""
+    guess = Recycling(k=2, memory=Memory()).open((0,), None)
+    guess.fork(None).memory.after[0] = (1, 2)
+    assert propose(guess, 0).token == (0, 1, 2)

@@ -176,3 +176,29 @@ def test_a_store_outlives_the_request():
 def test_bad_options(fields, message):
     with pytest.raises(ValueError, match=message):
         Suffix(**fields)
+
+
+def test_a_match_in_the_text_or_a_store_equals_a_scan():
+    """The longest suffix that stood in either, the text's own where both are as long, and what followed it."""
+    dice, found = random.Random(2), Counter()
+    for text in texts(40, (2, 3, 5)):
+        corpus = [[dice.randrange(5) for _ in range(dice.randint(2, 30))] for _ in range(3)]
+        guess = Suffix(store=Store.of(corpus)).open((), None)
+        for n, x in enumerate(text, 1):
+            guess.extend((x,))
+            head = text[:n]
+            own = max((k for k in range(1, n) if len(ends(head, head[n - k :])) > 1), default=0)
+            stored = [k for k in range(1, n + 1) if any(ends(one, head[n - k :]) for one in corpus)]
+            longest = max(own, *stored, 0)
+            where, state, length = guess.match()
+            assert length == longest
+            if length:
+                places = (
+                    [(head, e) for e in ends(head, head[n - own :]) if e < n]
+                    if longest == own
+                    else [(one, e) for one in corpus for e in ends(one, head[n - longest :])]
+                )
+                after = Counter(one[e] for one, e in places if e < len(one))
+                assert {x: count for count, _, x in where.after(state)} == after
+            found["text" if longest == own else "store"] += length > 2
+    assert found["text"] > 50 and found["store"] > 50

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from random import Random
 from typing import ClassVar
 
 import pytest
@@ -18,6 +19,7 @@ from polydec.families.diffusion.endings import Predicted, Whole
 from polydec.families.diffusion.events import Unmasked
 from polydec.families.diffusion.free_drafts import FreeDrafts
 from polydec.families.diffusion.guided import Guided
+from polydec.families.diffusion.joint import JointDenoising
 from polydec.families.diffusion.stats import DenoiseStats
 from polydec.families.diffusion.types import Look, best, entropy, filled, gaps, quota
 from polydec.models.learned import filter as filters
@@ -308,6 +310,21 @@ def test_early_commit_looks_up_to_the_first_end():
     )
 
 
+@pytest.mark.parametrize("passes", [1, 4, 7])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.75, 1.0])
+def test_early_commit_counts_the_pass_that_it_looks_at(passes, share):
+    """The bound falls with the first pass that brings what is done to that share of what is expected."""
+    inf, want = float("inf"), next(k for k in range(1, passes + 1) if k / passes >= share)
+    for bounds, shares in (
+        ((inf, -inf, -inf), (share, 2.0)),
+        ((inf, inf, -inf), (0.0, share)),
+    ):
+        rule = EarlyCommit(Confidence(), *bounds, *shares, passes)
+        assert len(said(rule, 3, block=0, shapers=(Greedy(),))) == want
+    rule = EarlyCommit(Confidence(), inf, -inf, -inf, 0.5)  # an answer of 14 is expected to take 14
+    assert len(said(rule, 3, block=0, shapers=(Greedy(),))) == 7
+
+
 def test_parallel_writes_cost_the_total_correlation():
     """Two gaps in one pass draw from the product of their marginals: the law is off by what that is off."""
     for seed in range(4):
@@ -544,6 +561,35 @@ def test_guesses_are_of_use_only_where_laws_hang_together():
     assert out.stats.fed == 17 * (1 + 5 + 5 + 3)
 
 
+@pytest.mark.parametrize("own", [0, 4])
+@pytest.mark.parametrize("block", [0, 5])
+def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own):
+    """States that become what a pass over the canvas as it is now would give: the text is that of the base, token for token."""
+
+    def oracle(chain):
+        def adjust(embed_BTH, state_BTH):
+            tokens = [int(x) for x in embed_BTH[0].argmax(-1)]
+            canvas = tuple(None if x == chain.size else x for x in tokens)
+            out = torch.zeros_like(state_BTH)
+            for i in gaps(canvas, len(PROMPT)):
+                out[0, i, : chain.size] = chain.law(canvas, i)[:-1].float()
+            return out
+
+        return adjust
+
+    saved = 0
+    for seed in range(3):
+        for shapers in ((), (Greedy(),)):
+            model = ToyDenoiser(Chain(seed, 5, 2.0), -1, own)
+            base = Denoising(model, Entropy(), Full(), block, shapers)
+            want = prompted(base, seed)
+            for count in (1, 3, 9):
+                got = prompted(JointDenoising(base, oracle(model.network), count), seed)
+                assert got.token_ids == want.token_ids, (seed, count)
+                saved += want.stats.passes - got.stats.passes
+    assert saved > 40
+
+
 @pytest.mark.parametrize(
     "a, b",
     [
@@ -627,6 +673,40 @@ def test_options_of_ccd():
             rule.enter(rule.start(wide.canvas), 5), look([0.9, 0.8, 0.7, 0.6, 0.95]), rng()
         )[1]
         assert len(rule.choose(state, wide, rng())[0].write) == count
+
+
+def nats(law_V):
+    return -float((law_V * law_V.log()).sum())
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_coherence_against_a_reference(depth):
+    """Gap by gap over laws that change from pass to pass: written is what was clear in this pass and the last `depth` - 1, on
+    average; no pass before these counts."""
+    g, rule, several = torch.Generator().manual_seed(7), Coherent(depth, 4, slack=0.2, most=0.8), 0
+    for _ in range(25):
+        rows, state, passes = list(range(1, 10)), rule.enter((), 9), list[dict]()
+        base_RV = torch.randn(10, 5, generator=g, dtype=torch.float64) * 2
+        while rows:
+            logw_RV = base_RV[rows] + torch.randn(len(rows), 5, generator=g, dtype=torch.float64)
+            canvas = tuple(None if i in rows else 0 for i in range(10))
+            seen = Look(canvas, range(1, 10), tuple(rows), logw_RV, (Greedy(),))
+            edit, state = rule.choose(state, seen, rng())
+            law = dict(zip(rows, logw_RV.softmax(-1)))
+            clearest = sorted(rows, key=lambda r, law=law: nats(law[r]))
+            last = passes[-(depth - 1) :] if depth > 1 else []
+            mean = {
+                r: nats(sum((one[r] for one in last), law[r]) / (len(last) + 1))
+                for r in clearest[:4]
+                if last and all(r in one for one in last)
+            }
+            bar = min(min(mean.values(), default=0.0) + 0.2, 0.8)
+            want = {r for r, h in mean.items() if h <= bar} or {clearest[0]}
+            assert {p for p, _ in edit.write} == want
+            several += len(want) > 1
+            passes.append({r: law[r] for r in [r for r in clearest if r not in want][:4]})
+            rows = [r for r in rows if r not in want]
+    assert (several > 10) == (depth > 1)
 
 
 def test_a_mean_law_is_less_clear_than_its_parts():
@@ -742,6 +822,24 @@ def test_an_end_that_is_predicted_cuts_the_canvas():
         Predicted(0.99).find(unsure, Edit()) is None
         and Predicted().find(seen, Edit(write=((10, 0),))) == 10
     )
+
+
+def test_the_first_of_several_ends_that_are_written_cuts_the_canvas():
+    """In whatever order they are written; nothing behind it is."""
+    seen, dice = replace(look([0.9] * 6), ends=frozenset({0, 3})), Random(4)
+    for _ in range(40):
+        write = tuple((p, dice.randrange(4)) for p in dice.sample(range(10, 16), 5))
+        ends = [p for p, x in write if x in (0, 3)]
+        if ends:
+            assert Predicted().find(seen, Edit(write=write)) == sorted(ends)[0]
+    model = ToyDenoiser(Chain(1, 2, 0.1, free=True), 1)
+    cut = Denoising(model, Threshold(0.0), Full(), 0, ending=Predicted(1.0))
+    for seed in range(12):  # all is written in one pass
+        text = prompted(cut, seed).token_ids
+        events = []
+        run([answer_one(cut, Request(PROMPT, 14, seed=seed), on=events.append)])
+        written = [e.edit.write for e in events if isinstance(e, Edited) and e.edit.write]
+        assert [p for p, _ in written[0]] == [3 + i for i in range(len(text))]
 
 
 @pytest.mark.parametrize("own", [0, 4])

@@ -1,5 +1,7 @@
 """Insertion: the law of the process on models that are known exactly, its limits, and mutants that are found."""
 
+from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -146,3 +148,25 @@ def test_options_are_checked_and_statistics_add_up():
         for x in (0.0, 0.3, 1.0)
     ]
     assert sizes[0] == 1 and all(x <= y for x, y in pairwise(sizes)) and sizes[-1] == 20
+
+
+@pytest.mark.parametrize("draw", [False, True])
+def test_a_model_that_knows_one_text_writes_it_however_many_tokens_a_pass_puts_in(draw):
+    """Each of them lands behind the token that its slot was behind, whatever the others moved."""
+    text = (3, 0, 5, 1, 4, 2)
+    model, request = ToyInserter(Posterior({text: 1.0}, 6)), Request((6,), 9, logprobs=0)
+    passes = Counter()
+    for count in (1, 2, 3, 6):
+        for seed in range(4):
+            out = run(
+                [
+                    answer_one(
+                        Inserting(model, count=count, draw=draw, share=0.0),
+                        replace(request, seed=seed),
+                    )
+                ]
+            )[0]
+            assert out.token_ids == (*text, 6)
+            assert tuple(note.token for note in out.logprobs) == out.token_ids
+            passes[count] += out.stats.passes
+    assert passes[1] == 4 * 7 >= passes[2] >= passes[3] >= passes[6] and passes[6] < passes[1]

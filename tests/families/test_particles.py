@@ -187,3 +187,17 @@ def test_metrics_of_several_answers():
         == 2
     )
     assert both["constraint_checks"] > 0 and all(len(w) == 3 for w in both["weights"])
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 0.9, 1.0])
+def test_the_weight_is_never_carried_by_fewer_particles_than_the_threshold(threshold):
+    """Where it is after a step, all are drawn anew and weigh the same."""
+    few = 0
+    for seed in range(30):
+        target = toy(seed, 3)
+        language = AnyOf(("aab", "b", "ba")).language(target.vocab, target.vocab.eos)
+        decoder = Particles(target, language, 4, threshold)
+        system = run([answer_one(decoder, Request(PROMPT, 4, seed=seed))])[0].stats.systems[0]
+        assert system.effective >= threshold * 4 * (1 - 1e-9)
+        few += system.effective < 3
+    assert (few > 5) == (threshold <= 0.5)

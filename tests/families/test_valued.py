@@ -75,11 +75,13 @@ def test_edits_that_are_the_same_are_not_tried():
     assert said(Valued(base, toy(2, 5), 4), 0).stats == said(base, 0).stats
 
 
+@pytest.mark.parametrize("eos", [-1, 1])
 @pytest.mark.parametrize("heat", [0.0, 0.4])
-def test_the_law_of_two_tries(heat):
-    """Both tokens are written in one pass, so a try is finished: the law is that of taking one of two draws."""
+def test_the_law_of_two_tries(heat, eos):
+    """Both tokens are written in one pass, so a try is finished: the law is that of taking one of two draws. An end is judged
+    with the rest, and what was written behind it is not."""
     for seed in range(3):
-        base = Denoising(ToyDenoiser(Chain(seed, 2), -1), LeftToRight(1), exact(0), 0)
+        base = Denoising(ToyDenoiser(Chain(seed, 2), eos), LeftToRight(1), exact(0), 0)
         judge = toy(seed, 2, eos=9)
         first, want = law(base), defaultdict(float)
         value = {text: worth(judge, text) for text in first}

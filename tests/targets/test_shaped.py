@@ -461,3 +461,32 @@ def test_shaped_is_a_value() -> None:
         Shaped(model, Greedy()).open(PROMPT).rewind(9)
     with pytest.raises(ValueError, match="layers"):
         Shaped(model, Greedy()).open(PROMPT).part(range(9))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rows_after_keep_are_fresh_ones(nested: bool) -> None:
+    """Of a scored tree some nodes stay below a new root: what lies above that one is text, for every rule."""
+    model = toy(5, 4, chunk=3)
+    target = (
+        Shaped(Shaped(model, *SHAPERS[:3]), *SHAPERS[3:]) if nested else Shaped(model, *SHAPERS)
+    )
+
+    async def check(session: Any, draft: Draft, text: Sequence[int]) -> None:
+        scores = await session.score(draft, Want())
+        for node in range(len(draft)):
+            path = [draft.token[i] for i in (0, *draft.path_to(node))]
+            expected_V = row(target, PROMPT, (*text, *path)[1:])
+            assert torch.allclose(scores.row(node), expected_V, atol=1e-12)
+
+    async def go(root: int) -> None:
+        session = target.open(PROMPT)
+        draft = Draft.certain((PROMPT[-1], 0, 2, 1, 2, 0), (-1, 0, 0, 1, 2, 3))
+        await check(session, draft, ())
+        left = session.keep(range(6), root)
+        text = [draft.token[i] for i in (0, *draft.path_to(root))][:-1]
+        more = Draft.certain((*left.token, 1), (*left.parent, len(left) - 1))
+        await check(session, more, text)  # what was kept, and one node more
+        session.commit(more.token[:1])
+        await check(session, Draft.certain((2, 0), (-1, 0)), (*text, more.token[0]))
+
+    run([go(root) for root in range(6)])

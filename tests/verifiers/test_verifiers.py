@@ -23,6 +23,7 @@ from polydec.trees.static import Static
 from polydec.verifiers.coupled import Coupled
 from polydec.verifiers.exact import Exact
 from polydec.verifiers.match import Match
+from polydec.verifiers.trust import Trust
 
 REQUESTS = [Request((0, 1, 0, 1), max_tokens=24, seed=s) for s in range(6)]
 
@@ -154,3 +155,14 @@ def test_rounding_leaves_a_law(draw):
     assert Exact().verify(draft, Near(p), Rejects(), 0).bonus in (0, 1)
     draft = Draft((0, 1, 0), (-1, 0, 0), (Draw.CERTAIN, Draw.CERTAIN, draw), (None, None, p.log()))
     assert Exact().verify(draft, Near(torch.tensor([0.0, 1.0, 0.0])), Rejects(), 0).bonus == 1
+
+
+@pytest.mark.parametrize("drafted", range(5))
+def test_trust_draws_the_token_behind_the_draft_as_plain_decoding_does(drafted):
+    """Where the draft is what plain decoding writes, so is what comes behind it: its draw is that of its own position."""
+    for request, plain in zip(REQUESTS, texts(Nothing(), Match()), strict=True):
+        prompt, said = request.prompt, plain.token_ids
+        draft = Draft.chain(prompt[-1], said[:drafted])
+        scores = run([toy(3, 7, eos=-1).open(prompt).score(draft, Want())])[0]
+        verdict = Trust().verify(draft, scores, Rng.of(request.seed), len(prompt))
+        assert verdict.tokens(draft) == said[: drafted + 1]
