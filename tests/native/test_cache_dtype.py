@@ -100,6 +100,33 @@ def test_what_is_kept():
         )
 
 
+def held(values, cache_dtype="float16"):
+    """What is kept of these values: a network whose values are its biases, whatever the text."""
+    c = config("qwen2")
+    w, name = weights(c), "model.layers.{}.self_attn.v_proj."
+    some = torch.zeros(64)
+    some[: len(values)] = torch.tensor(values)
+    for i in range(2):
+        w[name.format(i) + "weight"], w[name.format(i) + "bias"] = torch.zeros(64, 64), some
+    _, cache = chain(CpuStep.build(c, w, cache_dtype=cache_dtype), [1, 2, 3])
+    return cache.entries()[0, 1, :, :3], some
+
+
+def test_what_lies_between_two_numbers_and_beyond_the_largest():
+    """Numbers of 16 bits: of two that are as near the even one, down to the smallest; what would round to infinity is an
+    error, and what rounds to the largest is not."""
+    between = [(2 * n + 1) * 2.0**-k for n in (512, 513, 1022, 1023) for k in (3, 11, 24)]
+    tiny = [(2 * n + 1) * 2.0**-25 for n in (0, 1, 2, 3, 510, 511, 512, 1023)]
+    values = [sign * x for x in (*between, *tiny, 65504.0, 65519.99, 65488.0) for sign in (1, -1)]
+    got, want = held(values)
+    assert torch.equal(got, want.half().view(2, 1, 32).expand(2, 3, 32))
+    for large in (65520.0, 65527.0, 65535.99, 1e5):
+        for value in (large, -large):
+            with pytest.raises(ValueError, match="NaN or infinite"):
+                held([1.0, value])
+            assert held([1.0, value], "float32")[0][0, 0, 1] == value
+
+
 def test_distance_and_memory():
     c = config()
     w, ids = weights(c, seed=3), [i * 7 % 83 for i in range(200)]
