@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from random import Random
 from typing import ClassVar
 
 import pytest
@@ -642,6 +643,60 @@ def test_what_each_rule_feeds():
         *[(4, 8)] * 3,
         (0, 11),
     ]
+
+
+def canvases(dice, size=14):
+    """Two canvases of a run, one pass apart, and the block whose gaps are filled: a few tokens more stand in the second."""
+    before = tuple(None if dice.random() < 0.6 else dice.randrange(5) for _ in range(size))
+    left = gaps(before)
+    written = set(dice.sample(left, dice.randint(0, max(0, len(left) - 1)))) if left else set()
+    canvas = tuple(1 if i in written else x for i, x in enumerate(before))
+    start = dice.randrange(size - 1)
+    return before, canvas, range(start, dice.randint(start + 1, size))
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3, 4, 7])
+def test_what_is_fed_by_its_definition(step):
+    """On canvases that are filled in any order, position by position as the rules' texts say it."""
+    dice = Random(step)
+    for _ in range(60):
+        before, canvas, block = canvases(dice)
+        every, width, all_ = dice.randint(1, 5), dice.randint(0, 3), list(range(len(canvas)))
+        written = [i for i in all_ if before[i] is None and canvas[i] is not None]
+        left = [i for i in all_ if canvas[i] is None]
+        whole = step < 2 or step % every == 0
+
+        def fed(rule, given=(before, canvas, block)):
+            return list(rule.feed(given[1], given[0], given[2], step))
+
+        assert fed(Delayed(every)) == (all_ if whole else sorted({*left, *written}))
+        near = [i for i in left if i >= block.start][: 1 + width]
+        assert fed(Window(width, every)) == (all_ if whole else sorted({*near, *written}))
+        late = [i for i in written if i < block.start]
+        gone = [i for i in all_ if i < block.start and before[i] is None and canvas[i] is None]
+        for delay in (False, True):
+            rule = Frozen(delay, dice.choice((0, every)))
+            from_ = min([block.start, *(late + gone if delay else [])])
+            again = rule.every and step % rule.every == 0
+            assert fed(rule) == (all_ if again else all_[from_:])
+        for rule in (Delayed(every), Window(width, every), Frozen(), Frozen(False)):
+            assert list(rule.feed(canvas, None, block, step)) == all_
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_margin_is_of_probabilities(count):
+    """The gaps whose best two lie farthest apart, of any laws: flat ones and sharp ones, with tokens that are ruled out."""
+    g = torch.Generator().manual_seed(count)
+    for sharp in (0.3, 1.0, 4.0):
+        logw_RV = sharp * torch.randn(8, 6, generator=g, dtype=torch.float64)
+        logw_RV[:, 5] = -torch.inf
+        logw_RV[0, 2:] = -torch.inf
+        seen = replace(look([0.5] * 8), logw_RV=logw_RV)
+        p_RV = [sorted(row.tolist(), reverse=True) for row in logw_RV.softmax(-1)]
+        ranked = sorted(range(8), key=lambda i: p_RV[i][1] - p_RV[i][0])
+        assert chosen(Margin(steps=8 // count), seen) == {
+            seen.rows[i] for i in ranked[: -(-8 // (8 // count))]
+        }
 
 
 @pytest.mark.parametrize(
