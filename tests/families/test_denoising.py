@@ -666,27 +666,25 @@ def test_what_is_fed_by_its_definition(step):
         left = [i for i in all_ if canvas[i] is None]
         whole = step < 2 or step % every == 0
 
-        def fed(rule, given=(before, canvas, block)):
-            return list(rule.feed(given[1], given[0], given[2], step))
-
-        assert fed(Delayed(every)) == (all_ if whole else sorted({*left, *written}))
+        now, begin = (canvas, before, block, step), (canvas, None, block, step)
+        assert list(Delayed(every).feed(*now)) == (all_ if whole else sorted({*left, *written}))
         near = [i for i in left if i >= block.start][: 1 + width]
-        assert fed(Window(width, every)) == (all_ if whole else sorted({*near, *written}))
-        late = [i for i in written if i < block.start]
-        gone = [i for i in all_ if i < block.start and before[i] is None and canvas[i] is None]
-        for delay in (False, True):
-            rule = Frozen(delay, dice.choice((0, every)))
-            from_ = min([block.start, *(late + gone if delay else [])])
+        assert list(Window(width, every).feed(*now)) == (
+            all_ if whole else sorted({*near, *written})
+        )
+        late = [i for i in all_[: block.start] if before[i] is None]
+        for rule in (Frozen(), Frozen(delay=False), Frozen(True, every), Frozen(False, every)):
             again = rule.every and step % rule.every == 0
-            assert fed(rule) == (all_ if again else all_[from_:])
+            first = min([block.start, *late]) if rule.delay else block.start
+            assert list(rule.feed(*now)) == (all_ if again else all_[first:])
         for rule in (Delayed(every), Window(width, every), Frozen(), Frozen(False)):
-            assert list(rule.feed(canvas, None, block, step)) == all_
+            assert list(rule.feed(*begin)) == all_
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_margin_is_of_probabilities(count):
+@pytest.mark.parametrize("steps", [0, 2, 4, 8])
+def test_a_margin_is_of_probabilities(steps):
     """The gaps whose best two lie farthest apart, of any laws: flat ones and sharp ones, with tokens that are ruled out."""
-    g = torch.Generator().manual_seed(count)
+    g = torch.Generator().manual_seed(steps)
     for sharp in (0.3, 1.0, 4.0):
         logw_RV = sharp * torch.randn(8, 6, generator=g, dtype=torch.float64)
         logw_RV[:, 5] = -torch.inf
@@ -694,9 +692,8 @@ def test_a_margin_is_of_probabilities(count):
         seen = replace(look([0.5] * 8), logw_RV=logw_RV)
         p_RV = [sorted(row.tolist(), reverse=True) for row in logw_RV.softmax(-1)]
         ranked = sorted(range(8), key=lambda i: p_RV[i][1] - p_RV[i][0])
-        assert chosen(Margin(steps=8 // count), seen) == {
-            seen.rows[i] for i in ranked[: -(-8 // (8 // count))]
-        }
+        first = {seen.rows[i] for i in ranked[: quota(8, steps, 0)]}
+        assert chosen(Margin(steps), seen) == first
 
 
 @pytest.mark.parametrize(
