@@ -68,7 +68,7 @@ MUTANTS = (
         CPU + "attention.cpp",
         "kept == KEPT_F16 ? 65520.0f : INFINITY",
         "kept == KEPT_F16 ? 65536.0f : INFINITY",
-        "tests/native/test_cache_dtype.py::test_what_lies_between_two_numbers_and_beyond_the_largest",
+        "tests/native/test_cache_dtype.py::test_a_key_that_does_not_fit_is_an_error_at_the_position_where_it_does_not",
     ),
     Mutant(
         "halves between two numbers go away from zero",
@@ -104,14 +104,14 @@ MUTANTS = (
         CPU + "attention.cpp",
         "while (p0 >= part->stop) ++part;",
         "while (p0 > part->stop) ++part;",
-        "tests/native/test_cache_dtype.py::test_trees_batches_and_forks",
+        "tests/native/test_cache_dtype.py::test_texts_that_grew_from_one_another",
     ),
     Mutant(
         "a shared part is read as if it began with the text",
         CPU + "attention.cpp",
         "    first = part->first;\n",
         "    first = 0;\n",
-        "tests/native/test_cache_dtype.py::test_trees_batches_and_forks",
+        "tests/native/test_cache_dtype.py::test_texts_that_grew_from_one_another",
     ),
     Mutant(
         "the path of a row is read where the first row's lies",
