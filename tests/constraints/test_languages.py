@@ -15,8 +15,11 @@ from polydec.constraints.json_schema import JsonSchema
 from polydec.constraints.lark import Lark
 from polydec.constraints.regex import Regex
 from polydec.constraints.span_of import SpanOf
-from polydec.core.types import Vocab
+from polydec.core.rng import Rng
+from polydec.core.scheduler import run
+from polydec.core.types import Draft, Vocab
 from polydec.drafters.forced import Forced
+from polydec.families.ar.types import Budget, Verdict
 from polydec.testing.toy import Letters
 
 END = frozenset({5})
@@ -206,6 +209,30 @@ def test_what_is_forced_is_proposed_and_no_boundary_is_moved():
     assert template.tokens(state, 9) == [5]  # nothing may follow: the end is forced
     assert template.tokens(template.language.start(), 1) == [4]
     assert Forced(V, Everything(V.size)).tokens(None, 9) == [] and Forced(V).tokens(None, 9) == []
+
+
+def test_forked_guesses_go_their_own_ways():
+    """Each forces what its own text leaves no choice about, whoever goes on first."""
+
+    async def proposed(guess, root):
+        return (await guess.propose(root, 9, Budget(9, 9), Rng.of(0))).token[1:]
+
+    def wrote(guess, *tokens):
+        guess.learn(
+            Draft.chain(0, tokens[:-1]), None, Verdict(tuple(range(1, len(tokens))), tokens[-1])
+        )
+
+    drafter = Forced(V, Regex("c(a(ccc)|b(aa))").language(V, END))
+    guess = drafter.open((0,), None)
+    wrote(guess, 4)
+    twin = guess.fork(None)
+    wrote(guess, 0)
+    wrote(twin, 1)
+    third = twin.fork(None)
+    assert run([proposed(guess, 0)])[0] == (4, 4, 4, 5)
+    assert run([proposed(twin, 1)])[0] == run([proposed(third, 1)])[0] == (0, 0, 5)
+    wrote(third, 0)
+    assert run([proposed(twin, 1)])[0] == (0, 0, 5) and run([proposed(third, 0)])[0] == (0, 5)
 
 
 def test_numbers_and_white_space_of_json_come_to_an_end():

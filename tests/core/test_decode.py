@@ -16,6 +16,7 @@ from polydec.drafters.nothing import Nothing
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.ar.speculative import Speculative
 from polydec.families.ar.types import Verdict
+from polydec.families.ar.walk import Walk
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.shapers.temperature import Temperature
@@ -213,6 +214,109 @@ def test_prompt_rows_reach_a_drafter_that_wants_them():
         Request((1,), max_tokens=1),
     )
     assert seen == ["closed"]  # a prompt of one token has no rows before its root's
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A target whose sessions note what they are asked for: (verb, Want)."""
+
+    inner: object
+    wants: list
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def open(self, prompt):
+        session = self.inner.open(prompt)
+        for verb in ("prefill", "score"):
+            setattr(session, verb, self.noted(verb, getattr(session, verb)))
+        return session
+
+    def noted(self, verb, real):
+        async def call(*given):
+            self.wants.append((verb, given[-1]))
+            return await real(*given)
+
+        return call
+
+
+@dataclass(frozen=True)
+class Wishes(Oracle):
+    """Drafts like an oracle, and has wishes of its own."""
+
+    wish: Want | None = None
+
+    @property
+    def want(self):
+        return self.wish
+
+
+@pytest.mark.parametrize("own", Reads)
+@pytest.mark.parametrize("asked", Reads)
+def test_every_pass_reads_what_the_drafter_and_the_request_ask_for(own, asked):
+    async def go():
+        walk = await Walk.open(method, (0, 1, 2), base=asked)
+        for _ in range(3):
+            walk.take(await walk.round(Rng.of(0), 9))
+        walk.take(await walk.given((1, 0)))
+        twin = walk.fork()
+        twin.take(await twin.round(Rng.of(0), 9))
+        twin.close()
+        walk.close()
+
+    wants, wish = [], Want(law=Reads.NOTHING, base=own, hidden=True, exits=(1,))
+    method = Speculative(
+        Asked(toy(4, 5), wants), Wishes((0, 1, 2, 3, 4), [], wish=wish), Match(), Fixed(1)
+    )
+    run([go()])
+    passes = [want for verb, want in wants if verb == "score"]
+    assert len(passes) >= 4
+    for want in passes:
+        assert (want.law, want.base) == (Reads.ROW, max(own, asked))
+        assert want.hidden and want.exits == (1,) and not want.prompt and not want.last
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+@pytest.mark.parametrize("counts", [(1, 2, 3, None, 1), (None, 4, 2, 5, 1), (9, 1, 9, 1)], ids=str)
+def test_a_round_that_is_cut_teaches_each_token_once(counts, depth):
+    """However many tokens of each round stand, a drafter is taught the text, and along the nodes of its draft."""
+    target, seen, text = toy(2, 6, eos=-1), [], [0, 1]
+    whole = decode(plain(target), Request((0, 1), max_tokens=30)).token_ids
+    method = Speculative(target, Oracle((0, 1, *whole), seen), Match(), Fixed(depth))
+
+    async def go():
+        walk = await Walk.open(method, (0, 1))
+        for count in counts:
+            made = await walk.round(Rng.of(0), 9)
+            walk.take(made, count)
+            text.extend(made.tokens[:count])
+            assert (walk.position, walk.root) == (len(text), text[-1])
+        walk.close()
+
+    run([go()])
+    assert seen.pop() == "closed" and tuple(text[2:]) == whole[: len(text) - 2]
+    taught = [verdict.tokens(draft) for draft, _, verdict in seen]
+    assert [x for some in taught for x in some] == text[2:]
+
+
+@pytest.mark.parametrize("prompt", [(0, 1), (3, 1, 2), (0, 4, 2, 3, 1, 0)])
+def test_a_drafter_that_wants_the_last_row_is_shown_that_one(prompt):
+    """Of the prompt's last token but one, which the root follows."""
+    target, seen = toy(4, 5), []
+
+    async def opened():
+        walk = await Walk.open(method, prompt)
+        walk.close()
+
+    async def row():
+        return (await target.open(prompt[:-1]).score(Draft.chain(prompt[-2]), Want())).row(0)
+
+    wish = Want(law=Reads.NOTHING, base=Reads.ROW, last=True)
+    method = Speculative(target, Wishes((), seen, wish=wish), Match(), Fixed(0))
+    run([opened()])
+    draft, scores, verdict = seen[0]
+    assert draft.token == prompt[-2:-1] and verdict == Verdict((), prompt[-1], prompt=True)
+    assert scores.base.row(0).tolist() == pytest.approx(run([row()])[0].tolist())
 
 
 def test_a_drafter_that_fails_to_open_still_closes_the_session():

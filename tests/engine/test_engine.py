@@ -163,6 +163,35 @@ def test_passes_are_as_large_as_they_may_be(lm, asks, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("n, most", [((1,) * 5, 3), ((2, 2, 1, 1), 4), ((1, 3, 1), 3), ((4, 1), 2)])
+def test_as_many_answers_are_written_at_once_as_may_be(lm, n, most):
+    """First come first served: a request begins as soon as its answers fit beside those before it."""
+    engine, ended = Engine(lm, max_running=most), 0
+    ask = Ask("The fox", raw=True, method="plain", max_tokens=5, ignore_eos=True)
+    tickets = [engine.submit(replace(ask, n=k)) for k in n]
+    while engine.step():
+        begun = [t.task is not None for t in tickets]
+        assert begun == sorted(begun, reverse=True)
+        running = sum(k for k, t in zip(n, tickets) if t.task is not None and not t.done)
+        assert running <= most or running in n, "more than may be, and not one alone"
+        before, ended = ended, sum(t.done for t in tickets)
+        if before == ended and not all(begun):
+            assert running + n[begun.index(False)] > most, "the next one would have fitted"
+    assert all(t.done for t in tickets)
+
+
+def test_requests_on_hold_go_on_in_their_order(lm):
+    """Where memory is short the youngest are put on hold; whoever came first is served first all the same."""
+    ended, engine = [], Engine(lm, max_cache_bytes=1)
+
+    def note(number):
+        return lambda event: ended.append(number) if isinstance(event, Finished) else None
+
+    ask = Ask(PROMPTS[0], method="plain", raw=True, max_tokens=12, ignore_eos=True)
+    engine.run([engine.submit(replace(ask, seed=i), on=note(i)) for i in range(6)])
+    assert engine.preempted >= 5 and ended == list(range(6))
+
+
 def test_eight_threads(lm, asks, alone):
     engine, out, errors = Engine(lm, max_running=5), {}, []
 

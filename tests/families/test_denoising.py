@@ -776,6 +776,57 @@ def test_what_each_rule_feeds():
     ]
 
 
+def canvases(dice, size=14):
+    """Two canvases of a run, one pass apart, and the block whose gaps are filled: a few tokens more stand in the second."""
+    before = tuple(None if dice.random() < 0.6 else dice.randrange(5) for _ in range(size))
+    left = gaps(before)
+    written = set(dice.sample(left, dice.randint(0, max(0, len(left) - 1)))) if left else set()
+    canvas = tuple(1 if i in written else x for i, x in enumerate(before))
+    start = dice.randrange(size - 1)
+    return before, canvas, range(start, dice.randint(start + 1, size))
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3, 4, 7])
+def test_what_is_fed_by_its_definition(step):
+    """On canvases that are filled in any order, position by position as the rules' texts say it."""
+    dice = Random(step)
+    for _ in range(60):
+        before, canvas, block = canvases(dice)
+        every, width, all_ = dice.randint(1, 5), dice.randint(0, 3), list(range(len(canvas)))
+        written = [i for i in all_ if before[i] is None and canvas[i] is not None]
+        left = [i for i in all_ if canvas[i] is None]
+        whole = step < 2 or step % every == 0
+
+        now, begin = (canvas, before, block, step), (canvas, None, block, step)
+        assert list(Delayed(every).feed(*now)) == (all_ if whole else sorted({*left, *written}))
+        near = [i for i in left if i >= block.start][: 1 + width]
+        assert list(Window(width, every).feed(*now)) == (
+            all_ if whole else sorted({*near, *written})
+        )
+        late = [i for i in all_[: block.start] if before[i] is None]
+        for rule in (Frozen(), Frozen(delay=False), Frozen(True, every), Frozen(False, every)):
+            again = rule.every and step % rule.every == 0
+            first = min([block.start, *late]) if rule.delay else block.start
+            assert list(rule.feed(*now)) == (all_ if again else all_[first:])
+        for rule in (Delayed(every), Window(width, every), Frozen(), Frozen(False)):
+            assert list(rule.feed(*begin)) == all_
+
+
+@pytest.mark.parametrize("steps", [0, 2, 4, 8])
+def test_a_margin_is_of_probabilities(steps):
+    """The gaps whose best two lie farthest apart, of any laws: flat ones and sharp ones, with tokens that are ruled out."""
+    g = torch.Generator().manual_seed(steps)
+    for sharp in (0.3, 1.0, 4.0):
+        logw_RV = sharp * torch.randn(8, 6, generator=g, dtype=torch.float64)
+        logw_RV[:, 5] = -torch.inf
+        logw_RV[0, 2:] = -torch.inf
+        seen = replace(look([0.5] * 8), logw_RV=logw_RV)
+        p_RV = [sorted(row.tolist(), reverse=True) for row in logw_RV.softmax(-1)]
+        ranked = sorted(range(8), key=lambda i: p_RV[i][1] - p_RV[i][0])
+        first = {seen.rows[i] for i in ranked[: quota(8, steps, 0)]}
+        assert chosen(Margin(steps), seen) == first
+
+
 @pytest.mark.parametrize(
     "refresh", [Frozen(every=1), Delayed(1), Window(3, 1), Blockwise(4)], ids=str
 )

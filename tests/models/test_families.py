@@ -129,6 +129,22 @@ def test_the_compiled_step_equals_transformers_and_trees_its_steps_to_the_bit(fa
 
 
 @native
+@torch.inference_mode()
+def test_gates_at_their_limits():
+    """gpt-oss holds what enters its experts' gates below 7, and what they let through within 7 of 0."""
+    model, g = model_of("gpt-oss"), torch.Generator().manual_seed(2)
+    for name, t in model.named_parameters():
+        if name.endswith("gate_up_proj_bias"):
+            t.copy_(torch.randint(-9, 10, t.shape, generator=g))
+    want = laws_of(model, "gpt-oss", TEXT)
+    for net in (
+        CpuStep.build(model.config.to_dict(), model.state_dict(), threads=2),
+        Transformer.build(model.config.to_dict(), model.state_dict(), dtype="float32"),
+    ):
+        near(feed(net, net.new_cache(), TEXT), want, 1e-5 * float(want.abs().max()))
+
+
+@native
 @pytest.mark.parametrize("name", ["phi3", "mixtral", "gpt-oss"])
 @torch.inference_mode()
 def test_blocks_of_joined_matrices_are_taken_apart_as_they_stand(name, tmp_path):

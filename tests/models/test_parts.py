@@ -243,6 +243,49 @@ def test_skipped_layers(net, skip):
     session.close()
 
 
+def test_what_was_skipped_is_fed_again_once(net):
+    """Then the whole has seen it, and knows that it has: passes feed what is new, twins and later texts find it cached, and
+    eviction does not bring back what the part had made of it."""
+    text, skip = [7, 3, 9, 20, 4], "1,2"
+    want = {x: fresh(net, x)[-1] for x in ((*text, 6), (*text, 6, 2), (*text, 6, 2, 11))}
+    alone = without(net, [*text, 6, 2, 11, 13], skip, 8)
+    session = lm(net=net).open(text)
+    part = session.part(*run_of(skip))
+    go(part.score(Draft.chain(4), ROW))
+    part.commit((4,))
+    assert session.filled == 4, "the whole has not seen what the part kept"
+    near(go(session.score(Draft.chain(6), ROW)).row(0), want[*text, 6], net.tolerance)
+    session.commit((6,))
+    assert session.filled == 6
+    start = net.runs
+    for x in (2, 11):
+        text_now = (*session.text, x)
+        near(go(session.score(Draft.chain(x), ROW)).row(0), want[text_now], net.tolerance)
+        session.commit((x,))
+    assert net.runs - start == 2 * L, "what the whole had fed again was fed once more"
+    session.evict()
+    near(go(part.score(Draft.chain(13), ROW)).row(0), alone, net.tolerance)
+
+
+@pytest.mark.parametrize("left", [4, 3, 0])
+def test_a_rewind_to_what_the_whole_has_seen_forgets_the_part(net, left):
+    """Where all that a part has kept is taken back, nothing of it is left to be fed again."""
+    text, skip = [7, 3, 9, 20, 4], "1,2"
+    session = lm(net=net).open(text)
+    part = session.part(*run_of(skip))
+    go(part.score(Draft.chain(4, [6]), ROW))
+    part.commit((4, 6))
+    session.rewind(6 - left)
+    assert session.filled == left
+    other = [*text[:left], 8, 1]
+    near(go(session.score(Draft.chain(8), ROW)).row(0), fresh(net, other[:-1])[-1], net.tolerance)
+    session.commit((8,))
+    last = fresh(net, other)[-1]
+    start = net.runs
+    near(go(session.score(Draft.chain(1), ROW)).row(0), last, net.tolerance)
+    assert net.runs - start == L
+
+
 def test_a_part_is_the_network_that_has_these_layers_only():
     """Against another network, made of the kept layers' weights."""
     from transformers import LlamaConfig, LlamaForCausalLM

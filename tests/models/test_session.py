@@ -193,3 +193,17 @@ def test_prompts_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=says):
             lm().open(prompt)
+
+
+@pytest.mark.parametrize("more", [(), (9,)], ids=["the same draft", "a longer one"])
+def test_states_are_given_whatever_was_asked_before(more):
+    """A draft that was scored without its states is not gone on with where they are wanted."""
+    text, want = [1, 2, 3, 4], Want(hidden=True)
+    draft = Draft.chain(4, (7, 8, *more))
+    fresh = go(lm().open(text).score(draft, want)).hidden_NH
+    for layers in (2, 1):
+        session = lm().open(text)
+        asked = session if layers == 2 else session.part(range(1))
+        go(asked.score(Draft.chain(4, (7, 8)), ROW))
+        go(session.score(Draft.chain(4, (7, 8)), ROW))
+        near(go(session.score(draft, want)).hidden_NH, fresh)

@@ -100,6 +100,75 @@ def test_what_is_kept():
         )
 
 
+def held(values, cache_dtype="float16"):
+    """What is kept of these values: a network whose values are its biases, whatever the text."""
+    c = config("qwen2")
+    w, name = weights(c), "model.layers.{}.self_attn.v_proj."
+    some = torch.zeros(64)
+    some[: len(values)] = torch.tensor(values)
+    for i in range(2):
+        w[name.format(i) + "weight"], w[name.format(i) + "bias"] = torch.zeros(64, 64), some
+    _, cache = chain(CpuStep.build(c, w, cache_dtype=cache_dtype), [1, 2, 3])
+    return cache.entries()[0, 1, :, :3], some
+
+
+def test_what_lies_between_two_numbers_and_beyond_the_largest():
+    """Numbers of 16 bits: of two that are as near the even one, down to the smallest; what would round to infinity is an
+    error, and what rounds to the largest is not."""
+    between = [(2 * n + 1) * 2.0**-k for n in (512, 513, 1022, 1023) for k in (3, 11, 24)]
+    tiny = [(2 * n + 1) * 2.0**-25 for n in (0, 1, 2, 3, 510, 511, 512, 1023)]
+    values = [sign * x for x in (*between, *tiny, 65504.0, 65519.99, 65488.0) for sign in (1, -1)]
+    got, want = held(values)
+    assert torch.equal(got, want.half().view(2, 1, 32).expand(2, 3, 32))
+    for large in (65520.0, 65527.0, 65535.99, 1e5):
+        for value in (large, -large):
+            with pytest.raises(ValueError, match="NaN or infinite"):
+                held([1.0, value])
+            assert held([1.0, value], "float32")[0][0, 0, 1] == value
+
+
+def test_a_key_that_does_not_fit_is_an_error_at_the_position_where_it_does_not():
+    """Keys are turned by their positions, and of 8 positions only the last one's would round to infinity: a query that looks
+    away from it must not pass it over in silence."""
+    c = config("qwen2")
+    for at, fits in ((7, 65519.0), (7, 65525.0)):
+        w = weights(c)
+        for part in "qk":
+            w[f"model.layers.0.self_attn.{part}_proj.weight"].zero_()
+            w[f"model.layers.0.self_attn.{part}_proj.bias"].zero_()
+        key = w["model.layers.0.self_attn.k_proj.bias"].view(2, 32)
+        key[:, [0, 16]] = fits / (np.cos(at) + np.sin(at))  # its second half is largest at 7
+        w["model.layers.0.self_attn.q_proj.bias"].view(4, 32)[:, 16] = -1.0
+        net = CpuStep.build(c, w, cache_dtype="float16")
+        _, cache = chain(net, list(range(at)))
+        if fits < 65520:
+            assert bool(chain(net, [at], cache=cache)[0].isfinite().all())
+            continue
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            chain(net, [at], cache=cache)
+
+
+@pytest.mark.parametrize("cache_dtype", CACHES)
+def test_texts_that_grew_from_one_another(cache_dtype):
+    """Each is a fork of the one before at some place, also when those have given their own entries back."""
+    c, rng = config(max_position_embeddings=1024), random.Random(4)
+    net = CpuStep.build(c, weights(c, seed=5), threads=2, cache_dtype=cache_dtype)
+    text = [rng.randrange(83) for _ in range(290)]
+    _, cache = chain(net, text)
+    family = [cache]
+    for stop in (200, 260, 300, 390, 135):
+        text = [*text[:stop], *(rng.randrange(83) for _ in range(150))]
+        family.append(family[-1].fork(stop))
+        got, cache = chain(net, text[stop:], cache=family[-1])
+        want, fresh = chain(net, text)
+        assert same(got, want[stop:]) and torch.equal(
+            kept(cache, len(text)), kept(fresh, len(text))
+        )
+        if len(family) % 2:
+            family[-2].truncate(0)
+    assert max(len(one.shared) for one in family) >= 3
+
+
 def test_distance_and_memory():
     c = config()
     w, ids = weights(c, seed=3), [i * 7 % 83 for i in range(200)]

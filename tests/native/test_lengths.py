@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes as C
+
 import numpy as np
 import pytest
 import torch
 from native_checkpoints import config, weights
 
 from polydec.core.types import Want
-from polydec.models.cpu.library import PARTS, available
+from polydec.models.cpu.library import PARTS, Batch, CacheOf, PartOf, available
 from polydec.models.cpu.network import CpuStep
 from polydec.models.query import Query
 
@@ -127,3 +129,111 @@ def test_logits_that_are_no_numbers():
         )
         with pytest.raises(ValueError, match="scores of the next token are NaN or infinite"):
             answer(net)
+
+
+class Places:
+    """A batch of two rows of one sequence, a shared part of 128 positions before them, as the library is given it."""
+
+    def __init__(self, net):
+        shape = (net.layers, 2, 2, 128, 32)
+        self.net, self.kv = net, [torch.zeros(shape), torch.zeros(shape)]
+        net._turn(512)  # the angles of all positions
+        self.logits = torch.empty(2, 83)
+        self.ints = {
+            "layer": [0, 1],
+            "exit": [-1, -1],
+            "half": [3, 3],
+            "token": [1, 2],
+            "sequence": [0, 0],
+            "position": [128, 129],
+            "slot": [254, 255],
+            "seen": [129, 130],
+            "prefix": [128, 128],
+            "tail_start": [0, 1],
+            "tail": [254, 254, 255],
+            "output_row": [0, 1],
+            "logits_row": [0, 1],
+        }
+        self.counts = {"rows": 2, "sequences": 1, "layers": 2, "tails": 3, "outputs": 2}
+        self.cache = {"capacity": 128, "start": 128, "parts": 1}
+        self.part = {"capacity": 128, "first": 0, "stop": 128}
+
+    def run(self, **changes):
+        """The library's answer. A change names a field, or a field and which of its items."""
+        groups = [{k: dict(enumerate(v)) for k, v in self.ints.items()}, dict(self.counts)]
+        groups += [{f"cache_{k}": v for k, v in self.cache.items()}]
+        groups += [{f"part_{k}": v for k, v in self.part.items()}]
+        for name, value in changes.items():
+            stem, _, at = name.rpartition("_")
+            if stem in self.ints:
+                groups[0][stem][int(at)] = value
+            else:
+                next(g for g in groups[1:] if name in g)[name] = value
+        ints, counts, cache, part = groups
+        kept = {k: np.array(list(v.values()), np.int32) for k, v in ints.items()}
+        shared = PartOf(self.kv[0].data_ptr(), *(part[f"part_{k}"] for k in self.part))
+        own = CacheOf(
+            self.kv[1].data_ptr(), *(cache[f"cache_{k}"] for k in self.cache), C.addressof(shared)
+        )
+        batch = Batch(**counts, **{k: v.ctypes.data for k, v in kept.items()})
+        batch.cache, batch.logits = C.addressof(own), self.logits.data_ptr()
+        return self.net._lib.step_run(self.net._model, C.byref(batch))
+
+
+OUTSIDE = [
+    {"slot_1": 256},
+    {"slot_1": 127},
+    {"slot_0": -1},
+    {"tail_2": 256},
+    {"tail_0": 127},
+    {"tail_start_1": 2},
+    {"tail_start_0": -1},
+    {"tails": 2},
+    {"tails": -1},
+    {"seen_0": 0},
+    {"prefix_0": 127},
+    {"prefix_1": 257},
+    {"position_1": 512},
+    {"position_0": -1},
+    {"token_0": 83},
+    {"token_0": -1},
+    {"sequence_1": 1},
+    {"sequence_0": -1},
+    {"output_row_1": 2},
+    {"output_row_0": -1},
+    {"outputs": 3},
+    {"outputs": -1},
+    {"rows": 0},
+    {"sequences": 0},
+    {"cache_capacity": 127},
+    {"cache_capacity": -1},
+    {"cache_start": 0},
+    {"cache_start": 129},
+    {"cache_parts": -1},
+    {"cache_parts": 0},
+    {"part_capacity": 127},
+    {"part_first": -1},
+    {"part_first": 1},
+    {"part_stop": 127},
+    {"part_stop": 0},
+    {"part_stop": 256},
+]
+
+
+def test_places_outside_a_batch_and_its_caches_are_refused():
+    """Each row, slot, path and part at its last legal place, and one beyond it."""
+    places = Places(built())
+    assert places.run() == 0 and bool(places.logits.isfinite().all())
+    assert [places.run(**change) for change in OUTSIDE] == [6] * len(OUTSIDE)
+    for change in (
+        {"layer_1": 2},
+        {"layer_0": -1},
+        {"layer_1": 0},
+        {"layers": 3},
+        {"layers": -1},
+        {"half_0": 0},
+        {"half_1": 4},
+        {"exit_0": 0},
+    ):
+        assert places.run(**change) == 7, change
+    assert places.run() == 0

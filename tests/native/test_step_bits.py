@@ -181,6 +181,53 @@ def test_argmax_without_rows_and_rows_after_all():
     assert one.argmax == two.argmax
 
 
+@pytest.mark.parametrize("window", [None, 60])
+def test_branches_that_reach_over_a_block(window):
+    """Attention goes by blocks of 128 positions: rows that stand side by side see one of them through different branches,
+    or from different places on."""
+    c = config("mistral", sliding_window=window)
+    w, rng = weights(c, seed=5), random.Random(3)
+    nets = [CpuStep.build(c, w, threads=t) for t in (1, 2)]
+    for text, trunk, arms in ((100, 20, 24), (125, 0, 12), (120, 5, 12)):
+        parent = list(range(-1, trunk - 1))
+        tips = [trunk - 1] * 4
+        for _ in range(arms):  # four branches that grow side by side
+            for k in range(4):
+                parent.append(tips[k])
+                tips[k] = len(parent) - 1
+        tokens = [rng.randrange(83) for _ in parent]
+        _, cache = chain(nets[0], [rng.randrange(83) for _ in range(text)])
+        expected = {}
+        for i in range(len(parent) - 4, len(parent)):
+            path, p = [], i
+            while p >= 0:
+                path.append(p)
+                p = parent[p]
+            rows, _ = chain(nets[1], [tokens[j] for j in path[::-1]], cache=cache.fork())
+            expected |= dict(zip(path[::-1], rows))
+        got = nets[0].forward([feed(nets[0], cache, tokens, parent)])[0].logits_RV
+        assert same(got, torch.stack([expected[i] for i in range(len(parent))]))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_of_equal_scores_the_first_token_is_the_likeliest(threads):
+    """Within 16 outputs that are worked out together, among those of one thread, and among those of several."""
+    c = config()
+    w, ids = weights(c), list(range(40))
+    head = w["lm_head.weight"]
+    head[1:48:2] = head[:47:2]  # the same scores in the next place
+    head[48:] = head[:35]  # and in another panel
+    net = CpuStep.build(c, w, threads=threads)
+    for rows in (1, 40):
+        queries = [
+            feed(net, net.new_cache(), ids[:rows], want=Want(law=law))
+            for law in (Reads.ARGMAX, Reads.ROW)
+        ]
+        found, law = net.forward(queries)
+        for best, row in zip(found.argmax, law.logits_RV.tolist()):
+            assert row.count(max(row)) >= 2 and best == row.index(max(row))
+
+
 def test_layer_ranges_meet_in_the_middle():
     c = config("qwen2")
     net = CpuStep.build(c, weights(c), threads=2)

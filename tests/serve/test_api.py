@@ -252,6 +252,25 @@ def test_log_probabilities_of_prompts(lm, http):
     )
 
 
+@pytest.mark.parametrize("echo", [False, True])
+def test_offsets_of_a_stream_go_on_from_chunk_to_chunk(http, echo):
+    """Each choice counts its own characters, over all chunks, behind the prompt where that is echoed."""
+    body = {"prompt": "The fox and the", "method": "plain", "n": 2, "seed": 3, "ignore_eos": True}
+    body |= {"max_tokens": 12, "logprobs": 0, "echo": echo}
+    whole, chunks = post(http, body)["choices"], 0
+    got = [{name: [] for name in whole[0]["logprobs"]} for _ in whole]
+    for event in stream(http, body):
+        for choice in event["choices"]:
+            for name, some in (choice["logprobs"] or {}).items():
+                got[choice["index"]][name] += some
+            chunks += choice["logprobs"] is not None
+    assert chunks > 12, "a chunk holds a token or two, not all of them"
+    for choice, marks in zip(whole, got):
+        assert marks["text_offset"] == choice["logprobs"]["text_offset"]
+        assert marks["tokens"] == choice["logprobs"]["tokens"]
+        assert marks["text_offset"][-1] > 9 + len(body["prompt"]) * echo
+
+
 def test_a_stream_can_end_with_its_usage(http):
     body = {"messages": CHAT, "max_tokens": 5, "ignore_eos": True}
     assert all("usage" not in e for e in stream(http, body, "/v1/chat/completions"))

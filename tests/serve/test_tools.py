@@ -170,6 +170,18 @@ def test_calls_are_told_whole_and_in_streams(client, text):
     assert none.choices[0].message.content == text and none.choices[0].message.tool_calls is None
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_cut_behind_its_calls_says_so(client, stream):
+    """Whether the model would have gone on is not told by what it had called before the last token that was asked for."""
+    cut = asked(CALL + " ?" * 400, max_tokens=len(CALL) + 9, stream=stream)
+    cut["extra_body"]["finish"] = False
+    answer = client.chat.completions.create(**cut)
+    choices = [c for part in (answer if stream else [answer]) for c in part.choices]
+    said = [c.delta if stream else c.message for c in choices]
+    assert [c.function.name for m in said for c in m.tool_calls or ()] == ["look"]
+    assert [c.finish_reason for c in choices if c.finish_reason] == ["length"]
+
+
 def test_the_template_shows_tools_and_what_they_gave(server, client):
     model = server.models.workers["tools"].model
     turns = [

@@ -526,6 +526,47 @@ def test_a_closed_gate_asks_nobody_and_what_was_missed_is_fed_at_once():
     )
 
 
+class Door:
+    """A contrast whose gate is opened from outside."""
+
+    laws, gated = 1, True
+
+    def __init__(self):
+        self.open, self.rule = False, Difference(2.0, 1.0)
+
+    def opens(self, logp_V):
+        return self.open
+
+    def mix(self, first_V, others):
+        return self.rule.mix(first_V, others)
+
+
+@pytest.mark.parametrize("doors", [(0, 1), (1, 0, 1), (0, 0, 1), (1, 1, 0, 1)], ids=str)
+def test_branches_that_are_kept_behind_a_closed_gate(doors):
+    """The others hear of them: where the gate opens later, they know the text."""
+    rule, (first, second) = Door(), (toy(1, 5), toy(2, 5))
+    draft = Draft.certain((0, 3, 4, 2, 1), (-1, 0, 0, 1, 2))
+
+    async def kept():
+        session, text, tree = Contrast(first, (second,), rule).open(PROMPT), [*PROMPT], draft
+        for rule.open in doors[:-1]:
+            await session.score(tree, Want())
+            tree = longer(session.keep((0, 2, 4), 2) if tree is draft else session.keep((0, 1), 1))
+            text.append(tree.token[0])
+        rule.open = doors[-1]
+        return text, tree, await session.score(tree, Want())
+
+    def longer(tree):
+        return Draft.certain((*tree.token, 3), (*tree.parent, 0))
+
+    text, tree, scores = run([kept()])[0]
+    rule.open = True
+    for i in range(len(tree)):
+        path = (*text, *(tree.token[j] for j in tree.path_to(i)))
+        want = row_of(Contrast(first, (second,), rule), path)
+        assert scores.row(i).exp().tolist() == pytest.approx(list(want.values()), abs=1e-9)
+
+
 def test_two_prompts_of_one_model_share_passes():
     target, scheduler = toy(5, 6), Scheduler()
     law = Contrast(target, (again(target),), Difference(2.0, 1.0))

@@ -1,0 +1,148 @@
+"""Known faults of sessions, the engine, replies, walks, contrasts and rules of canvases, and the tests that must see them."""
+
+from mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "states that were not computed are taken as answered",
+        "models/lm.py",
+        """            if (want.hidden and a.hidden_RH is None) or (
+                law and a.logits_RV is None and a.later is None
+            ):
+""",
+        """            if law and a.logits_RV is None and a.later is None:
+""",
+        "tests/models/test_session.py::test_states_are_given_whatever_was_asked_before",
+    ),
+    Mutant(
+        "what some layers had committed stays noted although it is forgotten",
+        "models/lm.py",
+        """            and self._cache.length <= self._skipped[0]
+        ):
+            self._skipped = None
+""",
+        """            and self._cache.length < self._skipped[0]
+        ):
+            self._skipped = None
+""",
+        "tests/models/test_parts.py::test_what_was_skipped_is_fed_again_once",
+    ),
+    Mutant(
+        "what some layers had committed is never forgotten",
+        "models/lm.py",
+        """            and self._cache.length <= self._skipped[0]
+        ):
+            self._skipped = None
+""",
+        """            and self._cache.length <= self._skipped[0]
+        ):
+            pass
+""",
+        "tests/models/test_parts.py::test_a_rewind_to_what_the_whole_has_seen_forgets_the_part",
+    ),
+    Mutant(
+        "one answer fewer than may be is written at a time",
+        "engine.py",
+        "if self._running and answers + ticket.plan.request.n > self.max_running:",
+        "if self._running and answers + ticket.plan.request.n >= self.max_running:",
+        "tests/engine/test_engine.py::test_as_many_answers_are_written_at_once_as_may_be",
+    ),
+    Mutant(
+        "the youngest request on hold goes on first",
+        "engine.py",
+        "self._held.insert(0, ticket)",
+        "self._held.append(ticket)",
+        "tests/engine/test_engine.py::test_requests_on_hold_go_on_in_their_order",
+    ),
+    Mutant(
+        "an answer with calls that was cut counts as ended",
+        "serve/reply.py",
+        'return "tool_calls" if calls and finish_reason == "stop" else finish_reason',
+        'return "tool_calls" if calls else finish_reason',
+        "tests/serve/test_tools.py::test_an_answer_that_is_cut_behind_its_calls_says_so",
+    ),
+    Mutant(
+        "offsets of a stream begin anew with each chunk",
+        "serve/reply.py",
+        "        self._offsets[news.index] += len(text)\n",
+        "",
+        "tests/serve/test_api.py::test_offsets_of_a_stream_go_on_from_chunk_to_chunk",
+    ),
+    Mutant(
+        "the drafter's wish for the model's own rows is lost",
+        "families/ar/walk.py",
+        "base=max(guess.want.base, base)",
+        "base=base",
+        "tests/core/test_decode.py::test_every_pass_reads_what_the_drafter_and_the_request_ask_for",
+    ),
+    Mutant(
+        "a round that is cut teaches its last token twice",
+        "families/ar/walk.py",
+        "path=verdict.path[: len(tokens) - 1]",
+        "path=verdict.path[: len(tokens)]",
+        "tests/core/test_decode.py::test_a_round_that_is_cut_teaches_each_token_once",
+    ),
+    Mutant(
+        "a drafter is shown the prompt's last row as another token's",
+        "families/ar/walk.py",
+        "prompt[:-1] if want.prompt else prompt[-2:-1]",
+        "prompt[:-1] if want.prompt else prompt[:1]",
+        "tests/core/test_decode.py::test_a_drafter_that_wants_the_last_row_is_shown_that_one",
+    ),
+    Mutant(
+        "behind a closed gate nobody hears which branches were kept",
+        "targets/contrast.py",
+        "                session.commit(path)\n",
+        "                pass\n",
+        "tests/targets/test_contrast.py::test_branches_that_are_kept_behind_a_closed_gate",
+    ),
+    Mutant(
+        "a margin is one of log-probabilities",
+        "unmaskers/margin.py",
+        "look.logp_RV.exp().topk(2, dim=-1)",
+        "look.logp_RV.topk(2, dim=-1)",
+        "tests/families/test_denoising.py::test_a_margin_is_of_probabilities",
+    ),
+    Mutant(
+        "what the pass before has written keeps what a gap saw",
+        "refreshes/delayed.py",
+        "if before[i] is None]",
+        "if canvas[i] is None]",
+        "tests/families/test_denoising.py::test_what_is_fed_by_its_definition",
+    ),
+    Mutant(
+        "a window is one gap too narrow",
+        "refreshes/window.py",
+        "[: self.width + 1]",
+        "[: self.width or 1]",
+        "tests/families/test_denoising.py::test_what_is_fed_by_its_definition",
+    ),
+    Mutant(
+        "a window leaves out what was written behind it",
+        "refreshes/window.py",
+        "if x is not None and before[i] is None]",
+        "if x is not None and before[i] is None and i < block.stop]",
+        "tests/families/test_denoising.py::test_what_is_fed_by_its_definition",
+    ),
+    Mutant(
+        "of what was written late before a block only the last is fed again",
+        "refreshes/frozen.py",
+        "min((block.start, *late))",
+        "min((block.start, *late[-1:]))",
+        "tests/families/test_denoising.py::test_what_is_fed_by_its_definition",
+    ),
+    Mutant(
+        "forked guesses share what they have read",
+        "drafters/forced.py",
+        "        return ForcedGuess(self.config, self.state)\n",
+        "        return self\n",
+        "tests/constraints/test_languages.py::test_forked_guesses_go_their_own_ways",
+    ),
+    Mutant(
+        "a forked guess begins anew",
+        "drafters/forced.py",
+        "        return ForcedGuess(self.config, self.state)\n",
+        "        return self.config.open((), session)\n",
+        "tests/constraints/test_languages.py::test_forked_guesses_go_their_own_ways",
+    ),
+]
