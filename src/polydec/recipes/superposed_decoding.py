@@ -29,9 +29,6 @@ CARD = Card(
     needs=(STATES,),
 )
 
-SHARE = 0.54
-"""As published."""
-
 
 def build(
     kit: Kit,
@@ -49,16 +46,4 @@ def build(
         "share of the n-gram table in a score, none: 0.54, or 0 where there is no table",
     ] = None,
 ) -> Superposed:
-    table = _table(kit, alpha) if alpha else kit.find(NGrams)
-    share = SHARE if alpha is None else alpha
-    return Superposed(
-        searched(kit.target), width, temperature, kept, share if table is not None else 0.0, table
-    )
-
-
-def _table(kit: Kit, alpha: float) -> NGrams:
-    """The table that a share was asked of. Raises ValueError where there is none."""
-    try:
-        return kit.need(NGrams)
-    except ValueError as error:
-        raise ValueError(f"alpha is {alpha}, a share of an n-gram table: {error}") from None
+    return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))
