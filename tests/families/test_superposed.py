@@ -67,15 +67,15 @@ class Table:
 
 def test_a_share_of_no_table_is_refused():
     """And without one that was asked for there is none."""
-    with pytest.raises(ValueError, match=r"alpha is 0\.4, a share of an n-gram table: there is no"):
+    with pytest.raises(ValueError, match=r"alpha is 0\.4, a share of an n-gram table, and there"):
         build("superposed-decoding", toy(3, 6), None, {"alpha": 0.4})
-    shares = [
-        build("superposed-decoding", target, None, options, artefacts=tables)[0].alpha
+    made = [
+        build("superposed-decoding", target, None, options, artefacts=tables)[0]
         for target in [toy(3, 6)]
         for tables in ((), ngrams.examples(target.vocab, 4, 4))
         for options in ({}, {"alpha": 0.0})
     ]
-    assert shares == [0.0, 0.0, 0.54, 0.0]
+    assert [x.share for x in made[2:]] == [0.54, 0.0] and made[0].table is None is made[1].table
 
 
 def test_scores_are_mixed_with_the_table():

@@ -196,7 +196,7 @@ def test_tasks_are_right(name):
             name, task.question, ""
         )
     assert {make(name, 3, i) for i in range(20)} != {make(name, 3, i, held=True) for i in range(20)}
-    assert len({make(name, s, 0) for s in range(20)}) > 6
+    assert len({make(name, s, 0) for s in range(20)}) > 3  # of some there are ten questions
 
 
 def test_replacing_needs_exactly_one_place():

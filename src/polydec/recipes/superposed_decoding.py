@@ -27,9 +27,6 @@ CARD = Card(
     needs=(STATES,),
 )
 
-SHARE = 0.54
-"""As published."""
-
 
 def build(
     kit: Kit,
@@ -51,11 +48,4 @@ def build(
     from polydec.models.learned.ngrams import NGrams
     from polydec.targets.searched import searched
 
-    try:
-        table = kit.need(NGrams) if alpha else kit.find(NGrams)
-    except ValueError as error:
-        raise ValueError(f"alpha is {alpha}, a share of an n-gram table: {error}") from None
-    share = SHARE if alpha is None else alpha
-    return Superposed(
-        searched(kit.target), width, temperature, kept, share if table is not None else 0.0, table
-    )
+    return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))

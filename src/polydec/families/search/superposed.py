@@ -19,6 +19,8 @@ from polydec.families.search.best import Best
 from polydec.families.search.protocols import Continuations
 from polydec.families.search.stats import SearchStats
 
+SHARE = 0.54
+"""Of a table, as published."""
 UNKNOWN = 0.01
 """What a token counts that the table does not name."""
 
@@ -44,8 +46,8 @@ class Superposed:
     answers are the best by mean score, once `width` have ended and none that goes on is better. A score is of this mixture,
     and no log-probability.
 
-    width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1; table: None is alpha 0. A request's rules
-    (penalties, masks) that look back see the tokens of the leading text.
+    width: 1 to 64; temperature: above 0; kept: at least width; alpha: 0 to 1, None: SHARE, or 0 without a table. A request's
+    rules (penalties, masks) that look back see the tokens of the leading text. Raises ValueError for a share of no table.
 
     Exact: approximate: one cache stands for several texts.
     Reduces to: greedy decoding at width 1 without a table.
@@ -58,7 +60,7 @@ class Superposed:
     width: int = 3
     temperature: float = 0.06
     kept: int = 9
-    alpha: float = 0.54
+    alpha: float | None = None
     table: Continuations | None = field(default=None, repr=False)
     exactness = Exactness.APPROXIMATE
 
@@ -71,8 +73,18 @@ class Superposed:
             )
         if not self.temperature > 0.0:
             raise ValueError(f"temperature is {self.temperature}: it must be above 0")
-        if not 0.0 <= self.alpha <= 1.0:
+        if not 0.0 <= self.share <= 1.0:
             raise ValueError(f"alpha is {self.alpha}: it must lie in 0 to 1")
+        if self.alpha and self.table is None:
+            raise ValueError(
+                f"alpha is {self.alpha}, a share of an n-gram table, and there is none that fits: name one (--with "
+                "DIR; `polydec train ngrams` makes one), or leave alpha out"
+            )
+
+    @property
+    def share(self) -> float:
+        """Of the table in a score."""
+        return SHARE if self.alpha is None else self.alpha
 
     @property
     def vocab(self) -> Vocab:
@@ -147,7 +159,7 @@ class Superposed:
             return law
         known = {x: chance for chance, x in self.table.after((*prompt, *mixed.text.tokens))}
         return {
-            x: (1.0 - self.alpha) * p + self.alpha * math.log(max(known.get(x, 0.0), UNKNOWN))
+            x: (1.0 - self.share) * p + self.share * math.log(max(known.get(x, 0.0), UNKNOWN))
             for x, p in law.items()
         }
 
