@@ -537,7 +537,6 @@ WRONG_CHAT = [
     {"messages": [{"role": "tool", "content": "x"}]},
     {"messages": [3]},
     {"messages": [{"role": "user"}]},
-    {"messages": [{"role": "user", "content": "x", "name": "Ann"}]},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
     {"messages": CHAT, "tools": [{"type": "function"}]},
     {"messages": CHAT, "top_logprobs": 2},

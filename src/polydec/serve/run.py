@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -84,6 +85,8 @@ def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
 def serve(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     """Serve until a signal comes. Raises ValueError where a model cannot be loaded."""
     models: Models = app.state.models
+    # long prompts are encoded beside other threads; the tokenizer needs no threads of its own for that
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.setswitchinterval(0.001)  # an engine that computes in Python lets the event loop in sooner
     config = uvicorn.Config(
         app,
