@@ -78,8 +78,11 @@ def _followed(schema: Mapping[str, Any], vocab: Vocab, ends: frozenset[int]) -> 
         return schema
 
 
-ANY_OBJECT = JsonSchema('{"type": "object"}')
-"""Any JSON object: what OpenAI's response_format calls json_object."""
+ANY_OBJECT = JsonSchema(
+    '{"type": "object", "minProperties": 1, "x-guidance": {"whitespace_flexible": false, "whitespace_pattern": null}}'
+)
+"""Any JSON object that says something, without white space between its parts: what OpenAI's response_format calls
+json_object. A model that sees nothing of the constraint would often write {} or spaces."""
 
 
 def lark(schema: Mapping[str, Any]) -> str:

@@ -23,9 +23,9 @@ What it gave follows between <tool_response> and </tool_response>. Where no func
 Message = Mapping[str, Any]
 
 
-def render(text: Text, messages: Sequence[Message], tools: Sequence[Message]) -> str:
+def render(text: Text, messages: Sequence[Message], tools: Sequence[Message], **values: Any) -> str:
     """The text of a chat with tools. The prompt stands at the end of the system message; in front of the first message of a
-    user where the template takes no system message or does not show it."""
+    user where the template takes no system message or does not show it. values: further names that the template is told."""
     told, said = prompt(tools), as_texts(messages)
     own = [m["content"] for m in said if m["role"] == "system"][:1]
     system = {"role": "system", "content": "\n\n".join([*(x for x in own if x), told])}
@@ -33,7 +33,7 @@ def render(text: Text, messages: Sequence[Message], tools: Sequence[Message]) ->
     if own:
         rest.remove(next(m for m in said if m["role"] == "system"))
     try:
-        shown = text.render([system, *rest])
+        shown = text.render([system, *rest], **values)
         if told in shown:
             return shown
     except ValueError:
@@ -41,7 +41,7 @@ def render(text: Text, messages: Sequence[Message], tools: Sequence[Message]) ->
             raise
     first = next((at for at, m in enumerate(said) if m["role"] == "user"), 0)
     asked = {**said[first], "content": f"{told}\n\n{said[first]['content']}"}
-    return text.render([*said[:first], asked, *said[first + 1 :]])
+    return text.render([*said[:first], asked, *said[first + 1 :]], **values)
 
 
 def prompt(tools: Sequence[Message]) -> str:

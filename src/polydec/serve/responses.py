@@ -12,6 +12,7 @@ from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.reply import News, about, pieces
 from polydec.serve.shapes import Chat, read_messages
+from polydec.serve.template import template_values
 from polydec.serve.tools import Call, Part, Reader, joined, read_calls, read_tools
 
 LOGPROBS = "message.output_text.logprobs"
@@ -32,6 +33,7 @@ class Responses:
         given: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
+            "template": template_values(body, model),
         }
         if given["n"] != 1:
             raise Refusal(f"n is {shown(given['n'])}: a response has one answer", param="n")
@@ -91,7 +93,7 @@ def _format(body: Body) -> None:
     given = body.mapping("text")
     more = next((k for k in given if k not in ("format", "verbosity")), None)
     if more is not None or given.get("verbosity") not in (None, "medium"):
-        name = more or "verbosity"
+        name = "verbosity" if more is None else more
         raise Refusal(
             f"text.{name[:60]} is {shown(given[name])}: text holds a format here", param="text"
         )
