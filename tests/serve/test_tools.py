@@ -321,6 +321,13 @@ def test_an_answer_that_is_cut_has_no_reason_to_call(client, model):
     ].function.arguments.endswith("}")
 
 
+def test_an_answer_that_is_cut_behind_a_call_is_cut(client):
+    body = asked(CALL + "~" * 300) | {"max_tokens": len(CALL) + 5}  # no token has two of them
+    (choice,), _ = both_ways(client, body)
+    assert choice.message.tool_calls[0].function.name == "look"
+    assert choice.finish_reason == "length"
+
+
 def test_strict_functions_bind_calls_that_need_not_be(server, client):
     """The model is made to call by a bias for what a call begins with; it may stay a text."""
     for model, begins in (("tools", "{"), ("tiny", "<")):
