@@ -25,7 +25,7 @@ ROLES = {
     "contrasts",
 }
 LEVEL = {
-    **dict.fromkeys(("options", "edge", "files", "core"), 0),
+    **dict.fromkeys(("options", "edge", "files", "heard", "plugins", "core"), 0),
     **dict.fromkeys(("families", "models", "constraints"), 1),
     **dict.fromkeys(ROLES, 2),
     **dict.fromkeys(("kit", "card"), 2),

@@ -174,9 +174,7 @@ def _readers(one: Artefact) -> str:
     """Which methods need it, as the end of a sentence."""
 
     def needs(card: Any) -> bool:
-        return any(
-            isinstance(n, Trained) and isinstance(one, n.kind) and n.which(one) for n in card.needs
-        )
+        return any(isinstance(n, Trained) and n.fits(one) for n in card.needs)
 
     methods = [name for name, recipe in registry.recipes().items() if needs(recipe.CARD)]
     return f": {together(methods)} would" if methods else ""

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
-from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper, Target
-from polydec.families.diffusion.protocols import Denoiser
-from polydec.families.insertion.protocols import Inserter
 from polydec.models.costs import Costs
+
+if (
+    TYPE_CHECKING
+):  # every card is read with this module, and a list of methods loads nothing that computes
+    from polydec.constraints.protocols import Language
+    from polydec.families.diffusion.protocols import Denoiser
+    from polydec.families.insertion.protocols import Inserter
 
 
 def family_of(model: object) -> str:
@@ -266,24 +270,36 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Trained:
-    """An artefact of a type. called: what a user must have, None: what the type says; which: of several of the type, those
-    that will do."""
+    """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked up when a kit is checked (a
+    list of methods loads none), or a type; called: what a user must have, None: what the type says; which: of several of the
+    kind, those that will do."""
 
-    kind: type[Artefact]
+    kind: str | type[Artefact]
     called: str | None = None
     which: Callable[[Any], bool] = any_one
 
     @property
     def name(self) -> str:
-        return self.kind.kind
+        return self.kind if isinstance(self.kind, str) else self.kind.kind
+
+    @property
+    def wanted(self) -> type[Artefact]:
+        from polydec.models.artefacts import type_of
+
+        return type_of(self.kind) if isinstance(self.kind, str) else self.kind
+
+    def fits(self, one: Artefact) -> bool:
+        """Whether this artefact will do."""
+        return isinstance(one, self.wanted) and self.which(one)
 
     def check(self, kit: Kit, method: str) -> None:
-        if not any(isinstance(x, self.kind) and self.which(x) for x in kit.artefacts):
+        kind = self.wanted
+        if not any(self.fits(x) for x in kit.artefacts):
             raise ValueError(
-                f"method {method} needs {self.called or self.kind.called}: name one (--with DIR); "
-                f"`{self.kind.made_by}` makes one"
+                f"method {method} needs {self.called or kind.called}: name one (--with DIR); "
+                f"`{kind.made_by}` makes one"
             )
-        kit.need(self.kind, self.which)
+        kit.need(kind, self.which)
 
 
 DRAFT, ANY_DRAFT, MASKED_DRAFT = Draft(), Draft(same_tokenizer=False), MaskedDraft()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -11,6 +11,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
+from polydec import plugins
 from polydec.card import Card
 from polydec.core.decoder import Decoder
 from polydec.kit import CALLED, Kit
@@ -31,12 +32,13 @@ ROLES = {
 
 @cache
 def recipes() -> dict[str, ModuleType]:
-    """Every recipe's module by its name (the file's, with hyphens)."""
+    """Every recipe's module by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
     package = import_module("polydec.recipes")
-    return {
+    own = {
         m.name.replace("_", "-"): import_module(f"polydec.recipes.{m.name}")
         for m in iter_modules(package.__path__)
     }
+    return own | plugins.found("methods", own, plugins.with_card, "CARD of that name with a build")
 
 
 def of_family(family: str) -> list[str]:
@@ -46,20 +48,33 @@ def of_family(family: str) -> list[str]:
 
 @cache
 def mechanisms(role: str) -> dict[str, type]:
-    """Every mechanism of a role folder by its file's name: the public class there that has the role's method."""
-    package, out = import_module(f"polydec.{role}"), dict[str, type]()
+    """Every mechanism of a role folder by its file's name: the public class there that has the role's method. Those of other
+    packages are among them (`plugins.py`)."""
+    package, own = import_module(f"polydec.{role}"), dict[str, type]()
     for m in iter_modules(package.__path__):
-        module = import_module(f"polydec.{role}.{m.name}")
-        for name, thing in vars(module).items():
-            if (
-                isinstance(thing, type)
-                and thing.__module__ == module.__name__
-                and hasattr(thing, ROLES[role])
-                and not name.startswith("_")
-                and not getattr(thing, "_is_protocol", False)
-            ):
-                out[m.name if m.name not in out else f"{m.name}.{name}"] = thing
-    return out
+        for kind in _mechanisms_in(import_module(f"polydec.{role}.{m.name}"), role):
+            own[m.name if m.name not in own else f"{m.name}.{kind.__name__}"] = kind
+    return own | plugins.found(
+        role,
+        own,
+        lambda thing, _: (
+            thing if isinstance(thing, type) else next(_mechanisms_in(thing, role), None)
+        ),
+        f"public class with a method {ROLES[role]}",
+    )
+
+
+def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
+    """The public classes of a module that have a role's method."""
+    for name, thing in vars(module).items():
+        if (
+            isinstance(thing, type)
+            and thing.__module__ == module.__name__
+            and hasattr(thing, ROLES[role])
+            and not name.startswith("_")
+            and not getattr(thing, "_is_protocol", False)
+        ):
+            yield thing
 
 
 @cache

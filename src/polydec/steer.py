@@ -11,6 +11,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
+from polydec import plugins
 from polydec.card import Card
 from polydec.core.protocols import Target
 from polydec.kit import SECOND_PROMPT, Kit
@@ -19,10 +20,13 @@ from polydec.options import Option, read, shown
 
 @cache
 def steerings() -> dict[str, ModuleType]:
-    """The module of each way by its name (the file's, with hyphens)."""
+    """The module of each way by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
     package = import_module("polydec.steering")
     files = [m.name for m in iter_modules(package.__path__) if not m.name.startswith("_")]
-    return {name.replace("_", "-"): import_module(f"polydec.steering.{name}") for name in files}
+    own = {name.replace("_", "-"): import_module(f"polydec.steering.{name}") for name in files}
+    return own | plugins.found(
+        "steerings", own, plugins.with_card, "CARD of that name with a build"
+    )
 
 
 @cache

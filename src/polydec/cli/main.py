@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from polydec import __version__
 from polydec.cli import (
     batch,
     bench,
@@ -60,6 +61,24 @@ app.add_typer(zoo.app, name="zoo")
 app.add_typer(trace.app, name="trace")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"polydec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _command(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
     """Entry point. Bad input: one sentence on standard error, exit code 2. Ctrl-C: exit code 130."""
     warnings.showwarning = _warn
@@ -76,7 +95,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if os.environ.get("POLYDEC_TRACEBACK"):
             raise
-        code = _fail(str(error))
+        code = _fail(_reason(error))
     except MemoryError:
         code = _fail("there is not enough memory for this")
     try:
@@ -98,6 +117,13 @@ def _warn(message: Warning | str, category: type[Warning], *where: object) -> No
     """Our own warnings as one sentence; those of libraries are not for users of a command."""
     if category is UserWarning:
         print(f"polydec: {sentence(message)}", file=sys.stderr)
+
+
+def _reason(error: ValueError | OSError) -> str:
+    """A sentence in place of `[Errno 36] File name too long: '…'`."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"file {str(error.filename)!r} cannot be used: {error.strerror}"
+    return str(error)
 
 
 def _fail(problem: str) -> int:

@@ -44,6 +44,9 @@ Steps = Annotated[int, typer.Option(help="optimiser steps")]
 Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
 Rate = Annotated[float, typer.Option(help="highest learning rate")]
 EAGLES = "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang eagle-published, eagle-3-published"
+Varied = Annotated[
+    bool, typer.Option("--varied", help="lists of 3 to 9 digits and letters, and made-up names")
+]
 Seed = Annotated[int, typer.Option(help="names the randomness")]
 Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
@@ -156,6 +159,7 @@ def diffusion(
         bool, typer.Option(help="an autoregressive model of the same tasks, to compare")
     ] = False,
     int8: Annotated[bool, typer.Option("--int8", help="keep matrices in 8 bits")] = False,
+    varied: Varied = False,
     seed: Seed = 0,
     json_: Json = False,
 ) -> None:
@@ -182,6 +186,7 @@ def diffusion(
             block,
             causal,
             int8,
+            varied,
         )
     )
     if json_:
@@ -211,6 +216,7 @@ def insertion(
     start: Annotated[
         str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")
     ] = None,
+    varied: Varied = False,
     seed: Seed = 0,
     json_: Json = False,
 ) -> None:
@@ -219,7 +225,18 @@ def insertion(
 
     result = train_insertion(
         InsertionSpec(
-            str(out), _names(tasks), steps, rows, context, width, layers, seed, rate, muon, start
+            str(out),
+            _names(tasks),
+            steps,
+            rows,
+            context,
+            width,
+            layers,
+            seed,
+            rate,
+            muon,
+            start,
+            varied,
         )
     )
     if json_:
@@ -247,6 +264,7 @@ def filter_(
         int, typer.Option(help="units of its hidden layer (0: as many as positions)")
     ] = 64,
     steps: Steps = 6000,
+    varied: Varied = False,
     seed: Seed = 0,
 ) -> None:
     """Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object."""
@@ -265,6 +283,7 @@ def filter_(
                     hidden,
                     steps,
                     seed=seed,
+                    varied=varied,
                 )
             )
         )
@@ -286,6 +305,7 @@ def dparallel(
     rows: Annotated[int, typer.Option(help="answers a step")] = 32,
     steps: Steps = 2000,
     rate: Rate = 5e-4,
+    varied: Varied = False,
     seed: Seed = 0,
 ) -> None:
     """Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object."""
@@ -295,7 +315,17 @@ def dparallel(
         json.dumps(
             train_dparallel(
                 DParallelSpec(
-                    str(out), target, _names(tasks), each, max_tokens, beta, rows, steps, rate, seed
+                    str(out),
+                    target,
+                    _names(tasks),
+                    each,
+                    max_tokens,
+                    beta,
+                    rows,
+                    steps,
+                    rate,
+                    seed,
+                    varied,
                 )
             )
         )
@@ -312,6 +342,7 @@ def joint(
     rows: Annotated[int, typer.Option(help="answers a step")] = 64,
     steps: Steps = 600,
     rate: Rate = 2e-3,
+    varied: Varied = False,
     seed: Seed = 0,
 ) -> None:
     """Train the layer of adjust on a model's own answers; prints what was measured as one JSON object."""
@@ -320,7 +351,9 @@ def joint(
     print(
         json.dumps(
             train_joint(
-                JointSpec(str(out), target, _names(tasks), texts, count, rows, steps, rate, seed)
+                JointSpec(
+                    str(out), target, _names(tasks), texts, count, rows, steps, rate, seed, varied
+                )
             )
         )
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from polydec.core.types import Vocab
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 S = TypeVar("S")
 

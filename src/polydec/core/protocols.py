@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from polydec.core.types import Draft, Reads, Vocab, Want
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 S = TypeVar("S")
 

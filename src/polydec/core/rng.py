@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Name = str | int
 
@@ -68,6 +68,8 @@ class Rng:
 
     def categorical(self, p_V: Tensor) -> int:
         """Inverse CDF of one uniform; p need not be normalised; never returns an entry of weight zero."""
+        import torch  # here, as in `noise`: every card is read with this module, and none of them draws
+
         cdf_V = p_V.double().cumsum(-1)
         total = float(cdf_V[-1])
         i = int(torch.searchsorted(cdf_V, self.uniform() * total, right=True))
@@ -87,6 +89,9 @@ class Rng:
 
     def noise(self, size: int) -> Noise:
         """Gumbel noise for `size` tokens."""
+        import numpy as np
+        import torch
+
         words = np.frombuffer(self._take(), dtype=np.uint64)
         u_V = np.random.Generator(np.random.Philox(key=words)).random(size)
         return Noise(torch.tensor(-np.log(-np.log(np.maximum(u_V, 2.0**-54)))))

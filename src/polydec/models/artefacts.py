@@ -27,6 +27,16 @@ MODULES = {
 """The module that reads each kind."""
 
 
+def type_of(kind: str) -> Any:
+    """The class of what is of this kind. Raises KeyError for a kind that nothing here makes: that is a fault of the code."""
+    module = MODULES[kind]
+    return next(
+        thing
+        for thing in vars(module).values()
+        if getattr(thing, "kind", None) == kind and thing.__module__ == module.__name__
+    )
+
+
 def read(name: str) -> Any:
     """The artefact in a directory (or `zoo:NAME`). Raises ValueError with one sentence where there is none, or none of a known
     kind."""

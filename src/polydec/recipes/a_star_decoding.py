@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.a_star import AStar
 from polydec.kit import Kit, Trained
-from polydec.models.learned.step_reward import StepReward
 from polydec.options import AtLeast, Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="a-star-decoding",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain at width 1",
     parent="best-of-n",
     home="problems in steps, with a reward that knows a wrong step",
-    needs=(Trained(StepReward),),
+    needs=(Trained("prm"),),
     needs_training=True,
     aliases=("a-star", "a*"),
     arxiv="2505.13672",
@@ -54,7 +48,15 @@ def build(
         Note("none: every step"),
         "the reward is not asked of a step that is as likely as this",
     ] = None,
-) -> AStar:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.a_star import AStar
+    from polydec.models.learned.step_reward import StepReward
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return AStar(
         method,

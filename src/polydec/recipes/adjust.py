@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
-from polydec.families.diffusion.joint import JointDenoising
 from polydec.kit import Kit, Trained
-from polydec.models.learned.joint import Joint
 from polydec.options import AtLeast
-from polydec.refreshes.full import Full
-from polydec.unmaskers.entropy import Entropy
 
 CARD = Card(
     name="adjust",
@@ -27,7 +23,7 @@ CARD = Card(
     reduces_to="dream for count = 1",
     parent="dream",
     home="drawn text (temperature 1) whose tokens depend on each other",
-    needs=(Trained(Joint),),
+    needs=(Trained("joint"),),
 )
 
 
@@ -40,6 +36,12 @@ def build(
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 0,
-) -> JointDenoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.families.diffusion.joint import JointDenoising
+    from polydec.models.learned.joint import Joint
+    from polydec.refreshes.full import Full
+    from polydec.unmaskers.entropy import Entropy
+
     base = Denoising(kit.denoiser, Entropy(), Full(), block, kit.shapers)
     return JointDenoising(base, kit.need(Joint), count)

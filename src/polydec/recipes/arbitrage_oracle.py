@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.arbiters import ByAdvantage
-from polydec.families.search.arbitrage import Arbitrage
 from polydec.kit import DRAFT, Kit, Trained
-from polydec.models.learned.step_reward import StepReward
 from polydec.options import AtLeast, Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="arbitrage-oracle",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain of the target at tau -2, of the draft at tau 1",
     parent="arbitrage",
     home="measuring what a router could win; it saves nothing",
-    needs=(DRAFT, Trained(StepReward)),
+    needs=(DRAFT, Trained("prm")),
     needs_training=True,
     aliases=(),
 )
@@ -41,7 +35,15 @@ def build(
     ] = 0.0,
     delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
-) -> Arbitrage:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.arbiters import ByAdvantage
+    from polydec.families.search.arbitrage import Arbitrage
+    from polydec.models.learned.step_reward import StepReward
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     big, small = (
         Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting)
     )

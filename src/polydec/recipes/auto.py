@@ -5,22 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
-from polydec.drafters.cost_aware import CostAware
-from polydec.drafters.merged_tree import MergedTree
-from polydec.drafters.model import FromModel
-from polydec.drafters.recycling import Recycling
-from polydec.drafters.suffix import Suffix
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.models.learned.ngrams import NGrams
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.shapers.greedy import Greedy
-from polydec.targets.shaped import Shaped
-from polydec.trees.chain import Chain
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="auto",
@@ -60,7 +48,21 @@ def build(
         bool | None,
         "ask the draft model too; none: where there is one, rows cost as little, and it pays",
     ] = None,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.copy_ngram_mixture import CopyNGramMixture
+    from polydec.drafters.cost_aware import CostAware
+    from polydec.drafters.merged_tree import MergedTree
+    from polydec.drafters.model import FromModel
+    from polydec.drafters.recycling import Recycling
+    from polydec.drafters.suffix import Suffix
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.ngrams import NGrams
+    from polydec.policies.fixed import Fixed
+    from polydec.shapers.greedy import Greedy
+    from polydec.targets.shaped import Shaped
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.match import Match
+
     rows_are_cheap, table, copies = (
         kit.costs.share(4) < 1.5 * kit.costs.share(1),
         kit.find(NGrams),

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.search.particles import Particles
 from polydec.kit import Kit
 from polydec.options import Note, Within
-from polydec.targets.searched import searched
-from polydec.targets.unconstrained import unconstrained
 
 CARD = Card(
     name="awrs",
@@ -48,7 +46,11 @@ def build(
     looks: Annotated[
         int, Within(1, 100000), "tokens looked at one by one before all are, by one mask"
     ] = 32,
-) -> Particles:
+) -> Decoder:
+    from polydec.families.search.particles import Particles
+    from polydec.targets.searched import searched
+    from polydec.targets.unconstrained import unconstrained
+
     return Particles(
         searched(unconstrained(kit.target)),
         kit.language,

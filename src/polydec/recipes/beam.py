@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.search.diverse_beam import DiverseBeam
-from polydec.families.search.ranking import Ranking
 from polydec.kit import Kit
 from polydec.options import Note, Within
-from polydec.targets.searched import searched
 
 CARD = Card(
     name="beam",
@@ -42,5 +40,9 @@ def build(
         Note("none: when no text can win that is not there"),
         "true: stop at as many ended texts as beams; false: guess whether going on helps",
     ] = None,
-) -> DiverseBeam:
+) -> Decoder:
+    from polydec.families.search.diverse_beam import DiverseBeam
+    from polydec.families.search.ranking import Ranking
+    from polydec.targets.searched import searched
+
     return DiverseBeam(searched(kit.target), width, 1, 0.0, Ranking(length_penalty, early))

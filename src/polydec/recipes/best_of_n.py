@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.best_of import BestOf
-from polydec.families.search.rollouts import Rollouts
 from polydec.kit import Kit
-from polydec.models.learned.step_reward import StepReward
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="best-of-n",
@@ -38,6 +31,15 @@ def build(
     kit: Kit,
     *,
     tries: Annotated[int, Within(1, 256), "texts that are drawn side by side"] = 8,
-) -> Rollouts:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.best_of import BestOf
+    from polydec.families.search.rollouts import Rollouts
+    from polydec.models.learned.step_reward import StepReward
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return Rollouts(method, BestOf(), tries, tries, kit.find(StepReward))

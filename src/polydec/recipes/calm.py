@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
-from polydec.models.depth import exits_every
 from polydec.options import AtLeast
-from polydec.policies.fixed import Fixed
-from polydec.targets.confident import Confident
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="calm",
@@ -40,6 +35,13 @@ def build(
     decay: Annotated[
         float | None, AtLeast(0), "how fast the threshold falls along the text"
     ] = None,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.depth import exits_every
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.confident import Confident
+    from polydec.verifiers.match import Match
+
     law = Confident(kit.target, exits_every(every, kit.target.layers), threshold, decay)
     return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes import kept
-from polydec.unmaskers.agreement import Agreement
-from polydec.unmaskers.coherent import Coherent
 
 CARD = Card(
     name="ccd",
@@ -36,7 +33,12 @@ def build(
     slack: Annotated[
         float, AtLeast(0), "nats that the entropy of a mean law may lie above the least"
     ] = 0.1,
-    count: Annotated[int, AtLeast(0), "most tokens of a pass (0: as many as agree)"] = 0,
+    most: Annotated[
+        float, AtLeast(0), "nats that the entropy of a mean law may have at most (without a budget)"
+    ] = 0.5,
+    count: Annotated[
+        int, AtLeast(0), "a fixed budget: tokens of every pass (0: as many as agree)"
+    ] = 0,
     agree: Annotated[
         bool, "compare the likeliest tokens of two passes instead, as released (width: at most)"
     ] = False,
@@ -48,10 +50,17 @@ def build(
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
-) -> Denoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.refreshes import kept
+    from polydec.unmaskers.agreement import Agreement
+    from polydec.unmaskers.coherent import Coherent
+
     return Denoising(
         kit.denoiser,
-        Agreement(most=width + 1) if agree else Coherent(depth, width, slack, count=count),
+        Agreement(most=width + 1, count=count)
+        if agree
+        else Coherent(depth, width, slack, most, count),
         kept(kit.denoiser.block, cache),
         block,
         kit.shapers,

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.eagle import FromEagle
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.chimera import Chimera
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.ranked import Ranked
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="chimera",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="medusa",
     home="a target that is used long enough to train the layer for it",
-    needs=(Trained(Chimera),),
+    needs=(Trained("chimera"),),
     needs_training=True,
     arxiv="2402.15758",
 )
@@ -43,7 +37,15 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.eagle import FromEagle
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.chimera import Chimera
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.ranked import Ranked
+    from polydec.verifiers.match import Match
+
     chimera = kit.need(Chimera)
     drafter = FromEagle(chimera, Ranked.of(chimera.rates, nodes), prompt)
     drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.heads import FromHeads
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.clover import Clover
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.best_first import BestFirst
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="clover",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain behind a prompt of one token, in the first round",
     parent="medusa",
     home="large batches, where few candidates can be fed",
-    needs=(Trained(Clover),),
+    needs=(Trained("clover"),),
     needs_training=True,
     arxiv="2405.00263",
 )
@@ -46,7 +40,15 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.heads import FromHeads
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.clover import Clover
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.best_first import BestFirst
+    from polydec.verifiers.match import Match
+
     clover = kit.need(Clover)
     drafter = FromHeads(clover, BestFirst(width), prompt)
     drafter = worth_its_cost(drafter, clover.share, kit.costs) if cost_aware else drafter

@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.cautious import Cautious
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="cntp",
@@ -38,7 +33,14 @@ def build(
     low: Annotated[float, AtLeast(0), "entropy up to which there is one trial, in nats"] = 0.01,
     high: Annotated[float, AtLeast(0), "entropy from which there are `most`, in nats"] = 1.5,
     longest: Annotated[int, AtLeast(1), "tokens of a trial at most"] = 64,
-) -> Cautious:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.cautious import Cautious
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     return Cautious(
         Speculative(searched(kit.target), Nothing(), Match(), Fixed(0)), 1, most, low, high, longest
     )

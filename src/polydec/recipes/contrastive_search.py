@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.search.contrastive_search import ContrastiveSearch
 from polydec.kit import STATES, Kit
 from polydec.options import Note, Within
-from polydec.targets.searched import searched
 
 CARD = Card(
     name="contrastive-search",
@@ -35,5 +34,8 @@ def build(
     penalty: Annotated[
         float, Within(0, 1), Note("0 is greedy"), "weight of the likeness to the text"
     ] = 0.6,
-) -> ContrastiveSearch:
+) -> Decoder:
+    from polydec.families.search.contrastive_search import ContrastiveSearch
+    from polydec.targets.searched import searched
+
     return ContrastiveSearch(searched(kit.target), candidates, penalty)

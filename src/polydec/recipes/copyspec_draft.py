@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.capped import Capped
-from polydec.drafters.copying import Copying
-from polydec.drafters.first_of import FirstOf
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="copyspec-draft",
@@ -39,7 +32,16 @@ def build(
     block: Annotated[int, Within(0, 64), "tokens copied"] = 10,
     depth: Annotated[int, Within(0, 64), "tokens that the model drafts a pass"] = 3,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = True,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.capped import Capped
+    from polydec.drafters.copying import Copying
+    from polydec.drafters.first_of import FirstOf
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     drafter = FirstOf(
         (Copying(gamma, block, first), Capped(FromModel(kit.drafting, Chain()), depth))
     )

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.dynamic_exit import DynamicExit
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
 from polydec.options import AtLeast, Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="del",
@@ -43,7 +39,13 @@ def build(
     head: Annotated[float, AtLeast(0), "what the head costs, in layers"] = 1.0,
     by_length: Annotated[bool, "draft as long as pays best (else up to depth)"] = True,
     by_confidence: Annotated[bool, "stop below a token that is rather a miss"] = True,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.dynamic_exit import DynamicExit
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     drafter = DynamicExit(
         Chain(), kit.target.layers, every, depth, omega, prompt, head, by_length, by_confidence
     )

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.diffusion import Diffusion
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import MASKED_DRAFT, Kit
 from polydec.options import AtLeast, Within
-from polydec.policies.average import Average
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="diffuspec",
@@ -50,6 +47,11 @@ def build(
     ] = 0.8,
     top: Annotated[int, AtLeast(1), "and at most so many"] = 15,
     beam: Annotated[int, AtLeast(1), "paths that are looked at side by side"] = 3,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.diffusion import Diffusion
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.average import Average
+    from polydec.verifiers.exact import Exact
+
     drafter = Diffusion(kit.masked_draft, weight, mass, top, beam)
     return Speculative(kit.target, drafter, Exact(), Average(least, most, rise, rate))

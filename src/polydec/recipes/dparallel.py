@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes import kept
-from polydec.unmaskers.entropy_threshold import EntropyThreshold
 
 CARD = Card(
     name="dparallel",
@@ -41,7 +39,11 @@ def build(
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
-) -> Denoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.refreshes import kept
+    from polydec.unmaskers.entropy_threshold import EntropyThreshold
+
     return Denoising(
         kit.denoiser,
         EntropyThreshold(threshold),

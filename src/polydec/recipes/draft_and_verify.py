@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.self_speculative import SelfSpeculative
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
-from polydec.models.depth import halves, kept_layers, left
 from polydec.options import Within
-from polydec.policies.threshold import Threshold
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="draft-and-verify",
@@ -49,7 +44,14 @@ def build(
         float, Within(0, 1), "first threshold of a token's draft probability"
     ] = 0.8,
     rate: Annotated[float, Within(0, 1), "acceptance rate to hold"] = 0.9,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.self_speculative import SelfSpeculative
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.depth import halves, kept_layers, left
+    from polydec.policies.threshold import Threshold
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     L = kit.target.layers
     run = (
         (kept_layers(L, 2.0, even=True), frozenset[int]())

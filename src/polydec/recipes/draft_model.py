@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="draft-model",
@@ -34,5 +30,11 @@ CARD = Card(
 
 def build(
     kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     return Speculative(kit.target, FromModel(kit.drafting, Chain()), Exact(), Fixed(depth))

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import AtLeast, Within
-from polydec.policies.additive import Additive
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="draft-model-additive",
@@ -38,7 +34,13 @@ def build(
     most: Annotated[int, Within(1, 64), "longest draft"] = 16,
     rise: Annotated[int, Within(0, 64), "tokens more after a draft that was accepted whole"] = 2,
     fall: Annotated[int, Within(0, 64), "tokens less after any other"] = 1,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.additive import Additive
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     return Speculative(
         kit.target,
         FromModel(kit.drafting, Chain()),

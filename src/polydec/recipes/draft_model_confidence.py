@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.confidence import Confidence
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="draft-model-confidence",
@@ -37,7 +33,13 @@ def build(
         float, Within(0, 1), "least probability of a token that the draft goes on after"
     ] = 0.4,
     depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.confidence import Confidence
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     return Speculative(
         kit.target, FromModel(kit.drafting, Chain()), Exact(), Confidence(threshold, depth)
     )

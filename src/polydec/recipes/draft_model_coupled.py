@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.coupled_chain import CoupledChain
-from polydec.verifiers.coupled import Coupled
 
 CARD = Card(
     name="draft-model-coupled",
@@ -33,5 +29,11 @@ CARD = Card(
 
 def build(
     kit: Kit, *, depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.coupled_chain import CoupledChain
+    from polydec.verifiers.coupled import Coupled
+
     return Speculative(kit.target, FromModel(kit.drafting, CoupledChain()), Coupled(), Fixed(depth))

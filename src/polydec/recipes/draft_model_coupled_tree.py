@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Length, Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.coupled_static import CoupledStatic
-from polydec.verifiers.coupled import Coupled
 
 CARD = Card(
     name="draft-model-coupled-tree",
@@ -40,7 +36,13 @@ def build(
         "children of each node, level by level, such as 2,1,1",
     ] = (2, 1, 1),
     nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 16,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.coupled_static import CoupledStatic
+    from polydec.verifiers.coupled import Coupled
+
     return Speculative(
         kit.target, FromModel(kit.drafting, CoupledStatic(levels)), Coupled(), Fixed(64, nodes)
     )

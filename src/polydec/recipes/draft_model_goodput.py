@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import AtLeast, Within
-from polydec.policies.goodput import Goodput
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="draft-model-goodput",
@@ -34,7 +30,13 @@ def build(
     *,
     depth: Annotated[int, Within(0, 64), "most tokens of a draft"] = 10,
     explore: Annotated[int, AtLeast(1), "rounds without a draft after which one is tried"] = 16,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.goodput import Goodput
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     return Speculative(
         kit.target,
         FromModel(kit.drafting, Chain()),

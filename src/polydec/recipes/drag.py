@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.agreed import Agreed, hierarchy
-from polydec.families.search.drag import Drag
 from polydec.kit import Kit
 from polydec.options import Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="drag",
@@ -50,6 +44,14 @@ def build(
         "what lies within what: 'Lyon < France; France < Europe'",
     ] = "",
     unknown: Annotated[str, "what is said where they agree in nothing"] = "I don't know",
-) -> Drag:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.agreed import Agreed, hierarchy
+    from polydec.families.search.drag import Drag
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return Drag(method, Agreed(share, hierarchy(within)), tries, mark, unknown)

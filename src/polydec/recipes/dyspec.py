@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Above, AtMost, Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.greedy_growth import GreedyGrowth
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="dyspec",
@@ -49,6 +45,12 @@ def build(
     ] = 0.4,
     nodes: Annotated[int, Within(0, 1024), "most tokens of a tree"] = 8,
     depth: Annotated[int, Within(0, 64), "most levels"] = 8,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.greedy_growth import GreedyGrowth
+    from polydec.verifiers.exact import Exact
+
     drafter = FromModel(kit.drafting, GreedyGrowth(threshold, floor=floor, fade=fade))
     return Speculative(kit.target, drafter, Exact(), Fixed(depth, nodes))

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.eagle import FromEagle
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.eagle import Eagle
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.ranked import Ranked
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="eagle",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="hydra",
     home="a target that is used long enough to train the layer for it",
-    needs=(Trained(Eagle),),
+    needs=(Trained("eagle"),),
     needs_training=True,
     aliases=("eagle-1",),
     arxiv="2401.15077",
@@ -45,7 +39,15 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.eagle import FromEagle
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.eagle import Eagle
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.ranked import Ranked
+    from polydec.verifiers.match import Match
+
     eagle = kit.need(Eagle)
     drafter = FromEagle(eagle, Ranked.of(eagle.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.best_first import BestFirst
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="eagle-2-tree",
@@ -38,7 +34,13 @@ def build(
     ] = 3,
     nodes: Annotated[int, Within(0, 1024), "tokens of a tree"] = 6,
     depth: Annotated[int, Within(0, 64), "levels"] = 4,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.best_first import BestFirst
+    from polydec.verifiers.match import Match
+
     return Speculative(
         kit.target, FromModel(kit.drafting, BestFirst(width)), Match(), Fixed(depth, nodes)
     )

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.eagle import FromEagle
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit, Trained
-from polydec.models.learned.eagle3 import Eagle3
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.best_first import BestFirst
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="eagle-3",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="eagle-2",
     home="a target that is used long enough to train the layer for it",
-    needs=(LAYERS, Trained(Eagle3)),
+    needs=(LAYERS, Trained("eagle-3")),
     needs_training=True,
     arxiv="2503.01840",
 )
@@ -47,7 +41,15 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.eagle import FromEagle
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.eagle3 import Eagle3
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.best_first import BestFirst
+    from polydec.verifiers.match import Match
+
     eagle = kit.need(Eagle3)
     drafter = FromEagle(eagle, BestFirst(width), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.grouped import FromGrouped
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, DRAFT_LAYERS, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="easyspec",
@@ -35,7 +31,13 @@ def build(
     *,
     depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 4,
     together: Annotated[int, Within(1, 64), "attentions that read the same input"] = 4,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.grouped import FromGrouped
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     return Speculative(
         kit.target, FromGrouped(kit.drafting, Chain(), together), Exact(), Fixed(depth)
     )

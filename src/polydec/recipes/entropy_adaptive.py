@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.switch import ByEntropy, Switch
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="entropy-adaptive",
@@ -40,6 +36,12 @@ def build(
     tau_down: Annotated[float | None, "bits at or below which the draft does, none: tau"] = None,
     window: Annotated[int, Within(1, 256), "tokens of the mean"] = 5,
     hold: Annotated[int, Within(1, 4096), "least tokens between two switches"] = 10,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.switch import ByEntropy, Switch
+    from polydec.verifiers.match import Match
+
     law = Switch(kit.drafting, kit.target, ByEntropy(tau, tau_down, window, hold))
     return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

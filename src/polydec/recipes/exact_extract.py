@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.search.likeliest import Likeliest
 from polydec.kit import Kit
 from polydec.options import Within
-from polydec.targets.searched import searched
-from polydec.targets.unconstrained import unconstrained
 
 CARD = Card(
     name="exact-extract",
@@ -32,5 +30,9 @@ def build(
     kit: Kit,
     *,
     width: Annotated[int, Within(1, 1024), "most answers (n) that can be asked for"] = 16,
-) -> Likeliest:
+) -> Decoder:
+    from polydec.families.search.likeliest import Likeliest
+    from polydec.targets.searched import searched
+    from polydec.targets.unconstrained import unconstrained
+
     return Likeliest(searched(unconstrained(kit.target)), kit.language, width)

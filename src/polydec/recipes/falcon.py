@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.falcon import FromFalcon
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.falcon import Falcon
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.ranked import Ranked
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="falcon",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="eagle",
     home="a target that is used long enough to train the network for it, where a pass of it is dear",
-    needs=(Trained(Falcon),),
+    needs=(Trained("falcon"),),
     needs_training=True,
     arxiv="2412.12639",
 )
@@ -44,7 +38,15 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.falcon import FromFalcon
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.falcon import Falcon
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.ranked import Ranked
+    from polydec.verifiers.match import Match
+
     falcon = kit.need(Falcon)
     drafter = FromFalcon(falcon, Ranked.of(falcon.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes import kept
-from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
     name="fast-dllm",
@@ -44,7 +42,11 @@ def build(
         Within(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
-) -> Denoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.refreshes import kept
+    from polydec.unmaskers.threshold import Threshold
+
     return Denoising(
         kit.denoiser,
         Threshold(threshold),

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import BLOCKS, Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes.blockwise import Blockwise
-from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
     name="fast-dllm-v2",
@@ -42,7 +40,11 @@ def build(
         "positions of a part of the model's block that is filled first (0: all of it)",
     ] = 8,
     cache: Annotated[bool, "passes of a part, its first one excepted, feed that part alone"] = True,
-) -> Denoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.refreshes.blockwise import Blockwise
+    from polydec.unmaskers.threshold import Threshold
+
     return Denoising(
         kit.denoiser,
         Threshold(threshold),

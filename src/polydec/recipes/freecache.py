@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes.frozen import Frozen
-from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
     name="freecache",
@@ -45,7 +43,11 @@ def build(
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
-) -> Denoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.refreshes.frozen import Frozen
+    from polydec.unmaskers.threshold import Threshold
+
     return Denoising(
         kit.denoiser, Threshold(threshold), Frozen(delay, every), block, kit.shapers, every == 1
     )

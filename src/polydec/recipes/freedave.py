@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
-from polydec.families.diffusion.free_drafts import FreeDrafts
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes import exact
-from polydec.unmaskers.threshold import Threshold
 
 CARD = Card(
     name="freedave",
@@ -41,7 +38,12 @@ def build(
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
-) -> FreeDrafts:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.families.diffusion.free_drafts import FreeDrafts
+    from polydec.refreshes import exact
+    from polydec.unmaskers.threshold import Threshold
+
     base = Denoising(
         kit.denoiser, Threshold(threshold), exact(kit.denoiser.block), block, kit.shapers
     )

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
-from polydec.families.diffusion.guided import Guided
 from polydec.kit import DRAFT, Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes import exact
-from polydec.refreshes.frozen import Frozen
-from polydec.unmaskers.left_to_right import LeftToRight
 
 CARD = Card(
     name="guided-diffusion",
@@ -44,7 +40,13 @@ def build(
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
-) -> Guided:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.families.diffusion.guided import Guided
+    from polydec.refreshes import exact
+    from polydec.refreshes.frozen import Frozen
+    from polydec.unmaskers.left_to_right import LeftToRight
+
     refresh = Frozen() if freeze else exact(kit.denoiser.block)
     base = Denoising(kit.denoiser, LeftToRight(), refresh, block, kit.shapers, not freeze)
     return Guided(base, kit.drafting, chunk, top, least)

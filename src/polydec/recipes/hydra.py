@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.heads import FromHeads
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.heads import Heads
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.ranked import Ranked
-from polydec.verifiers.match import Match
 
 NEED = Trained(
-    Heads, "draft heads that read tokens", lambda heads: heads.reads and heads.layer is None
+    "heads", "draft heads that read tokens", lambda heads: heads.reads and heads.layer is None
 )
 CARD = Card(
     name="hydra",
@@ -44,7 +38,15 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.heads import FromHeads
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.heads import Heads
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.ranked import Ranked
+    from polydec.verifiers.match import Match
+
     heads = kit.need(Heads, NEED.which)
     drafter = FromHeads(heads, Ranked.of(heads.rates, nodes))
     drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter

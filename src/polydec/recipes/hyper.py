@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.pool import Control, Pool, Weights
 from polydec.kit import Kit
 from polydec.options import AtLeast, Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="hyper",
@@ -55,7 +50,14 @@ def build(
     mark: Annotated[
         str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
-) -> Pool:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.pool import Control, Pool, Weights
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return Pool(
         method, Control(interval, least, most), Weights(sureness, spread), mark, tries, budget

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.insertion.inserting import Inserting
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
 
@@ -41,5 +41,7 @@ def build(
     share: Annotated[
         float, Within(0, 1), "how likely the next token must come to a slot beside the first"
     ] = 0.3,
-) -> Inserting:
+) -> Decoder:
+    from polydec.families.insertion.inserting import Inserting
+
     return Inserting(kit.inserter, kit.shapers, count, least, draw, share)

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.refine import Refine
 from polydec.kit import Kit, Trained
-from polydec.models.learned.step_reward import StepReward
 from polydec.options import AtLeast, Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="iterative-agent-decoding",
@@ -28,7 +22,7 @@ CARD = Card(
     reduces_to="best-of-n at one round",
     parent="best-of-n",
     home="models that can mend an answer which they are shown, and a reward that knows a good one",
-    needs=(Trained(StepReward),),
+    needs=(Trained("prm"),),
     needs_training=True,
     aliases=("iad", "review-refine-repeat"),
     arxiv="2504.01931",
@@ -49,7 +43,15 @@ def build(
         float, Within(0.0, 1.0), "no further round where the reward says so much"
     ] = 1.0,
     patience: Annotated[int, AtLeast(1), "rounds in vain before another answer is shown"] = 2,
-) -> Refine:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.refine import Refine
+    from polydec.models.learned.step_reward import StepReward
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     text = feedback.replace("\\n", "\n")
     return Refine(method, kit.need(StepReward), rounds, tries, text, enough, patience, kit.context)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.jacobi import Jacobi
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="jacobi",
@@ -29,5 +26,10 @@ CARD = Card(
 )
 
 
-def build(kit: Kit, *, block: Annotated[int, Within(1, 64), "tokens guessed"] = 4) -> Speculative:
+def build(kit: Kit, *, block: Annotated[int, Within(1, 64), "tokens guessed"] = 4) -> Decoder:
+    from polydec.drafters.jacobi import Jacobi
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     return Speculative(kit.target, Jacobi(block), Match(), Fixed(block))

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.drafters.with_states import WithStates
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit, Trained
-from polydec.models.learned.judge import Judge
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.ranked import Ranked
-from polydec.verifiers.judged import Judged
 
 CARD = Card(
     name="judge-decoding",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="a greedy chain of the draft under match at threshold 1",
     parent="draft-model",
     home="a strong draft, and answers of which only the result counts",
-    needs=(DRAFT, Trained(Judge)),
+    needs=(DRAFT, Trained("judge")),
     needs_training=True,
     aliases=("judge",),
     arxiv="2501.19309",
@@ -39,7 +33,15 @@ def build(
     *,
     threshold: Annotated[float, Within(0, 1), "chance above which a token is kept"] = 0.5,
     depth: Annotated[int, Within(1, 64), "tokens drafted a pass"] = 10,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.drafters.with_states import WithStates
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.judge import Judge
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.ranked import Ranked
+    from polydec.verifiers.judged import Judged
+
     judge, ends = kit.need(Judge), frozenset(kit.target.vocab.eos)
     chain = Ranked(tuple((0,) * n for n in range(1, depth + 1)))
     drafter = WithStates(FromModel(kit.drafting, chain))

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.capped import Capped
-from polydec.drafters.first_of import FirstOf
-from polydec.drafters.forced import Forced
-from polydec.drafters.lookup import Lookup
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="jump-forward",
@@ -38,6 +32,14 @@ def build(
     lookup: Annotated[
         int, Within(0, 64), Note("0: none"), "tokens copied from earlier text where none is forced"
     ] = 0,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.capped import Capped
+    from polydec.drafters.first_of import FirstOf
+    from polydec.drafters.forced import Forced
+    from polydec.drafters.lookup import Lookup
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     drafter = FirstOf((Forced(kit.target.vocab, kit.language), Capped(Lookup(), lookup)))
     return Speculative(kit.target, drafter, Match(), Fixed(depth))

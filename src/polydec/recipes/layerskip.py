@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.self_speculative import SelfSpeculative
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
-from polydec.models.depth import first_layers
 from polydec.options import AtLeast, Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="layerskip",
@@ -39,7 +34,14 @@ def build(
         int | None, AtLeast(1), "layers that draft, at most the model's; none: a quarter of them"
     ] = None,
     depth: Annotated[int, Within(0, 64), "tokens of a draft"] = 6,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.self_speculative import SelfSpeculative
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.depth import first_layers
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     return Speculative(
         kit.target,
         SelfSpeculative(Chain(), first_layers(exit, kit.target.layers)),

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
-from polydec.families.diffusion.endings import Predicted, Whole
 from polydec.kit import Kit, Trained
-from polydec.models.learned.filter import Filter
 from polydec.options import AtLeast, Within
-from polydec.refreshes import kept
-from polydec.unmaskers.filtered import Filtered
 
 CARD = Card(
     name="learn2pd",
@@ -28,7 +24,7 @@ CARD = Card(
     reduces_to="llada for threshold = 1 without end-of-text prediction",
     parent="fast-dllm",
     home="one kind of text, canvases longer than answers",
-    needs=(Trained(Filter),),
+    needs=(Trained("filter"),),
 )
 
 
@@ -50,7 +46,13 @@ def build(
         Within(0, 2),
         "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
     ] = 0,
-) -> Denoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.families.diffusion.endings import Predicted, Whole
+    from polydec.models.learned.filter import Filter
+    from polydec.refreshes import kept
+    from polydec.unmaskers.filtered import Filtered
+
     return Denoising(
         kit.denoiser,
         Filtered(kit.need(Filter), threshold),

@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.probes import FromProbes
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.probes import Probes
 from polydec.options import AtLeast, Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.sure_prefix import SurePrefix
-from polydec.verifiers.trust import Trust
 
-NEED = Trained(Probes, "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
+NEED = Trained("probes", "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
 CARD = Card(
     name="lexical-unit-decoding",
     title="Lexical unit decoding",
@@ -39,7 +34,14 @@ def build(
     *,
     confidence: Annotated[float, AtLeast(0), "probability that each guessed token needs"] = 0.9,
     rows: Annotated[int, Within(1, 256), "tokens and pads fed beside the last token"] = 8,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.probes import FromProbes
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.probes import Probes
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.sure_prefix import SurePrefix
+    from polydec.verifiers.trust import Trust
+
     probes = kit.need(Probes, NEED.which)
     drafter = FromProbes(probes, SurePrefix(confidence, repeats=False), rows)
     return Speculative(kit.target, drafter, Trust(), Fixed(2 * len(probes), rows))

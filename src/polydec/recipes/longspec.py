@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.longspec import FromLongSpec
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.longspec import LongSpec
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.best_first import BestFirst
-from polydec.trees.ranked import Ranked
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="longspec",
@@ -28,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="eagle-2",
     home="long texts: the drafter's own memory does not grow, and it is trained on short ones",
-    needs=(Trained(LongSpec),),
+    needs=(Trained("longspec"),),
     needs_training=True,
     arxiv="2502.17421",
 )
@@ -49,7 +42,16 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.longspec import FromLongSpec
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.longspec import LongSpec
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.best_first import BestFirst
+    from polydec.trees.ranked import Ranked
+    from polydec.verifiers.match import Match
+
     longspec = kit.need(LongSpec)
     drafter = FromLongSpec(
         longspec, Ranked.of(longspec.rates, nodes, depth) if static else BestFirst(width)

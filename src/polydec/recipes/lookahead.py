@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.lookahead import Lookahead
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="lookahead",
@@ -36,6 +33,11 @@ def build(
     window: Annotated[int, Within(1, 32), "columns of the window"] = 4,
     ngram: Annotated[int, Within(2, 16), "length of the n-grams that are kept"] = 3,
     guesses: Annotated[int, Within(0, 64), "n-grams tried in a pass"] = 4,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.lookahead import Lookahead
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     drafter = Lookahead(window, ngram, guesses)
     return Speculative(kit.target, drafter, Match(), Fixed(64, min(drafter.nodes, 1024)))

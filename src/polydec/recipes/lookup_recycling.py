@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import CostAware
-from polydec.drafters.first_of import FirstOf
-from polydec.drafters.lookup import Lookup
-from polydec.drafters.recycling import Recycling
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import AtLeast, Formerly, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="lookup-recycling",
@@ -48,7 +42,15 @@ def build(
         Formerly("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import CostAware
+    from polydec.drafters.first_of import FirstOf
+    from polydec.drafters.lookup import Lookup
+    from polydec.drafters.recycling import Recycling
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     drafter = FirstOf((Lookup(max_ngram, min_ngram, growth=growth), Recycling(k, nodes)))
     drafter = CostAware(drafter, None, kit.costs) if cost_aware else drafter
     return Speculative(kit.target, drafter, Match(), Fixed(depth, max(depth, nodes)))

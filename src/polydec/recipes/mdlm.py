@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast
-from polydec.refreshes import exact
-from polydec.unmaskers.at_random import AtRandom
 
 CARD = Card(
     name="mdlm",
@@ -37,5 +35,9 @@ def build(
     steps: Annotated[
         int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"
     ] = 0,
-) -> Denoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.refreshes import exact
+    from polydec.unmaskers.at_random import AtRandom
+
     return Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)

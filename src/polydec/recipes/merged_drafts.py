@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import CostAware
-from polydec.drafters.lookup import Lookup
-from polydec.drafters.merged_tree import MergedTree
-from polydec.drafters.recycling import Recycling
-from polydec.drafters.suffix import Suffix
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Above, Formerly, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="merged-drafts",
@@ -50,7 +43,16 @@ def build(
         Formerly("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import CostAware
+    from polydec.drafters.lookup import Lookup
+    from polydec.drafters.merged_tree import MergedTree
+    from polydec.drafters.recycling import Recycling
+    from polydec.drafters.suffix import Suffix
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     recycling = Recycling(k, min(max(nodes, 1), 16), recycle_prefill)
     drafter = MergedTree((Lookup(8), Suffix(floor=floor), recycling), trust, floor)
     return Speculative(

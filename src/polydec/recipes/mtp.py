@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.mtp import FromMtp
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.mtp import Mtp
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="mtp",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain at depth 0",
     parent="ppd",
     home="rows that cost little (a draft of k tokens takes k * k rows), and the torch path",
-    needs=(Trained(Mtp),),
+    needs=(Trained("mtp"),),
     needs_training=True,
     aliases=("gated lora", "quadratic decoding"),
     arxiv="2507.11851",
@@ -45,7 +39,15 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.mtp import FromMtp
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.mtp import Mtp
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     mtp = kit.need(Mtp)
     drafter = FromMtp(mtp, Chain(), quadratic, sampler)
     drafter = worth_its_cost(drafter, mtp.share, kit.costs) if cost_aware else drafter

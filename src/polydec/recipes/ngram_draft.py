@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.backoff import Backoff
-from polydec.drafters.cost_aware import CostAware
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.ngrams import NGrams
 from polydec.options import Formerly, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="ngram-draft",
@@ -26,7 +21,7 @@ CARD = Card(
     reduces_to="plain with a table that knows nothing of the text",
     parent="plain",
     home="answers of the kinds that the table was counted in",
-    needs=(Trained(NGrams),),
+    needs=(Trained("ngrams"),),
     aliases=("ngrams", "n-gram"),
 )
 
@@ -43,7 +38,14 @@ def build(
     cost_aware: Annotated[
         bool, Formerly("thrift"), "feed only what is worth its rows by the costs measured here"
     ] = True,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.backoff import Backoff
+    from polydec.drafters.cost_aware import CostAware
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.ngrams import NGrams
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     drafter = Backoff(kit.need(NGrams), floor, width)
     return Speculative(
         kit.target,

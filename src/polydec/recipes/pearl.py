@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.ar.pearl import Pearl
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="pearl",
@@ -36,5 +35,8 @@ def build(
         Within(1, 64),
         "tokens drafted a round; best about the ratio of the two models' pass times",
     ] = 4,
-) -> Pearl:
+) -> Decoder:
+    from polydec.families.ar.pearl import Pearl
+    from polydec.verifiers.exact import Exact
+
     return Pearl(kit.target, kit.drafting, Exact(), gamma)

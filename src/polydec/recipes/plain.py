@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="plain",
@@ -23,5 +20,10 @@ CARD = Card(
 )
 
 
-def build(kit: Kit) -> Speculative:
+def build(kit: Kit) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     return Speculative(kit.target, Nothing(), Match(), Fixed(0))

@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import worth_its_cost
-from polydec.drafters.probes import FromProbes
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit, Trained
-from polydec.models.learned.probes import Probes
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.ranked import Ranked
-from polydec.verifiers.match import Match
 
-NEED = Trained(Probes, "prompt tokens (ppd)", lambda probes: probes.maps is None)
+NEED = Trained("probes", "prompt tokens (ppd)", lambda probes: probes.maps is None)
 CARD = Card(
     name="ppd",
     title="PPD",
@@ -43,7 +37,15 @@ def build(
     cost_aware: Annotated[
         bool, "feed only what is worth its rows by the costs measured here (as published: false)"
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import worth_its_cost
+    from polydec.drafters.probes import FromProbes
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.probes import Probes
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.ranked import Ranked
+    from polydec.verifiers.match import Match
+
     probes = kit.need(Probes, NEED.which)
     drafter = FromProbes(probes, Ranked.of(probes.rates, nodes), rows)
     drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter

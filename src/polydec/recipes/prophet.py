@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
 from polydec.kit import Kit
 from polydec.options import AtLeast
-from polydec.refreshes import exact
-from polydec.unmaskers.confidence import Confidence
-from polydec.unmaskers.early_commit import EarlyCommit
 
 CARD = Card(
     name="prophet",
@@ -45,6 +42,11 @@ def build(
     block: Annotated[
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 32,
-) -> Denoising:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.refreshes import exact
+    from polydec.unmaskers.confidence import Confidence
+    from polydec.unmaskers.early_commit import EarlyCommit
+
     unmasker = EarlyCommit(Confidence(), early, middle, late, passes=passes)
     return Denoising(kit.denoiser, unmasker, exact(kit.denoiser.block), block, kit.shapers)

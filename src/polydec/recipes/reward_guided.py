@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.arbiters import ByValue
-from polydec.families.search.arbitrage import Arbitrage
 from polydec.kit import DRAFT, Kit, Trained
-from polydec.models.learned.step_reward import StepReward
 from polydec.options import AtLeast, Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="reward-guided",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain of the draft at tau 0, of the target at tau 2",
     parent="arbitrage",
     home="problems in steps, with a reward that knows a wrong step",
-    needs=(DRAFT, Trained(StepReward)),
+    needs=(DRAFT, Trained("prm")),
     needs_training=True,
     aliases=("reward-guided-speculative-decoding",),
     arxiv="2501.19324",
@@ -42,7 +36,15 @@ def build(
     ] = 0.7,
     delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
-) -> Arbitrage:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.arbiters import ByValue
+    from polydec.families.search.arbitrage import Arbitrage
+    from polydec.models.learned.step_reward import StepReward
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     big, small = (
         Speculative(law, Nothing(), Match(), Fixed(0)) for law in (kit.target, kit.drafting)
     )

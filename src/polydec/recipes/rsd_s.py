@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.stochastic_beam import StochasticBeam
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="rsd-s",
@@ -35,6 +31,12 @@ def build(
     *,
     width: Annotated[int, Within(1, 64), "paths drawn"] = 2,
     depth: Annotated[int, Within(0, 64), "levels"] = 3,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.stochastic_beam import StochasticBeam
+    from polydec.verifiers.exact import Exact
+
     drafter = FromModel(kit.drafting, StochasticBeam(width))
     return Speculative(kit.target, drafter, Exact(), Fixed(depth, min(width * depth, 1024)))

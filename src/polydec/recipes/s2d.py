@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.sorted_exits import SortedExits
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, DRAFT_LAYERS, Kit
 from polydec.options import AtLeast, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="s2d",
@@ -40,7 +37,12 @@ def build(
     tau_2: Annotated[float, AtLeast(0), "the same of three quarters"] = 0.8,
     stop: Annotated[float, Within(0, 1), "drafting ends below this probability"] = 0.3,
     depth: Annotated[int, Within(0, 64), "longest draft"] = 5,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.sorted_exits import SortedExits
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.exact import Exact
+
     last = kit.drafting.layers
     drafter = SortedExits.of(
         kit.drafting, (last // 2, 3 * last // 4, last), stop, tau_1=tau_1, tau_2=tau_2

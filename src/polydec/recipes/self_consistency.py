@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.rollouts import Rollouts
-from polydec.families.search.vote import Vote
 from polydec.kit import Kit
 from polydec.options import Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="self-consistency",
@@ -39,6 +33,14 @@ def build(
     mark: Annotated[
         str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
-) -> Rollouts:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.rollouts import Rollouts
+    from polydec.families.search.vote import Vote
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return Rollouts(method, Vote(mark), tries, tries)

@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit, Trained
-from polydec.models.learned.stop_head import StopHead
 from polydec.options import AtLeast, Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.learned_stop import LearnedStop
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="specdec-plus-plus",
@@ -26,7 +21,7 @@ CARD = Card(
     reduces_to="draft-model at threshold 1",
     parent="draft-model-confidence",
     home="a draft and target that are used long enough to train the head once",
-    needs=(DRAFT, Trained(StopHead)),
+    needs=(DRAFT, Trained("stop-head")),
     needs_training=True,
     aliases=("specdec++", "stop-head"),
     arxiv="2405.19715",
@@ -41,6 +36,13 @@ def build(
     ] = 0.7,
     least: Annotated[int, AtLeast(1), "tokens that are drafted in any case, at most depth"] = 1,
     depth: Annotated[int, Within(0, 64), "longest draft"] = 8,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.learned.stop_head import StopHead
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.learned_stop import LearnedStop
+    from polydec.verifiers.exact import Exact
+
     stop = LearnedStop.below(depth, kit.need(StopHead), threshold, least)
     return Speculative(kit.target, FromModel(kit.drafting, stop), Exact(), Fixed(depth))

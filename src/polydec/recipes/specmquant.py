@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.hierarchical import Hierarchical
-from polydec.drafters.recycling import Recycling
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.exact import Exact
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="specmquant",
@@ -39,7 +34,14 @@ def build(
     depth: Annotated[int, Within(0, 64), "length of the chain"] = 4,
     k: Annotated[int, Within(1, 64), "candidates remembered after each token"] = 8,
     inner_nodes: Annotated[int, Within(0, 256), "tokens of an inner tree"] = 7,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.hierarchical import Hierarchical
+    from polydec.drafters.recycling import Recycling
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.exact import Exact
+    from polydec.verifiers.match import Match
+
     drafter = Hierarchical(
         kit.drafting, Recycling(k, min(max(1, inner_nodes), 256)), Match(), depth, inner_nodes
     )

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.model import FromModel
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.sequences import Sequences
-from polydec.verifiers.k_seq import KSeq
 
 CARD = Card(
     name="spectr",
@@ -36,7 +32,13 @@ def build(
     *,
     count: Annotated[int, Within(1, 64), "sequences drawn"] = 2,
     depth: Annotated[int, Within(0, 64), "tokens of a sequence"] = 3,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.model import FromModel
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.sequences import Sequences
+    from polydec.verifiers.k_seq import KSeq
+
     return Speculative(
         kit.target,
         FromModel(kit.drafting, Sequences(count)),

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.ngram_rows import NgramRows, Rows
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import AtLeast, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="stand",
@@ -46,7 +43,12 @@ def build(
         bool,
         "keep the rows for later requests of the engine: a seed's text, not its law, then depends on these",
     ] = False,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.ngram_rows import NgramRows, Rows
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.exact import Exact
+
     drafter = NgramRows(
         shape,
         longest,

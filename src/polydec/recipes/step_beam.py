@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.step_beam import StepBeam
 from polydec.kit import Kit, Trained
-from polydec.models.learned.step_reward import StepReward
 from polydec.options import AtLeast, Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="step-beam",
@@ -27,7 +21,7 @@ CARD = Card(
     reduces_to="plain where one is kept and one is drawn; best-of-n where a step is a whole text",
     parent="best-of-n",
     home="problems in steps, with a reward that knows a wrong step",
-    needs=(Trained(StepReward),),
+    needs=(Trained("prm"),),
     needs_training=True,
     aliases=("prm-beam-search", "process-reward-beam", "reward-guided-beam"),
     arxiv="2408.03314",
@@ -41,7 +35,15 @@ def build(
     width: Annotated[int, Within(1, 64), "next steps that are drawn behind each"] = 2,
     delimiter: Annotated[str, Note("\\n: a line break"), "what a step ends with"] = "\\n",
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
-) -> StepBeam:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.step_beam import StepBeam
+    from polydec.models.learned.step_reward import StepReward
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return StepBeam(
         method, kit.need(StepReward), keep, width, delimiter.replace("\\n", "\n"), longest

@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.thought_tree import ThoughtTree
 from polydec.kit import Kit
 from polydec.options import AtLeast, Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="stoc-tot",
@@ -55,7 +50,14 @@ def build(
         float, Within(0.0, 1.0), "words that two steps share before one of them goes"
     ] = 0.8,
     longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
-) -> ThoughtTree:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.thought_tree import ThoughtTree
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     asked, said = (text.replace("\\n", "\n") for text in (check, cue))
     return ThoughtTree(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.search.stochastic_beam import StochasticBeam
 from polydec.kit import Kit
 from polydec.options import Within
-from polydec.targets.searched import searched
 
 CARD = Card(
     name="stochastic-beam-search",
@@ -31,5 +30,8 @@ def build(
     kit: Kit,
     *,
     width: Annotated[int, Within(1, 64), "texts that are drawn"] = 4,
-) -> StochasticBeam:
+) -> Decoder:
+    from polydec.families.search.stochastic_beam import StochasticBeam
+    from polydec.targets.searched import searched
+
     return StochasticBeam(searched(kit.target), width)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.families.diffusion.denoising import Denoising
-from polydec.families.diffusion.valued import Valued
 from polydec.kit import DRAFT, Kit
 from polydec.options import AtLeast, Within
-from polydec.refreshes import exact
-from polydec.unmaskers.at_random import AtRandom
 
 CARD = Card(
     name="svdd",
@@ -43,6 +40,11 @@ def build(
         int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
     ] = 0,
     steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
-) -> Valued:
+) -> Decoder:
+    from polydec.families.diffusion.denoising import Denoising
+    from polydec.families.diffusion.valued import Valued
+    from polydec.refreshes import exact
+    from polydec.unmaskers.at_random import AtRandom
+
     base = Denoising(kit.denoiser, AtRandom(steps), exact(kit.denoiser.block), block, kit.shapers)
     return Valued(base, kit.drafting, tries, heat)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.cost_aware import CostAware
-from polydec.drafters.recycling import Memory, Recycling
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import Kit
 from polydec.options import Formerly, Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="token-recycling",
@@ -55,7 +51,13 @@ def build(
         Formerly("thrift"),
         "feed only what is worth its rows by the costs measured here (as published: false)",
     ] = True,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.cost_aware import CostAware
+    from polydec.drafters.recycling import Memory, Recycling
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     drafter = Recycling(
         k,
         nodes,

@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
-from polydec.models.depth import kept_layers
 from polydec.options import AtLeast
-from polydec.policies.fixed import Fixed
-from polydec.targets.skipping import Skipping
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="unified-layer-skipping",
@@ -38,6 +33,13 @@ def build(
         float, AtLeast(1), "layers of the model for each one that runs (at least two run)"
     ] = 1.3,
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.depth import kept_layers
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.skipping import Skipping
+    from polydec.verifiers.match import Match
+
     law = Skipping(kit.target, kept_layers(kit.target.layers, speed, even=even))
     return Speculative(law, Nothing(), Match(), Fixed(0), Exactness.APPROXIMATE)

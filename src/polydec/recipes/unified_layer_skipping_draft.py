@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.self_speculative import SelfSpeculative
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import LAYERS, Kit
-from polydec.models.depth import kept_layers
 from polydec.options import AtLeast, Within
-from polydec.policies.fixed import Fixed
-from polydec.trees.chain import Chain
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="unified-layer-skipping-draft",
@@ -39,6 +34,13 @@ def build(
     ] = 2.0,
     depth: Annotated[int, Within(0, 64), "tokens of a draft"] = 4,
     even: Annotated[bool, "as evenly spaced as can be (false: the published rule)"] = True,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.self_speculative import SelfSpeculative
+    from polydec.families.ar.speculative import Speculative
+    from polydec.models.depth import kept_layers
+    from polydec.policies.fixed import Fixed
+    from polydec.trees.chain import Chain
+    from polydec.verifiers.exact import Exact
+
     layers = kept_layers(kit.target.layers, speed, even=even)
     return Speculative(kit.target, SelfSpeculative(Chain(), layers), Exact(), Fixed(depth))

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.other_tokenizer import OtherTokenizer
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import ANY_DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="universal-draft",
@@ -36,7 +33,12 @@ def build(
     *,
     depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 3,
     context: Annotated[int, Within(16, 65536), "most tokens that the draft reads"] = 512,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.other_tokenizer import OtherTokenizer
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.match import Match
+
     return Speculative(
         kit.target, OtherTokenizer(kit.drafting, kit.target.vocab, context), Match(), Fixed(depth)
     )

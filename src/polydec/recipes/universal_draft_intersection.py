@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.shared_tokens import SharedTokens
-from polydec.families.ar.speculative import Speculative
 from polydec.kit import ANY_DRAFT, Kit
 from polydec.options import Within
-from polydec.policies.fixed import Fixed
-from polydec.verifiers.exact import Exact
 
 CARD = Card(
     name="universal-draft-intersection",
@@ -35,7 +32,12 @@ def build(
     *,
     depth: Annotated[int, Within(0, 64), "tokens drafted a pass"] = 2,
     context: Annotated[int, Within(16, 65536), "most tokens that the draft reads"] = 512,
-) -> Speculative:
+) -> Decoder:
+    from polydec.drafters.shared_tokens import SharedTokens
+    from polydec.families.ar.speculative import Speculative
+    from polydec.policies.fixed import Fixed
+    from polydec.verifiers.exact import Exact
+
     return Speculative(
         kit.target, SharedTokens(kit.drafting, kit.target.vocab, context), Exact(), Fixed(depth)
     )

@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
+from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.drafters.nothing import Nothing
-from polydec.families.ar.speculative import Speculative
-from polydec.families.search.rollouts import Rollouts
-from polydec.families.search.vote import Vote
 from polydec.kit import Kit, Trained
-from polydec.models.learned.step_reward import StepReward
 from polydec.options import Note, Within
-from polydec.policies.fixed import Fixed
-from polydec.targets.searched import searched
-from polydec.verifiers.match import Match
 
 CARD = Card(
     name="weighted-voting",
@@ -28,7 +21,7 @@ CARD = Card(
     reduces_to="self-consistency where the reward says the same of every text",
     parent="self-consistency",
     home="problems with short answers, and a reward that is right more often than not",
-    needs=(Trained(StepReward),),
+    needs=(Trained("prm"),),
     needs_training=True,
     aliases=("weighted-best-of-n", "step-aware-verifier"),
     arxiv="2206.02336",
@@ -42,6 +35,15 @@ def build(
     mark: Annotated[
         str, Note("none: the last line"), "what stands before an answer, such as 'answer is'"
     ] = "",
-) -> Rollouts:
+) -> Decoder:
+    from polydec.drafters.nothing import Nothing
+    from polydec.families.ar.speculative import Speculative
+    from polydec.families.search.rollouts import Rollouts
+    from polydec.families.search.vote import Vote
+    from polydec.models.learned.step_reward import StepReward
+    from polydec.policies.fixed import Fixed
+    from polydec.targets.searched import searched
+    from polydec.verifiers.match import Match
+
     method = Speculative(searched(kit.target), Nothing(), Match(), Fixed(0))
     return Rollouts(method, Vote(mark), tries, tries, kit.need(StepReward))

@@ -14,6 +14,7 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from polydec import plugins
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Reads, Words
@@ -26,7 +27,8 @@ from polydec.shapers.temperature import GREEDY_BELOW
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """Every rule of this folder by its name, in the order of vLLM. Raises TypeError where two have one name or field."""
+    """Every rule of this folder and of other packages (`plugins.py`) by its name, in the order of vLLM. Raises TypeError where
+    two have one name or field."""
     package = import_module("polydec.shapers")
     files = (
         m.name
@@ -38,6 +40,8 @@ def rules() -> Mapping[str, Rule]:
         for name in files
         if (rule := getattr(import_module(f"polydec.shapers.{name}"), "RULE", None))
     ]
+    taken = {rule.name for rule in found}
+    found += plugins.found("shapers", taken, plugins.with_rule, "RULE of that name").values()
     names = [rule.name for rule in found] + [
         o.name for rule in found for o in rule.fields if o.name != rule.name
     ]

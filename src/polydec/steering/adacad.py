@@ -6,11 +6,9 @@ import math
 from typing import Annotated
 
 from polydec.card import Card
-from polydec.contrasts.adaptive import Adaptive
 from polydec.core.protocols import Target
 from polydec.kit import SECOND_PROMPT, Kit
 from polydec.options import Note, Within
-from polydec.targets.contrast import Contrast
 
 CARD = Card(
     name="adacad",
@@ -46,4 +44,7 @@ def build(
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.0,
 ) -> Target:
+    from polydec.contrasts.adaptive import Adaptive
+    from polydec.targets.contrast import Contrast
+
     return Contrast(kit.target, (kit.second,), Adaptive(floor, head, base))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
-from polydec.contrasts.difference import Difference
 from polydec.core.protocols import Target
 from polydec.kit import SECOND_PROMPT, Kit
 from polydec.options import Note, Within
-from polydec.targets.contrast import Contrast
 
 CARD = Card(
     name="cad",
@@ -41,4 +39,7 @@ def build(
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.0,
 ) -> Target:
+    from polydec.contrasts.difference import Difference
+    from polydec.targets.contrast import Contrast
+
     return Contrast(kit.target, (kit.second,), Difference(1.0 + alpha, alpha, head))

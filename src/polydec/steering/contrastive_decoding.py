@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
-from polydec.contrasts.difference import Difference
 from polydec.core.protocols import Target
 from polydec.kit import DRAFT, Kit
 from polydec.options import Note, Within
-from polydec.targets.contrast import Contrast
 
 CARD = Card(
     name="contrastive-decoding",
@@ -43,6 +41,9 @@ def build(
         float, Within(0.00001, 1000), "temperature of the small model"
     ] = 1.0,
 ) -> Target:
+    from polydec.contrasts.difference import Difference
+    from polydec.targets.contrast import Contrast
+
     return Contrast(
         kit.target,
         (kit.drafting,),

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
-from polydec.contrasts.difference import Difference
 from polydec.core.protocols import Target
 from polydec.kit import LAYERS, Kit
-from polydec.models.depth import bucket
 from polydec.options import AtLeast, Note, Within
-from polydec.targets.layered import Layered
 
 CARD = Card(
     name="dola",
@@ -41,4 +38,8 @@ def build(
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.1,
 ) -> Target:
+    from polydec.contrasts.difference import Difference
+    from polydec.models.depth import bucket
+    from polydec.targets.layered import Layered
+
     return Layered(kit.target, bucket(kit.target.layers, every, upper), Difference(1.0, 1.0, head))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
-from polydec.contrasts.language import Language
 from polydec.core.protocols import Target
 from polydec.kit import DRAFT, SECOND_PROMPT, Kit
 from polydec.options import Note, Within
-from polydec.targets.contrast import Contrast
 
 CARD = Card(
     name="lm-guidance",
@@ -40,4 +38,7 @@ def build(
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.1,
 ) -> Target:
+    from polydec.contrasts.language import Language
+    from polydec.targets.contrast import Contrast
+
     return Contrast(kit.target, (kit.second, kit.drafting), Language(scale, share, head))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
-from polydec.contrasts.mixture import Mixture
 from polydec.core.protocols import Target
 from polydec.kit import DRAFT, Kit
 from polydec.options import Note, Within
-from polydec.targets.contrast import Contrast
 
 CARD = Card(
     name="mixture",
@@ -33,4 +31,7 @@ def build(
         float, Within(0, 1), Note("0 changes nothing"), "weight of the second model (--draft)"
     ] = 0.5,
 ) -> Target:
+    from polydec.contrasts.mixture import Mixture
+    from polydec.targets.contrast import Contrast
+
     return Contrast(kit.target, (kit.drafting,), Mixture(share))

@@ -8,7 +8,6 @@ from polydec.card import Card
 from polydec.core.protocols import Target
 from polydec.kit import DRAFT, Kit
 from polydec.options import Within
-from polydec.targets.switch import ByEntropy, Switch
 
 CARD = Card(
     name="switch",
@@ -35,4 +34,6 @@ def build(
     window: Annotated[int, Within(1, 256), "tokens of the mean"] = 5,
     hold: Annotated[int, Within(1, 4096), "least tokens between two switches"] = 10,
 ) -> Target:
+    from polydec.targets.switch import ByEntropy, Switch
+
     return Switch(kit.drafting, kit.target, ByEntropy(tau, tau_down, window, hold))

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.card import Card
-from polydec.contrasts.difference import Difference
-from polydec.contrasts.gated import Gated
 from polydec.core.protocols import Target
 from polydec.kit import SECOND_PROMPT, Kit
 from polydec.options import Note, Within
 from polydec.steering._examples import without_examples
-from polydec.targets.contrast import Contrast
 
 CARD = Card(
     name="uscd",
@@ -50,6 +47,10 @@ def build(
         "least probability, as a fraction of the likeliest token's, that a token must have",
     ] = 0.1,
 ) -> Target:
+    from polydec.contrasts.difference import Difference
+    from polydec.contrasts.gated import Gated
+    from polydec.targets.contrast import Contrast
+
     return Contrast(
         kit.target, (kit.second,), Gated(Difference(1.0 + strength, strength, head), threshold)
     )

@@ -194,11 +194,7 @@ def _draft(made: Artefact) -> None:
     target, small = toy(1, VOCAB), toy(2, VOCAB, cost=0.1)
     made = artefacts.bound(made, target)
     for name in registry.of_family("ar"):
-        if any(
-            isinstance(made, n.kind) and n.which(made)
-            for n in registry.get(name).CARD.needs
-            if isinstance(n, Trained)
-        ):
+        if any(n.fits(made) for n in registry.get(name).CARD.needs if isinstance(n, Trained)):
             decoder = build(name, target, small, artefacts=(made,))[0]
             text = run([answer_one(decoder, Request((0, 1, 2), 3))])[0].token_ids
             assert all(0 <= x < VOCAB for x in text), "a token that the toy does not have"

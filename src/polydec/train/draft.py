@@ -29,6 +29,7 @@ from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.own_text import write_text
 from polydec.train.progress import shown
 from polydec.train.selfplay import Mode, Sample
+from polydec.train.target import family_of_config, require
 from polydec.train.teacher import Laws, Teacher
 
 POLICIES: Mapping[str, float] = {
@@ -105,6 +106,7 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     missing data, or a target outside the Llama skeleton."""
     out, began = Path(spec.out), time.perf_counter()
     source = checkpoint.open_source(spec.target)
+    require("ar", family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
     fast = arithmetic(out / "state.pt", spec.bf16)
     path = Path(spec.text) if spec.text else out / "text.jsonl"

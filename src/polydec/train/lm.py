@@ -28,6 +28,7 @@ from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
 from polydec.train.progress import shown
+from polydec.train.target import family_of_config, require
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 
@@ -381,11 +382,15 @@ def load_directory(name: str) -> Llama:
     """A network as `train_lm` saved it, by its directory or as zoo:NAME, in fp32, without gradients."""
     path = directory(name)
     try:
-        return net.from_weights(
-            edge.read_json(path / "config.json"),
+        config = edge.read_json(path / "config.json")
+        found = family_of_config(config)
+        network = net.from_weights(
+            config,
             rows8.unpacked(load_file(str(path / "model.safetensors"))),
         )
     except WRONG as e:
         raise ValueError(
             edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")
         ) from None
+    require("ar", found, name, "model")
+    return network

@@ -13,11 +13,11 @@ import numpy as np
 
 from polydec.core.types import Vocab
 from polydec.files import replace
-from polydec.models import checkpoint
 from polydec.models.learned.ngrams import LAST, MIX, NGrams, save
 from polydec.train import selfplay
 from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample
+from polydec.train.target import autoregressive
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     65,535 tokens."""
     out, began = Path(spec.out), time.perf_counter()
     path, held = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
-    point = checkpoint.load(spec.target)
+    point = autoregressive(spec.target)
     if point.lm.vocab.size > LAST:
         raise ValueError(
             f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"

@@ -40,6 +40,7 @@ from polydec.train.progress import shown as progress
 from polydec.train.recorded import Recorded, StateFile
 from polydec.train.selfplay import Sample
 from polydec.train.students import Kind, Shown, Student
+from polydec.train.target import autoregressive
 from polydec.train.teacher import Teacher
 from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
@@ -137,7 +138,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = (
-        checkpoint.load(spec.target, compute=spec.compute),
+        autoregressive(spec.target, compute=spec.compute),
         checkpoint.open_source(spec.target),
     )
     target, fast = (

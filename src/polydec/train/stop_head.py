@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.files import replace
-from polydec.models import checkpoint, zoo
+from polydec.models import zoo
 from polydec.models.learned import stop_head
 from polydec.models.learned.stop_head import StopHead
 from polydec.models.lm import LM
@@ -25,6 +25,7 @@ from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather
 from polydec.train.progress import shown
 from polydec.train.selfplay import Sample
+from polydec.train.target import autoregressive
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
         raise ValueError(
             f"draft is none and {spec.target} has no embedded one: name the draft model"
         )
-    point, small = checkpoint.load(spec.target), checkpoint.load(name)
+    point, small = autoregressive(spec.target), autoregressive(name, "draft")
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen

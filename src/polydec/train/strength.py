@@ -15,8 +15,10 @@ from polydec.core.protocols import Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
 from polydec.edge import sentence
+from polydec.kit import family_of
 from polydec.loaded import LM
 from polydec.train import rows
+from polydec.train.target import require
 
 Rows = tuple[Tensor, Tensor, int]
 
@@ -53,6 +55,8 @@ def strength(
     rule = Steered(0.0, head)  # says so where the head is out of range
     if lm.draft is None:
         raise ValueError("there is no model before tuning: name it as the draft (--draft)")
+    for field, point in (("target", lm.checkpoint), ("draft", lm.draft)):
+        require("ar", family_of(point.lm), point.name, field)
     if not pairs:
         raise ValueError("pairs is empty: give at least one prompt with its answer")
     laws, texts = (

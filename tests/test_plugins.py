@@ -1,0 +1,170 @@
+"""A package of one file outside the tree brings a method, its drafter, a steering and a rule of sampling."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from polydec import registry
+
+ROOT = Path(__file__).parents[1]
+BUILD = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "polydec-echo"
+version = "1.0"
+
+[tool.setuptools]
+py-modules = ["polydec_echo"]
+
+[project.entry-points."polydec.methods"]
+echo = "polydec_echo"
+plain = "polydec_echo"
+wordless = "json"
+absent = "polydec_echo.absent"
+
+[project.entry-points."polydec.drafters"]
+echo = "polydec_echo:Echo"
+
+[project.entry-points."polydec.shapers"]
+cool = "polydec_cool"
+"""
+RULE = '''
+"""Cool: all log-weights times a number."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from polydec.core.types import Reads
+from polydec.options import Within
+from polydec.shapers._rule import Rule
+
+Factor = Annotated[float, Within(1, 10), "log-weights are multiplied by this"]
+
+
+@dataclass(frozen=True)
+class Cool:
+    factor: float
+    reads: ClassVar[Reads] = Reads.ROW
+    keeps_argmax: ClassVar[bool] = True
+
+    def start(self, prompt):
+        return None
+
+    def step(self, state, token):
+        return None
+
+    def shape(self, state, logw_V):
+        return logw_V * self.factor
+
+
+def make(setting, *, cool: Factor = 1.0):
+    return Cool(cool) if cool != 1.0 else None
+
+
+RULE = Rule("cool", make, {"transformers": 95, "vllm": 95, "llamacpp": 95})
+'''
+
+
+def documented() -> str:
+    """The drafter and the recipe of docs/adding-a-method.md as one file."""
+    page = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")
+    drafter, recipe = re.findall(r"```python\n(.*?)```", page, re.S)[:2]
+    lines = f"{drafter}\n{recipe}".replace("from __future__ import annotations\n", "")
+    lines = lines.replace("from polydec.drafters.echo import Echo\n", "")
+    return f"from __future__ import annotations\n{lines}"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder into which pip has installed the package."""
+    source, target = tmp_path_factory.mktemp("echo"), tmp_path_factory.mktemp("installed")
+    build = BUILD.replace('["polydec_echo"]', '["polydec_echo", "polydec_cool"]')
+    (source / "pyproject.toml").write_text(build)
+    (source / "polydec_echo.py").write_text(documented())
+    (source / "polydec_cool.py").write_text(RULE)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    done = subprocess.run(
+        [*pip, "--no-build-isolation", "--target", str(target), str(source)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def ran(installed: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, **more},
+    )
+
+
+def test_a_method_of_another_package_is_found_by_everything(installed):
+    """By its names, the engine, the server, the tables of the docs, and the lists that the contracts run over."""
+    script = """
+        import warnings
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            import polydec
+            from polydec import registry
+            assert registry.find("stutter") == "echo"
+        heard = sorted(str(w.message).partition(" is left out: ")[2] for w in heard)
+        assert [reason[:24] for reason in heard] == [
+            "it cannot be imported (M", "json has no CARD of that", "the name plain is taken"], heard
+        lm = polydec.load("zoo:tiny")
+        plain = polydec.generate(lm, "The old mill", max_tokens=12)
+        echo = polydec.generate(lm, "The old mill", method="echo", options={"depth": 2}, max_tokens=12)
+        assert (echo.method["name"], echo.text) == ("echo", plain.text)
+        cool = lm.sampling(temperature=1.0, cool=10.0)
+        assert polydec.generate(lm, "The old mill", sampling=cool, max_tokens=4).text
+
+        import sys
+        sys.path += ["docs", "tests"]
+        import tables
+        assert "| `echo` | Echo | law |" in tables.table()
+        from polydec.testing.examples import decoder, example
+        from polydec.testing import check_drafter, check_law
+        assert "echo" in registry.mechanisms("drafters") and "echo" in registry.of_family("ar")
+        check_drafter(example(registry.mechanisms("drafters")["echo"]))
+        check_law(lambda target, draft: decoder("echo", target, draft), laws=2)
+
+        sys.path.append("tests/serve")
+        from house import served
+        with served({"zoo:tiny": lambda: lm}, method="plain") as house, house.client() as client:
+            listed = client.get("/methods").json()["data"]
+            assert "echo" in [m["name"] for m in listed]
+            asked = {"model": "zoo:tiny", "prompt": "The old mill", "max_tokens": 12}
+            answers = [
+                client.post("/v1/completions", json={**asked, "method": method}).json()
+                for method in ("plain", "echo")
+            ]
+            texts = [answer["choices"][0]["text"] for answer in answers]
+            assert texts[0] == texts[1] != "", answers
+        print("done")
+    """
+    done = ran(installed, "-c", textwrap.dedent(script))
+    assert done.stdout.strip() == "done", done.stderr
+
+
+def test_the_command_line_knows_it_and_can_leave_it_out(installed):
+    shown = ran(installed, "-m", "polydec", "methods", "echo")
+    assert shown.returncode == 0 and "Proposes the last token again" in shown.stdout
+    assert "polydec-echo: its plug-in 'wordless'" in shown.stderr
+    without = ran(installed, "-m", "polydec", "methods", "echo", POLYDEC_PLUGINS="off")
+    assert "Proposes the last token again" not in without.stdout
+
+
+def test_without_plug_ins_there_are_only_our_own():
+    assert "echo" not in registry.recipes()
