@@ -1,8 +1,8 @@
 """Every block of README.md, CONTRIBUTING.md and docs/*.md does what it says: commands run in small, Python runs as it stands.
 
-A block names its language: `sh` (commands), `python`, or `text` (drawings and trees, of which nothing runs). What a command is
-given here beyond what stands there is in SMALL and SWAPPED, what does not run in SKIPPED, each with its reason; a program
-that is in none of these fails. With zoo:smollm2 installed, `pytest -m slow tests/test_docs_blocks.py` runs them on the model
+A block names its language: `sh` (commands), `python`, `toml`, or `text` (drawings and trees, of which nothing runs). What a
+command is given here beyond what stands there is in SMALL and SWAPPED, what does not run in SKIPPED, each with its reason; a
+program that is in none of these fails. With zoo:smollm2 installed, `pytest -m slow tests/test_docs_blocks.py` runs them on the model
 that they name.
 """
 
@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -291,9 +292,11 @@ def serving(monkeypatch):
 
 
 def test_every_block_says_what_it_is():
-    assert [str(b) for b in BLOCKS if b.language not in ("sh", "python", "text")] == []
+    assert [str(b) for b in BLOCKS if b.language not in ("sh", "python", "toml", "text")] == []
     assert [f"{page.name}:{n}" for page in PAGES for n in hidden(page)] == []
     for block in BLOCKS:
+        if block.language == "toml":
+            assert tomllib.loads(block.text)
         if block.language == "text":
             assert not re.match(r"(\$ )?(polydec|make|python|pip|pytest) ", block.text), (
                 f"{block} is `sh`"
