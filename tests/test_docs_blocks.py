@@ -2,8 +2,8 @@
 
 A block names its language: `sh` (commands), `python`, `toml`, or `text` (drawings and trees, of which nothing runs). What a
 command is given here beyond what stands there is in SMALL and SWAPPED, what does not run in SKIPPED, each with its reason; a
-program that is in none of these fails. With zoo:smollm2 installed, `pytest -m slow tests/test_docs_blocks.py` runs them on the model
-that they name.
+program that is in none of these fails. With zoo:smollm2 installed, `pytest -m slow tests/test_docs_blocks.py` runs them on the
+model that they name.
 """
 
 import argparse
