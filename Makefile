@@ -21,7 +21,7 @@ test: $(STAMP)
 # Left out of the fast run: what takes longest by processor time, and what needs other engines, servers or whole models.
 SLOW := contracts train native serve engine families cli bench test_greedy_equality.py test_batch_reference.py test_options_spec.py test_steer.py \
 	models/test_hf.py models/test_gguf.py models/test_checkpoint.py models/test_zoo.py models/test_edge.py models/test_interrupts.py \
-	models/test_template.py targets/test_contrast.py \
+	models/test_template.py targets/test_contrast.py test_docs_blocks.py \
 	shapers/test_shapers_transformers.py shapers/test_shaper_contract.py shapers/test_promises.py \
 	drafters/test_other_tokenizer.py drafters/test_layers.py drafters/test_hierarchical.py drafters/test_heads.py \
 	drafters/test_ngrams.py drafters/test_ngram_rows.py drafters/test_sorted_exits.py verifiers/test_k_seq.py

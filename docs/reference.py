@@ -36,6 +36,7 @@ A program reaches all of polydec through **{count} names**; the rest of this pag
 
 ```python
 import polydec
+
 print(polydec.generate(polydec.load("zoo:tiny"), "Once upon a time", max_tokens=16).text)
 ```
 

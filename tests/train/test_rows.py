@@ -221,9 +221,10 @@ def test_prompts_and_exchanges_of_ones_own_are_split_by_hash(tmp_path):
     given = [
         {"question": f"What is {i}?", "answer": "A number.", "category": "sum"} for i in range(60)
     ]
-    path = put(
-        tmp_path / "a.jsonl", *given, {"text": "\n\n".join(f"It is {i}." for i in range(60))}
-    )
+    told = [
+        {"text": "\n\n".join(f"It is {i}." for i in range(n, n + 10))} for n in range(0, 60, 10)
+    ]
+    path = put(tmp_path / "a.jsonl", *given, *told)
     train, held = (selfplay.prompts(path, 99, held=held) for held in (False, True))
     assert {kind for kind, _ in train} == {"sum", "a"} and len(train) + len(held) == 120
     assert not any(data.held_out(t) for _, t in train) and all(data.held_out(t) for _, t in held)
@@ -244,6 +245,8 @@ def test_prompts_and_exchanges_of_ones_own_are_split_by_hash(tmp_path):
         bytes((*s.prompt_ids, *s.output_ids)).decode() for s in texts.samples(path, Chat(), 10**5)
     ]
     asked = {t for _, t in train}
+    running = [line for t in read if "?" not in t for line in t.split("\n\n")]
+    assert running and all(line in asked for line in running)
     assert {t.removesuffix("A number.") for t in read if "A number." in t} == {
         t for t in asked if "?" in t
     }

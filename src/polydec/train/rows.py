@@ -94,11 +94,7 @@ class Item:
         if self.turns:
             yield from (words for answers, words in self.turns[:1] if not answers)
             return
-        parts = [p for p in (p.strip() for p in self.text.split("\n\n")) if p]
-        for part in parts if len(parts) > 1 else self.text.split("\n"):
-            if short := " ".join(part[: 4 * LONGEST_PROMPT].split()):
-                cut = short[: LONGEST_PROMPT + 1]
-                yield short if len(short) <= LONGEST_PROMPT else cut[: cut.rfind(" ")] or cut
+        yield from (prompt for _, prompt in parts(self.text))
 
     @property
     def exchange(self) -> tuple[str, str] | None:
@@ -106,6 +102,15 @@ class Item:
         if len(self.turns) > 1 and not self.turns[0][0] and self.turns[1][0]:
             return self.turns[0][1], self.turns[1][1]
         return None
+
+
+def parts(text: str) -> Iterator[tuple[str, str]]:
+    """The paragraphs of a text (the lines where it has only one), each with the prompt that it gives."""
+    found = [p for p in (p.strip() for p in text.split("\n\n")) if p]
+    for part in found if len(found) > 1 else text.split("\n"):
+        if short := " ".join(part[: 4 * LONGEST_PROMPT].split()):
+            cut = short[: LONGEST_PROMPT + 1]
+            yield part, short if len(short) <= LONGEST_PROMPT else cut[: cut.rfind(" ")] or cut
 
 
 def read(path: Path) -> Iterator[Item]:

@@ -66,8 +66,12 @@ def own_exchanges(root: Path, text: Text, rng: random.Random) -> Iterator[tuple[
 
 
 def running(root: Path, kind: str, text: Text, tokens: int, seed: int) -> Iterator[tuple[int, ...]]:
-    """Pieces of documents of a kind (see data.py), each a document's beginning or what follows."""
+    """Pieces of documents of a kind (see data.py), each a document's beginning or what follows. Of one's own text without the
+    paragraphs that are held out as prompts."""
+    own = not collected(root)
     for document in split(root, kind, 6 * tokens, 0, seed).train:
+        if own:
+            document = "\n\n".join(p for p, ask in rows.parts(document) if not held_out(ask))
         ids = text.encode(document[: 8 * LONGEST])
         for at in range(0, len(ids) - 1, LONGEST):
             yield tuple(ids[at : at + LONGEST])
