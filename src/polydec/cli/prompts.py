@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from polydec.api import LM, Prompt
 from polydec.edge import (
     LARGEST_TEXT,
-    Record,
     check,
     parse_object,
     read_at_most,
@@ -25,6 +21,9 @@ from polydec.edge import (
     whole,
     whole_text,
 )
+
+if TYPE_CHECKING:
+    from polydec.api import LM, Prompt
 
 
 @dataclass(frozen=True)
@@ -92,26 +91,14 @@ def first(rows: Sequence[Row], limit: int | None) -> list[Row]:
     return list(rows[:limit])
 
 
-class _Line(Record):
-    """A line of prompts. prompt: text, chat messages or token ids."""
-
-    category: str | int | None = None
-    prompt: str | list[Any] | None = None
-    turns: Annotated[list[Any], Field(min_length=1)] | None = None
-    text: str | None = None
-
-
-class _Message(Record):
-    role: str
-    content: str
-
-
 def row(
     line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None
 ) -> Row:
     """The prompt of line i. Raises ValueError with one sentence where there is none."""
+    from polydec.cli.lines import Line
+
     what = f"line {i} of {str(path)!r}"
-    j = check(_Line, parse_object(line, what), what)
+    j = check(Line, parse_object(line, what), what)
     if j.category is not None:
         workload = whole_text(str(j.category), f"{what}: category")
     if j.prompt is not None:
@@ -134,7 +121,9 @@ def _prompt(value: Any, what: str) -> Prompt:
     if isinstance(value, list) and value and all(type(x) is int for x in value):
         return value
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
-        messages = [check(_Message, x, what) for x in value]
+        from polydec.cli.lines import Message
+
+        messages = [check(Message, x, what) for x in value]
         return [
             {"role": whole_text(m.role, what), "content": whole_text(m.content, what)}
             for m in messages

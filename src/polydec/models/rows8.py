@@ -51,6 +51,9 @@ class Unpacked(Mapping[str, Tensor]):
             )
         return (code.float() * scale_N.float()[:, None]).half()
 
+    def __contains__(self, name: object) -> bool:  # else each question would make a matrix
+        return name in self._names
+
     def shape(self, name: str) -> tuple[int, ...]:
         return fields.shape_of(self._source, name)
 
