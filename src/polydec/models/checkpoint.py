@@ -23,7 +23,7 @@ from torch import Tensor
 from polydec.core.types import Vocab
 from polydec.models import artefact, cpu, denoiser, edge, fields, inserter, rows8, zoo
 from polydec.models.cpu.library import CACHES, COMPUTES
-from polydec.models.cpu.weights import QUANTISED
+from polydec.models.cpu.weights import QUANTISED, source_of
 from polydec.models.denoiser import Masked
 from polydec.models.families import FAMILIES
 from polydec.models.gguf import GGUF
@@ -413,6 +413,9 @@ class Borrowing(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         return self._borrowed.get(name, self._own)[name]
+
+    def source_of(self, name: str) -> tuple[Any, ...]:
+        return source_of(self._borrowed.get(name, self._own), name)
 
     def __contains__(self, name: object) -> bool:  # else each question would read a tensor
         return name in self._borrowed or name in self._own
