@@ -248,11 +248,11 @@ def needs(name: str) -> list[Trained]:
 
 def fits(name: str, one: Any) -> bool:
     """Whether an artefact was made for this method: heads that read tokens are Hydra's, others of the type Medusa's."""
-    return all(isinstance(one, need.kind) and need.which(one) for need in needs(name))
+    return all(need.fits(one) for need in needs(name))
 
 
 def wanted(name: str) -> str:
-    return " and ".join(need.called or need.kind.called for need in needs(name))
+    return " and ".join(need.called or need.wanted.called for need in needs(name))
 
 
 def decoders(

@@ -25,9 +25,8 @@ ROLES = {
     "contrasts",
 }
 LEVEL = {
-    **dict.fromkeys(
-        ("options", "edge", "files", "heard", "plugins", "apart", "confined", "core"), 0
-    ),
+    **dict.fromkeys(("options", "edge", "files", "heard", "later", "record"), 0),
+    **dict.fromkeys(("plugins", "apart", "confined", "core"), 0),
     **dict.fromkeys(("families", "models", "constraints"), 1),
     **dict.fromkeys(ROLES, 2),
     **dict.fromkeys(("kit", "card"), 2),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from polydec.ask import Ask
-from polydec.engine import Choice, Completion, Engine, Piece, Ticket, follow, generate, stream
-from polydec.loaded import LM, TORCH_THREADS, Prompt, load
+from typing import TYPE_CHECKING
+
+from polydec.later import looked_up
+
+if TYPE_CHECKING:
+    from polydec.ask import Ask
+    from polydec.engine import Choice, Completion, Engine, Piece, Ticket, follow, generate, stream
+    from polydec.loaded import LM, TORCH_THREADS, Prompt, load
 
 __all__ = [
     "LM",
@@ -21,3 +26,20 @@ __all__ = [
     "load",
     "stream",
 ]
+
+_HOMES = {
+    "polydec.ask": ("Ask",),
+    "polydec.engine": (
+        "Choice",
+        "Completion",
+        "Engine",
+        "Piece",
+        "Ticket",
+        "follow",
+        "generate",
+        "stream",
+    ),
+    "polydec.loaded": ("LM", "TORCH_THREADS", "Prompt", "load"),
+}
+# commands import this module for their signatures, and most of a command line is settled before anything computes
+__getattr__ = looked_up(__name__, _HOMES)

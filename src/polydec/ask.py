@@ -207,10 +207,12 @@ class Steering:
 
     def law(self, model: LM, prompt: tuple[int, ...]) -> Target:
         """The law that it makes of the model's. Raises ValueError where the model lacks what it needs."""
-        lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
+        lm = model.checkpoint.lm
         beside = None if self.second is None else Reprompted(lm, prompt, self.second)
         return steer.build(
-            self.card.name, Kit(lm, draft, model.artefacts, beside=beside), self.options
+            self.card.name,
+            Kit(lm, artefacts=model.artefacts, beside=beside, later=model.small),
+            self.options,
         )[0]
 
 
@@ -341,10 +343,10 @@ def plan(
 def check_together(model: LM, card: Card, law: Target, steering: Card) -> None:
     """Raise ValueError where a method could decode the model and cannot decode what steering makes of it; what the model lacks
     anyway is said as it is without steering."""
-    draft = None if model.draft is None else model.draft.lm
-    registry.check(card.name, Kit(model.checkpoint.lm, draft, model.artefacts))
+    kit = model.kit()
+    registry.check(card.name, kit)
     try:
-        registry.check(card.name, Kit(law, draft, model.artefacts))
+        registry.check(card.name, replace(kit, target=law))
     except ValueError as why:
         raise ValueError(
             f"method {card.name} and steering {steering.name} do not go together: {why} (take method auto or "
@@ -379,7 +381,7 @@ class Build:
     method: str
     options: Mapping[str, Any]
     target: Any
-    draft: Any
+    draft: Callable[[], Any]
     shapers: tuple[Shaper[Any], ...]
     artefacts: tuple[Any, ...]
     memory: dict[str, Any]
@@ -400,7 +402,7 @@ class Build:
     def _build(self, measure: Callable[[], Costs]) -> Decoder:
         kit = Kit(
             self.target,
-            self.draft,
+            None,
             self.artefacts,
             measure,
             self.memory,
@@ -408,6 +410,7 @@ class Build:
             language=self.language,
             context=self.context,
             read=self.read,
+            later=self.draft,
         )
         return registry.build(self.method, kit, self.options)[0]
 
@@ -450,10 +453,10 @@ def _shaped(
     request: Request,
     order: str,
     language: Language[Any] | None,
-) -> tuple[Any, Any, tuple[()]]:
-    """The target's law, which may be steered, and the draft's as the request bends them (no shapers are left over); a draft
-    that may have another vocabulary takes the rules that name no token."""
-    lm, draft = model.checkpoint.lm, None if model.draft is None else model.draft.lm
+) -> tuple[Any, Callable[[], Any], tuple[()]]:
+    """The target's law, which may be steered, and what gives the draft's, as the request bends them (no shapers are left
+    over); a draft that may have another vocabulary takes the rules that name no token."""
+    lm = model.checkpoint.lm
     eos = frozenset[int]() if request.ignore_eos else lm.vocab.eos
     shapers = build_shapers(
         sampling,
@@ -467,23 +470,28 @@ def _shaped(
         language=language,
     )
     target = Shaped(law, *shapers) if shapers else law
-    if draft is None or (
-        not card.needs_draft and draft.network.context < len(request.prompt) + request.max_tokens
-    ):
-        return target, None, ()  # one that may help, and has no room for this text, is left out
-    if family_of(draft) != "ar":  # the laws of its gaps only choose what is proposed
-        return target, draft, ()
-    if ANY_DRAFT in card.needs:
-        shapers = build_shapers(
-            sampling.anywhere(),
-            order=order,
-            eos=draft.vocab.eos,
-            seed=request.seed,
-            choice=0,
-            words=draft.vocab.words,
-            geometry=draft.geometry,
-        )
-    return target, Shaped(draft, *shapers) if shapers else draft, ()
+
+    @cache
+    def small() -> Any:
+        draft, length = model.small(), len(request.prompt) + request.max_tokens
+        if draft is None or (not card.needs_draft and draft.network.context < length):
+            return None  # one that may help, and has no room for this text, is left out
+        if family_of(draft) != "ar":  # the laws of its gaps only choose what is proposed
+            return draft
+        bent = shapers
+        if ANY_DRAFT in card.needs:
+            bent = build_shapers(
+                sampling.anywhere(),
+                order=order,
+                eos=draft.vocab.eos,
+                seed=request.seed,
+                choice=0,
+                words=draft.vocab.words,
+                geometry=draft.geometry,
+            )
+        return Shaped(draft, *bent) if bent else draft
+
+    return target, small, ()
 
 
 def _beside(
@@ -494,7 +502,7 @@ def _beside(
     request: Request,
     order: str,
     language: Language[Any] | None,
-) -> tuple[Any, Any, tuple[Shaper[Any], ...]]:
+) -> tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]:
     """A masked-diffusion model, the draft that guides it where the method asks for one, and the shapers that bend each gap's
     law by itself. Raises ValueError for a draft that is of no use, or a rule that looks at the text before a token."""
     lm: Any = model.checkpoint.lm
@@ -512,8 +520,7 @@ def _beside(
             f"sampling rule {rule} looks at the text before a token, and a masked-diffusion model fills gaps in "
             "any order: leave it out"
         )
-    draft = None if model.draft is None else model.draft.lm
-    return lm, draft, build_shapers(sampling, order=order, seed=request.seed, choice=0)
+    return lm, model.small, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
 def _inserted(
@@ -524,7 +531,7 @@ def _inserted(
     request: Request,
     order: str,
     language: Language[Any] | None,
-) -> tuple[Any, None, tuple[Shaper[Any], ...]]:
+) -> tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]:
     """An insertion model, and the shapers that bend each slot's law by itself. Raises ValueError for a draft, which is of no
     use, or a rule that looks at the text before a token."""
     if model.draft is not None:
@@ -536,15 +543,19 @@ def _inserted(
             f"sampling rule {rule} looks at the text before a token, and an insertion model writes in any order: "
             "leave it out"
         )
-    return law, None, build_shapers(sampling, order=order, seed=request.seed, choice=0)
+    return law, _none, build_shapers(sampling, order=order, seed=request.seed, choice=0)
 
 
-_SHAPES: Mapping[str, Callable[..., tuple[Any, Any, tuple[Shaper[Any], ...]]]] = {
+def _none() -> None:
+    """No draft model."""
+
+
+_SHAPES: Mapping[str, Callable[..., tuple[Any, Callable[[], Any], tuple[Shaper[Any], ...]]]] = {
     "ar": _shaped,
     "diffusion": _beside,
     "insertion": _inserted,
 }
-"""By a model's family, how a request bends its laws: (target, draft, the shapers that are left to the method)."""
+"""By a model's family, how a request bends its laws: (target, what gives the draft, the shapers left to the method)."""
 
 _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
 

@@ -9,9 +9,14 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from reprlib import Repr
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from polydec.later import looked_up
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from polydec.record import Record as Record
 
 LONGEST = 300
 """Characters of an error's sentence."""
@@ -48,17 +53,16 @@ def sentence(problem: object) -> str:
     )  # a word of its own: none grows longer
 
 
-class Record(BaseModel):
-    """A frozen record of plain types: nothing is converted, fields that are not named are ignored."""
+# looked up when somebody first asks: most of what comes from outside is no record, and pydantic takes a while to load
+__getattr__ = looked_up(__name__, {"polydec.record": ("Record",)})
 
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
-
-
-R = TypeVar("R", bound=BaseModel)
+R = TypeVar("R", bound="BaseModel")
 
 
 def check(kind: type[R], data: Any, what: str) -> R:
     """`data` as a record. Raises ValueError with one sentence that begins with `what` and names the first wrong field."""
+    from pydantic import ValidationError
+
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -242,7 +242,7 @@ class Ticket:
             stats = r.stats if stats is None else stats.plus(r.stats)
         passes = 0 if stats is None else stats.passes
         use = {} if self.task is None else self.task.usage
-        names, target, ending = self.engine.names, self.engine.model.network, self.plan.ending
+        names, target, ending = self.engine.model.names, self.engine.model.network, self.plan.ending
         return {
             "seconds": watch.last - watch.opened,
             "time_to_first_token": first - watch.opened,
@@ -304,7 +304,6 @@ class Engine:
             raise ValueError(f"doubling is {doubling!r}: it must be above 0")
         self.model, self.max_running, self.max_cache_bytes = model, max_running, max_cache_bytes
         self.preempted = 0  # how often a request was put on hold
-        self.names = model.names
         self._scheduler = Scheduler(positions=positions, doubling=doubling)
         self._memory: dict[str, dict[str, Any]] = {}  # by method, what it keeps between requests
         self._waiting: deque[Ticket] = deque()
@@ -378,8 +377,7 @@ class Engine:
     @property
     def cached(self) -> int:
         """Bytes of the caches of all requests."""
-        draft = self.model.draft
-        return self.model.checkpoint.lm.nbytes + (0 if draft is None else draft.lm.nbytes)
+        return sum(one.lm.nbytes for one in self.model.ready)
 
     def _has_room(self, more: int) -> bool:
         return self.max_cache_bytes is None or self.cached + more <= self.max_cache_bytes
@@ -393,8 +391,8 @@ class Engine:
             t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)
         ]:
             before = self.cached
-            for model in (self.model.checkpoint, self.model.draft):
-                for session in [] if model is None else list(model.lm.live):
+            for model in self.model.ready:
+                for session in list(model.lm.live):
                     if session.owner is ticket.task:
                         session.evict()
             ticket.gave_back = before - self.cached

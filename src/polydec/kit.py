@@ -47,6 +47,12 @@ class Artefact(Protocol):
 A = TypeVar("A", bound=Artefact)
 
 
+def fit(one: Artefact, target: Target, draft: Callable[[], Target | None]) -> None:
+    """Raise ValueError where an artefact was made for other models. The draft model is asked for, and so loaded, unless the
+    artefact says that it looks at none (`reads_draft` is False)."""
+    one.fit(target, draft() if getattr(one, "reads_draft", True) else None)
+
+
 def any_one(artefact: Artefact) -> bool:
     """Every artefact of its type will do."""
     return True
@@ -55,15 +61,16 @@ def any_one(artefact: Artefact) -> bool:
 @dataclass(frozen=True)
 class Kit:
     """target: the law to decode, shaped as the request asks, or a masked-diffusion or an insertion model, which recipes of
-    those families ask for as `denoiser` and `inserter`; draft: the small model's, or None; artefacts: all that goes with the
-    model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for its
-    later requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape each gap's or slot's
-    law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts that
-    the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may take
-    together, None: it is not known; read: the artefacts that were asked for so far."""
+    those families ask for as `denoiser` and `inserter`; small: the draft model's law, or None; artefacts: all that goes with
+    the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
+    its later requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape each gap's or
+    slot's law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts
+    that the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may
+    take together, None: it is not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
+    place of `small` when a method first asks for it, as loading one takes a while."""
 
     target: Target
-    draft: Target | None = None
+    small: Target | None = None
     artefacts: tuple[Artefact, ...] = ()
     measure: Callable[[], Costs] = Costs
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -72,11 +79,17 @@ class Kit:
     language: Language[Any] | None = None
     context: int | None = None
     read: list[Artefact] = field(default_factory=list[Artefact])
+    later: Callable[[], Target | None] | None = None
 
     @property
     def family(self) -> str:
         """Of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
         return family_of(self.target)
+
+    @cached_property
+    def draft(self) -> Target | None:
+        """The draft model's law; None where there is none."""
+        return self.small if self.later is None else self.later()
 
     @property
     def denoiser(self) -> Denoiser:
@@ -125,7 +138,7 @@ class Kit:
         for one in self.artefacts:
             if isinstance(one, kind) and which(one):
                 try:
-                    one.fit(self.target, self.draft)
+                    fit(one, self.target, lambda: self.draft)
                 except ValueError as error:
                     wrong = error
                     continue
@@ -138,11 +151,14 @@ class Kit:
     def without_foreign_draft(self) -> Kit:
         """The kit for a method that needs no draft: one of another vocabulary, or that fills canvases, is there for other
         methods."""
-        if self.draft is None or (
-            self.target.vocab.same(self.draft.vocab) and family_of(self.draft) == "ar"
-        ):
-            return self
-        return replace(self, draft=None)
+
+        def own() -> Target | None:
+            draft = self.draft
+            if draft is None or family_of(draft) != "ar":
+                return None
+            return draft if self.target.vocab.same(draft.vocab) else None
+
+        return replace(self, small=None, later=own)
 
 
 class Need(Protocol):

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import index
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from polydec import edge, notebook, registry
 from polydec.heard import warn
-from polydec.kit import Artefact, Kit, family_of
+from polydec.kit import Artefact, Kit, family_of, fit
 from polydec.models import artefacts, checkpoint, tool_prompt, zoo
-from polydec.models.checkpoint import Checkpoint
+from polydec.models.checkpoint import Checkpoint, Deferred
 from polydec.models.costs import Costs
 from polydec.shapers.sampling import Sampling
 
@@ -33,7 +34,7 @@ class LM:
     table or a stop head; what the user called the first of these; and whether the user named the draft, too."""
 
     checkpoint: Checkpoint
-    draft: Checkpoint | None = None
+    draft: Checkpoint | Deferred | None = None
     artefacts: tuple[Artefact, ...] = ()
     given: tuple[str, ...] = ()
     draft_given: bool = False
@@ -83,9 +84,19 @@ class LM:
 
     def kit(self) -> Kit:
         """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
-        return Kit(
-            self.checkpoint.lm, None if self.draft is None else self.draft.lm, self.artefacts
-        )
+        return Kit(self.checkpoint.lm, artefacts=self.artefacts, later=self.small)
+
+    def small(self) -> Any:
+        """The draft model's law, loaded now where it was not yet; None: there is no draft."""
+        return None if self.draft is None else self.draft.lm
+
+    @property
+    def ready(self) -> tuple[Checkpoint | Deferred, ...]:
+        """The checkpoints that are loaded by now: the model, and the draft where somebody asked for it."""
+        draft = self.draft
+        if draft is None or (isinstance(draft, Deferred) and not draft.loaded):
+            return (self.checkpoint,)
+        return (self.checkpoint, draft)
 
     def find(self, kind: type[A]) -> A | None:
         """The artefact of this type that goes with the model; None where there is none."""
@@ -104,9 +115,8 @@ class LM:
 
     @property
     def names(self) -> dict[Any, str]:
-        """What its networks are called."""
-        draft = {} if self.draft is None else {self.draft.lm.network: self.draft.name}
-        return {**draft, self.network: self.name}
+        """What its networks are called, those that are loaded."""
+        return {one.lm.network: one.name for one in reversed(self.ready)}
 
     def sampling(self, **given: Any) -> Sampling:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
@@ -249,6 +259,7 @@ def load(
     here. Raises ValueError with one sentence where something cannot be had or was made for another model.
     """
     edge.check_threads(threads)
+    opened = dict[Path, checkpoint.Source]()  # a draft model shares its target's tokenizer
     model = checkpoint.load(
         name,
         dtype=dtype,
@@ -257,6 +268,7 @@ def load(
         quantize=quantize,
         compute=compute,
         cache_dtype=cache_dtype,
+        opened=opened,
     )
     named = draft != "default"
     if not named:
@@ -264,20 +276,43 @@ def load(
     draft, ngrams = (
         None if x == "none" else x for x in (draft, ngrams)
     )  # as the command line has it
-    small = (
-        None
-        if draft is None
-        else checkpoint.load_draft(draft, dtype=dtype, device=device, threads=threads)
-    )
+    small = None if draft is None else _small(draft, named, model, dtype, device, threads, opened)
     table = zoo.default_ngrams(name) if ngrams == "default" else ngrams
     paths = [*trained, *([] if table is None else [table])]
     given = tuple(trained if ngrams == "default" else paths)
     found = tuple(artefacts.bound(artefacts.read(p), model.lm) for p in paths)
     for one in found:
-        one.fit(model.lm, None if small is None else small.lm)
-    if (
-        device == "cpu"
-    ):  # beside the native step torch has single rows to do: its threads would only be in the way
+        fit(one, model.lm, lambda: None if small is None else small.lm)
+    _share_threads(model, None if isinstance(small, Deferred) else small, device, threads)
+    return LM(model, small, found, given, named and small is not None)
+
+
+def _small(
+    name: str,
+    named: bool,
+    model: Checkpoint,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    opened: dict[Path, checkpoint.Source],
+) -> Checkpoint | Deferred:
+    """A draft model: now where the user named it, as what is wrong with it is said at once, else when a method asks for it."""
+
+    def make() -> Checkpoint:
+        small = checkpoint.load_draft(
+            name, dtype=dtype, device=device, threads=threads, opened=opened
+        )
+        opened.clear()
+        _share_threads(model, small, device, threads)
+        return small
+
+    return make() if named else Deferred(name, make)
+
+
+def _share_threads(
+    model: Checkpoint, small: Checkpoint | None, device: str, threads: int | None
+) -> None:
+    """Beside the native step torch has single rows to do: its threads would only be in the way."""
+    if device == "cpu":
         native = not model.why and (small is None or not small.why)
         torch.set_num_threads(1 if native else threads or TORCH_THREADS)
-    return LM(model, small, found, given, named and small is not None)

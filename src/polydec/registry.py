@@ -114,6 +114,21 @@ def of_model(name: str, family: str) -> str:
     return found
 
 
+def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
+    """Raise ValueError where no model could be decoded by this method with these options: a name that is unknown, or a value
+    out of its range. "auto" may mean the default of any family, so it takes the options of each."""
+    found = find(name)
+    wrong: ValueError | None = None
+    for method in DEFAULTS.values() if found == "auto" else (found,):
+        try:
+            chosen(method, given)
+            return
+        except ValueError as error:
+            wrong = wrong or error
+    if wrong is not None:
+        raise wrong
+
+
 def search(words: str) -> list[str]:
     """Methods whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
     wanted = _plain(words).split("-")

@@ -587,14 +587,16 @@ def test_interrupt_keeps_the_text_so_far(model):
     assert p.returncode in (0, 130)  # 0: it was faster than the signal
 
 
-def test_an_interrupt_while_libraries_load_is_met_as_well():
-    code = """if True:
+@pytest.mark.parametrize("library, args", [("typer", ()), ("torch", ("generate", "x"))])
+def test_an_interrupt_while_libraries_load_is_met_as_well(library, args):
+    code = f"""if True:
         import sys
         class Ctrl:
             def find_spec(self, name, *rest):
-                if name == "torch":
+                if name == {library!r}:
                     raise KeyboardInterrupt
         sys.meta_path.insert(0, Ctrl())
+        sys.argv = ["polydec", *{args!r}]
         from polydec.__main__ import main
         main()"""
     p = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

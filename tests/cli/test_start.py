@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from polydec.cli.main import COMMANDS, command
+
 HEAVY = ("torch", "transformers", "llguidance", "numpy")
 ASK = "import sys; {}; print([m for m in {!r} if m in sys.modules])"
 
@@ -27,3 +29,37 @@ def loaded(code: str) -> str:
 )
 def test_what_is_known_of_methods_needs_nothing_that_computes(code):
     assert loaded(code) == "[]"
+
+
+RUN = "import sys; sys.argv = ['polydec', *{!r}]\nfrom polydec.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--help"],
+        ["methods"],
+        ["methods", "auto"],
+        ["methods", "--json"],
+        ["steerings"],
+        ["steerings", "cfg"],
+        ["generate", "--help"],
+        ["explain", "--help"],
+        ["zoo"],
+        ["generate", "--method", "plian", "x"],
+        ["generate", "--method", "plain", "--set", "depth=3", "x"],
+        ["generate", "--steer", "cgf", "x"],
+        ["chat", "--method", "plian"],
+    ],
+    ids=" ".join,
+)
+def test_names_are_said_and_checked_without_what_computes(args):
+    run = RUN.format(args) + f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "[]", out.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_list_says_how_a_commands_own_help_begins(name):
+    said = " ".join((command(name).help or "").split())
+    assert said.startswith(COMMANDS[name].removesuffix(".")), said

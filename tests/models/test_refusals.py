@@ -228,7 +228,7 @@ def test_what_it_takes_decodes(kind, written, adapted):
         for name, module in registry.recipes().items()
         if module.CARD.family == "ar"
         and any(
-            isinstance(need, Trained) and isinstance(lm.artefacts[0], need.kind)
+            isinstance(need, Trained) and isinstance(lm.artefacts[0], need.wanted)
             for need in module.CARD.needs
         )
     ]

@@ -18,6 +18,7 @@ from polydec import edge, files
 from polydec.bench.passes import Passes, table
 from polydec.core.types import Reads
 from polydec.kit import family_of
+from polydec.models.checkpoint import Deferred
 from polydec.models.costs import Costs, at
 from polydec.models.linear import cpu_name, profile_path
 
@@ -187,7 +188,9 @@ def key(lm: Loaded) -> str:
         threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
         return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
 
-    return f"{cpu_name()}: {one(lm.checkpoint)}" + (f" with {one(lm.draft)}" if lm.draft else "")
+    # a model's own draft, which is loaded when a method asks for it, is what its name says
+    small = lm.draft and (lm.draft.name if isinstance(lm.draft, Deferred) else one(lm.draft))
+    return f"{cpu_name()}: {one(lm.checkpoint)}" + (f" with {small}" if small else "")
 
 
 def path() -> Path:

@@ -16,12 +16,10 @@ from typing import Annotated, Any
 import typer
 
 from polydec import api, files
-from polydec.ask import plan
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import note
 from polydec.edge import whole
-from polydec.models.costs import Costs
 
 EVERY = 2.0
 """Seconds between two lines of progress."""
@@ -75,11 +73,16 @@ def batch(
     lines = rows.lines_of(text, _settings(flags))
     if not lines:
         raise ValueError(f"file {str(given)!r} holds no request")
+    flags.check_names()
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
     as_text = ".jsonl" not in given.name and not text.lstrip().startswith("{")
     try:
         with files.lock(out, wait=0.0):
             done = rows.resume(out, lines)
+            tally = rows.Tally(len(lines), len(done))
+            if len(done) == len(lines):
+                print(f"polydec: nothing is left: {tally.sentence()}", file=sys.stderr)
+                return
             lm = flags.load()
             lm.check(flags.method, flags.options())
             _say_what_is_idle(lm, flags, lines)
@@ -90,7 +93,6 @@ def batch(
                 each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
                 alone = dataclasses.replace(flags, threads=each)
                 job = Spread(ray, partial(_loaded, alone, given, as_text, max_running), max_running)
-            tally = rows.Tally(len(lines), len(done))
             with out.open("ab", buffering=0) as file:
                 _run(job, lines, done, rows.writer(file), tally)
     except OSError as error:
@@ -101,6 +103,8 @@ def batch(
 
 def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
     """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
+    from polydec.ask import plan
+    from polydec.models.costs import Costs
     from polydec.serve import batch as rows
 
     ask = api.Ask("x", **flags.request(lm))

@@ -29,6 +29,7 @@ def chat(
         raise ValueError(
             "chat does not take --json, --n, --raw, --trace or --logprobs: use `polydec generate` for these"
         )
+    flags.check_names()
     lm = flags.load()
     lm.checkpoint.lm.keep = 1
     if lm.draft is not None:

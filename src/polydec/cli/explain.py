@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,9 +13,9 @@ from polydec import api
 from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.generate import asked
 from polydec.cli.shown import cell, emit, emit_drawn
-from polydec.explain import Part
-from polydec.explain import explain as parts_of
-from polydec.explain import instead as others
+
+if TYPE_CHECKING:
+    from polydec.explain import Part
 
 
 @shared
@@ -34,8 +34,12 @@ def explain(
     text = asked(prompt, prompt_file)
     if flags.trace is not None:
         raise ValueError("trace is given: explain decodes nothing, so there is nothing to trace")
+    flags.check_names()
+    steered = steering(steer, steer_set, negative_prompt)
+    from polydec.explain import explain as parts_of
+
     lm = flags.load()
-    ask = api.Ask(text, **flags.request(lm), **steering(steer, steer_set, negative_prompt))
+    ask = api.Ask(text, **flags.request(lm), **steered)
     try:
         parts = parts_of(lm, ask)
     except ValueError as why:
@@ -49,7 +53,9 @@ def explain(
 
 def refused(lm: api.LM, ask: api.Ask, why: str, as_json: bool) -> None:
     """What would run instead. The sentence itself goes to standard error, as that of every command does."""
-    ways = others(lm, ask)
+    from polydec.explain import instead
+
+    ways = instead(lm, ask)
     if as_json:
         emit(json.dumps({"parts": [], "refused": why, "instead": ways}))
     elif ways:

@@ -8,16 +8,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from polydec import api
+from polydec import api, registry, steer
 from polydec.cli import prompts
-from polydec.constraints.asked import one
-from polydec.constraints.protocols import Constraint
 from polydec.edge import check_threads, whole, whole_text
-from polydec.shapers.sampling import Sampling
+
+if TYPE_CHECKING:
+    from polydec.constraints.protocols import Constraint
+    from polydec.shapers.sampling import Sampling
 
 MODEL, SAMPLING, CONSTRAINT, OUTPUT, STEERING = (
     "Model",
@@ -275,6 +276,15 @@ class Flags:
         )
         return next((name.rstrip("_").replace("_", "-") for name in given), None)
 
+    def check_names(self) -> None:
+        """Raise ValueError for a method, an option of it or a rule of sampling that no model could honour: said before one is
+        loaded, which takes seconds."""
+        registry.check_names(self.method, self.options())
+        if self.bent:
+            from polydec.shapers.sampling import Sampling
+
+            Sampling(**self.bent)
+
     def load(self) -> api.LM:
         draft = None if self.draft == "none" else self.draft
         return api.load(
@@ -294,7 +304,9 @@ class Flags:
         """--set k=v, split."""
         return pairs("set", self.set_)
 
-    def sampling(self, lm: api.LM) -> Sampling:
+    @cached_property
+    def bent(self) -> dict[str, Any]:
+        """The fields of sampling that are given. Raises ValueError for one that is given twice."""
         names = (
             "temperature",
             "top_k",
@@ -311,7 +323,10 @@ class Flags:
             raise ValueError(
                 f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}"
             )
-        return lm.sampling(**given, **more)
+        return {**given, **more}
+
+    def sampling(self, lm: api.LM) -> Sampling:
+        return lm.sampling(**self.bent)
 
     @cached_property
     def constraint(self) -> Constraint | None:
@@ -321,7 +336,12 @@ class Flags:
         texts = {
             name: None if path is None else prompts.read_text(path) for name, path in files.items()
         }
-        return one({"regex": self.regex, "choice": self.choice or None, **texts})
+        given = {"regex": self.regex, "choice": self.choice or None, **texts}
+        if all(value is None for value in given.values()):
+            return None
+        from polydec.constraints.asked import one
+
+        return one(given)
 
     def request(self, lm: api.LM) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
@@ -345,13 +365,16 @@ class Flags:
 
 
 def steering(
-    steer: str | None, steer_set: list[str] | None, negative_prompt: str | None
+    name: str | None, steer_set: list[str] | None, negative_prompt: str | None
 ) -> dict[str, Any]:
-    """The fields of a request that steer it."""
+    """The fields of a request that steer it. Raises ValueError for a way, or an option of it, that is not there."""
     second = None if negative_prompt is None else whole_text(negative_prompt, "negative_prompt")
+    options = pairs("steer-set", steer_set)
+    if name is not None:
+        steer.chosen(name, options)
     return {
-        "steer": steer,
-        "steer_options": pairs("steer-set", steer_set),
+        "steer": name,
+        "steer_options": options,
         "negative_prompt": second,
     }
 

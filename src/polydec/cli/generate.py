@@ -6,22 +6,21 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.text import Text as Styled
 
 from polydec import api
-from polydec.ask import Plan
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.shown import fit
 from polydec.core.trace import Event, Opened, ignore, to_json
 from polydec.edge import printable, sentence, whole_text
-from polydec.exemplars import prompt as behind
-from polydec.exemplars import read
-from polydec.explain import idle
+
+if TYPE_CHECKING:
+    from polydec.ask import Plan
 
 SHOTS = 8
 """Solved problems that are shown, where there are some."""
@@ -54,10 +53,16 @@ def generate(
         raise ValueError(
             f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out"
         )
+    flags.check_names()
     steered = steering(steer, steer_set, negative_prompt)
-    pool = None if exemplars is None else read(exemplars)
-    lm = flags.load()
-    if pool is not None:
+    if exemplars is None:
+        lm = flags.load()
+    else:
+        from polydec.exemplars import prompt as behind
+        from polydec.exemplars import read
+
+        pool = read(exemplars)
+        lm = flags.load()
         text = behind(
             lm,
             pool,
@@ -159,6 +164,8 @@ def show(console: Console, piece: api.Piece) -> None:
 
 def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
     """Say what was given and does nothing, on standard error."""
+    from polydec.explain import idle
+
     for said in idle(lm, ask, made):
         print(f"polydec: {said}", file=sys.stderr)
 

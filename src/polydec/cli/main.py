@@ -5,60 +5,78 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from polydec import __version__
-from polydec.cli import (
-    batch,
-    bench,
-    chat,
-    demo,
-    detect,
-    doctor,
-    explain,
-    export,
-    generate,
-    methods,
-    serve,
-    steerings,
-    trace,
-    train,
-    tune,
-    verify,
-    zoo,
-)
 from polydec.edge import sentence
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
 
+COMMANDS = {
+    "generate": "Decode one prompt.",
+    "chat": "Talk to a model.",
+    "serve": "Serve models over HTTP: OpenAI's API under /v1, a page at /.",
+    "batch": "Answer a file of requests.",
+    "explain": "Say what `polydec generate` would do with these flags.",
+    "methods": "List every method: what it is, promises, needs, options, source.",
+    "steerings": "List every way to steer (`polydec generate --steer NAME`).",
+    "verify": "Compare a method's greedy text with plain decoding, token for token.",
+    "bench": "Time methods side by side.",
+    "demo": "Decode real prompts greedily by every method.",
+    "tune": "Measure what a pass over 1 to 32 rows costs on this machine.",
+    "detect": "Look for the watermark (`--sample watermark_bias=2`) in a text.",
+    "doctor": "Machine, kernels, models: what runs, which path serves and why, what is missing.",
+    "export": "Write a draft model or a drafter as vLLM and SGLang load it.",
+    "train": "Train language models and drafts; an interrupted run goes on where it was.",
+    "zoo": "Embedded models: what is here, what each is, how to get it.",
+    "trace": "Read traces that --trace wrote.",
+}
+"""Every command and what a list says of it: its module in this folder, which holds a function of that name or an `app`, is
+imported when it is called."""
+
+_LOOK: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
+
+
+class Later(TyperGroup):
+    """Commands that are imported when one of them is called: what they import takes seconds, and a list of them needs none."""
+
+    def __init__(self, **given: Any) -> None:
+        listed = {name: TyperCommand(name, help=said) for name, said in COMMANDS.items()}
+        super().__init__(**{**given, "commands": listed})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and command(str(name)), rest
+
+
+@cache
+def command(name: str) -> Any:
+    """A command or group with all its flags."""
+    module = import_module(f"polydec.cli.{name}")
+    alone = typer.Typer(add_completion=False, **_LOOK)
+    if hasattr(module, "app"):
+        alone.add_typer(module.app, name=name)
+    else:
+        alone.command(name)(getattr(module, name))
+        alone.callback()(lambda: None)  # so that it stays a group, of one command
+    tree: Any = typer.main.get_command(alone)
+    return tree.commands[name]
+
+
 app = typer.Typer(
+    cls=Later,
     name="polydec",
     help="Decode language models by any published method.",
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    **_LOOK,
 )
-app.command()(generate.generate)
-app.command()(chat.chat)
-app.command()(serve.serve)
-app.command()(batch.batch)
-app.command()(explain.explain)
-app.command()(methods.methods)
-app.command()(steerings.steerings)
-app.command()(verify.verify)
-app.command()(bench.bench)
-app.command()(demo.demo)
-app.command()(tune.tune)
-app.command()(detect.detect)
-app.command()(doctor.doctor)
-app.command()(export.export)
-app.add_typer(train.app, name="train")
-app.add_typer(zoo.app, name="zoo")
-app.add_typer(trace.app, name="trace")
 
 
 def _version(asked: bool) -> None:
@@ -76,7 +94,7 @@ def _command(
         ),
     ] = False,
 ) -> None:
-    pass
+    """Decode language models by any published method."""
 
 
 def main() -> None:

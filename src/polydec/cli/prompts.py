@@ -6,12 +6,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from polydec.api import LM, Prompt
 from polydec.edge import (
     LARGEST_TEXT,
-    Record,
     check,
     parse_object,
     read_at_most,
@@ -19,7 +17,9 @@ from polydec.edge import (
     whole,
     whole_text,
 )
-from polydec.train.rows import NAMES, Line, whole_file
+
+if TYPE_CHECKING:
+    from polydec.api import LM, Prompt
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Row:
 
 def read_text(path: Path) -> str:
     """The text of a file, of a .gz, or of standard input (`-`). Raises ValueError with one sentence where it cannot be read."""
+    from polydec.train.rows import whole_file
+
     return standard_input() if str(path) == "-" else whole_file(path)
 
 
@@ -78,15 +80,12 @@ def first(rows: Sequence[Row], limit: int | None) -> list[Row]:
     return list(rows[:limit])
 
 
-class _Message(Record):
-    role: str
-    content: str
-
-
 def row(
     line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None
 ) -> Row:
     """The prompt of line i. Raises ValueError with one sentence where there is none."""
+    from polydec.train.rows import NAMES, Line
+
     what = f"line {i} of {str(path)!r}"
     j = check(Line, parse_object(line, what), what)
     if j.category is not None:
@@ -121,7 +120,9 @@ def _prompt(value: Any, what: str) -> Prompt:
     if isinstance(value, list) and value and all(type(x) is int for x in value):
         return value
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
-        messages = [check(_Message, x, what) for x in value]
+        from polydec.cli.lines import Message
+
+        messages = [check(Message, x, what) for x in value]
         return [
             {"role": whole_text(m.role, what), "content": whole_text(m.content, what)}
             for m in messages

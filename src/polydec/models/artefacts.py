@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
 from polydec.core.protocols import Target
-from polydec.models import (
-    artefact,
-    edge,
-    learned,
-    published,
-    published_eagle1,
-    published_medusa,
-    zoo,
-)
+from polydec.models import artefact, edge, learned, zoo
 
-MODULES = {
-    module.KIND.name: module
-    for module in (
-        import_module(f"{learned.__name__}.{m.name}") for m in iter_modules(learned.__path__)
-    )
-}
-"""The module that reads each kind."""
+
+class Modules(Mapping[str, Any]):
+    """The module that reads each kind. One whose file is named for its kind is imported alone."""
+
+    files = tuple(m.name for m in iter_modules(learned.__path__))
+
+    @cached_property
+    def _all(self) -> dict[str, Any]:
+        every = (import_module(f"{learned.__name__}.{file}") for file in self.files)
+        return {module.KIND.name: module for module in every}
+
+    def __getitem__(self, kind: str) -> Any:
+        if (file := kind.replace("-", "_")) in self.files:
+            module = import_module(f"{learned.__name__}.{file}")
+            if module.KIND.name == kind:
+                return module
+        return self._all[kind]
+
+    def likely(self, where: Path) -> Iterator[Any]:
+        """All of them, those first whose tensors a directory seems to hold."""
+        for file in sorted(self.files, key=lambda f: not (where / f"{f}.safetensors").is_file()):
+            yield import_module(f"{learned.__name__}.{file}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+MODULES = Modules()
 
 
 def type_of(kind: str) -> Any:
@@ -49,9 +67,13 @@ def read(name: str) -> Any:
         )
     config = edge.read_json(where / artefact.CONFIG)
     said = config.get("polydec")
-    for kind, module in MODULES.items():
-        if said == kind or (said is None and (where / module.KIND.weights).is_file()):
+    if isinstance(said, str) and said in MODULES:
+        return MODULES[said].load(str(where))
+    for module in MODULES.likely(where) if said is None else ():
+        if (where / module.KIND.weights).is_file():
             return module.load(str(where))
+    from polydec.models import published, published_eagle1, published_medusa
+
     with edge.reading(f"{name!r} cannot be read"):
         if said is None and published_medusa.known(config):
             return published_medusa.load(where)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from polydec.core.types import Vocab
 from polydec.heard import warn
 from polydec.models import artefact, cpu, denoiser, edge, fields, inserter, rows8, zoo
 from polydec.models.cpu.library import CACHES, COMPUTES
-from polydec.models.cpu.weights import QUANTISED
+from polydec.models.cpu.weights import QUANTISED, source_of
 from polydec.models.denoiser import Masked
 from polydec.models.families import FAMILIES
 from polydec.models.gguf import GGUF
@@ -51,6 +53,52 @@ class Checkpoint:
     why: str = ""
 
 
+class Deferred:
+    """A checkpoint that is loaded when somebody first asks for more than its name."""
+
+    def __init__(self, name: str, make: Callable[[], Checkpoint]) -> None:
+        self.name, self._make, self._made, self._lock = name, make, list[Checkpoint](), Lock()
+
+    @property
+    def loaded(self) -> bool:
+        return bool(self._made)
+
+    @property
+    def whole(self) -> Checkpoint:
+        with self._lock:
+            if not self._made:
+                self._made.append(self._make())
+            return self._made[0]
+
+    @property
+    def lm(self) -> Any:
+        return self.whole.lm
+
+    @property
+    def text(self) -> Text:
+        return self.whole.text
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        return self.whole.generation
+
+    @property
+    def dtype(self) -> str:
+        return self.whole.dtype
+
+    @property
+    def kernel(self) -> str:
+        return self.whole.kernel
+
+    @property
+    def path(self) -> str:
+        return self.whole.path
+
+    @property
+    def why(self) -> str:
+        return self.whole.why
+
+
 @dataclass(frozen=True)
 class Source:
     """What lies in a checkpoint's files, weights still unread. fingerprint: of the tokenizer, "" where there is none."""
@@ -72,13 +120,14 @@ def load(
     quantize: str | None = None,
     compute: str | None = None,
     cache_dtype: str | None = None,
+    opened: dict[Path, Source] | None = None,
 ) -> Checkpoint:
     """name: `zoo:NAME`, a directory, a GGUF file or a Hub id; dtype: one of `dtypes()`; device: "cpu" or "cuda"; threads: on
     the CPU, at least 1 (default: all cores); quantize: "q8_0" or "q4_1" stores a float checkpoint's matrices so, in the
     native step only, and what is computed is then approximate; compute: what the native step multiplies quantised matrices
     in, "float32", "int16" or "int8" (approximate; default: POLYDEC_COMPUTE, else by instruction set);
     cache_dtype: how the native step keeps keys and values, "float32", or approximately "float16" or "int8"
-    (default: POLYDEC_CACHE_DTYPE, else float32).
+    (default: POLYDEC_CACHE_DTYPE, else float32); opened: the files that are open already, as `open_source` has them.
     Raises ValueError where the model cannot be had or read."""
     if threads is not None:
         if threads < 1:
@@ -98,7 +147,7 @@ def load(
         raise ValueError(
             f"quantize is {quantize!r}: it must be {' or '.join(QUANTISED)}, or not be given"
         )
-    source = open_source(name)
+    source = open_source(name, opened)
     with edge.reading(f"{name} cannot be loaded"):
         if denoiser.is_masked(source.config):
             source = replace(
@@ -130,16 +179,21 @@ def load(
 
 
 def load_draft(
-    name: str, *, dtype: str = "auto", device: str = "cpu", threads: int | None = None
+    name: str,
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+    threads: int | None = None,
+    opened: dict[Path, Source] | None = None,
 ) -> Checkpoint:
     """A model whose guesses somebody checks, by the same names as `load`. Where the native step serves it and its file holds
     floats, its matrices are stored in 8 bits: a pass then reads half as much, and what is checked need not be exact."""
     if device == "cpu" and dtype in ("auto", "native"):
         try:
-            return load(name, dtype=dtype, threads=threads, quantize="q8_0")
+            return load(name, dtype=dtype, threads=threads, quantize="q8_0", opened=opened)
         except ValueError:  # blocks of a file stay as they are; torch does not quantise
             pass
-    return load(name, dtype=dtype, device=device, threads=threads)
+    return load(name, dtype=dtype, device=device, threads=threads, opened=opened)
 
 
 def _model(network: Any, vocab: Vocab, config: Mapping[str, Any]) -> LM | Masked | Insertion:
@@ -218,16 +272,21 @@ def _network(
     return hf.load(source.path, dtype=kind, device=device, tensors=len(source.weights)), why
 
 
-def open_source(name: str) -> Source:
+def open_source(name: str, opened: dict[Path, Source] | None = None) -> Source:
     """A checkpoint's files, by the same names as `load`. A config with `polydec_base` names another checkpoint: the tokenizer
-    comes from there, and the embedding table where there is none here (a draft model shares its target's)."""
-    return _open(name, BASES)
+    comes from there, and the embedding table where there is none here (a draft model shares its target's). opened: by their
+    paths, GGUF files that somebody has opened; those that are opened here are put into it."""
+    return _open(name, BASES, {} if opened is None else opened)
 
 
-def _open(name: str, bases: int) -> Source:
+def _open(name: str, bases: int, opened: dict[Path, Source]) -> Source:
     path = find(name)
     with edge.reading(str(path)):
-        return _open_gguf(path) if path.is_file() else _open_directory(path, bases)
+        if not path.is_file():
+            return _open_directory(path, bases, opened)
+        if path not in opened:
+            opened[path] = _open_gguf(path)
+        return replace(opened[path], text=copy(opened[path].text))
 
 
 def _open_gguf(path: Path) -> Source:
@@ -238,7 +297,7 @@ def _open_gguf(path: Path) -> Source:
     return Source(str(path), file.config, file, text, text.fingerprint, generation)
 
 
-def _open_directory(path: Path, bases: int) -> Source:
+def _open_directory(path: Path, bases: int, opened: dict[Path, Source]) -> Source:
     at = path / "config.json"
     config, generation = _json(at), _json(path / "generation_config.json", {})
     if not isinstance(config.get("model_type"), str):
@@ -262,7 +321,7 @@ def _open_directory(path: Path, bases: int) -> Source:
             raise ValueError(
                 f"{at}: polydec_base names a checkpoint that names another, more than {BASES} times"
             )
-        base = _open(config["polydec_base"], bases - 1)
+        base = _open(config["polydec_base"], bases - 1, opened)
         return Source(
             str(path),
             config,
@@ -354,6 +413,12 @@ class Borrowing(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         return self._borrowed.get(name, self._own)[name]
+
+    def source_of(self, name: str) -> tuple[Any, ...]:
+        return source_of(self._borrowed.get(name, self._own), name)
+
+    def __contains__(self, name: object) -> bool:  # else each question would read a tensor
+        return name in self._borrowed or name in self._own
 
     def shape(self, name: str) -> tuple[int, ...]:
         return fields.shape_of(self._borrowed.get(name, self._own), name)

@@ -16,11 +16,17 @@ class Geometry:
     table is read when somebody first asks, and never copied.
 
     embed: rows of the table of these ids (NH); known: ids that mean something, 1 and more, the lowest ones: a table may be
-    padded behind them, and its padding counts for nothing.
+    padded behind them, and its padding counts for nothing. May be what counts them, when somebody first asks.
     """
 
-    def __init__(self, embed: Callable[[Sequence[int]], Tensor], known: int) -> None:
-        self._embed, self.known = embed, known
+    def __init__(
+        self, embed: Callable[[Sequence[int]], Tensor], known: int | Callable[[], int]
+    ) -> None:
+        self._embed, self._known = embed, known
+
+    @cached_property
+    def known(self) -> int:
+        return self._known if isinstance(self._known, int) else self._known()
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:

@@ -260,6 +260,12 @@ class GGUF(Mapping[str, Tensor]):
     def shape(self, name: str) -> tuple[int, ...]:
         return self.entries[self._names[name]].shape
 
+    def source_of(self, name: str) -> tuple[np.ndarray, ...]:
+        """What a tensor is made of, as it lies in the file; the second array names the form of the first."""
+        entry = self.entries[self._names[name]]
+        form = f"{self.architecture} {entry.type.name} {entry.shape}".encode()
+        return self.raw(entry), np.frombuffer(form, np.uint8)
+
     def __getitem__(self, name: str) -> Tensor:
         own, kind = self._names[name], ARCHITECTURES[self.architecture]
         tensor = self.tensor(own)

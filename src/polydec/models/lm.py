@@ -60,10 +60,10 @@ class LM:
     @cached_property
     def geometry(self) -> Geometry:
         """Where its tokens lie to one another. What reads it raises ValueError where the network has no table of its own."""
-        words = self.vocab.words
+        size, words = self.vocab.size, self.vocab.words
         return Geometry(
             self.network.embed,
-            self.vocab.size if words is None else min(self.vocab.size, len(words.pieces)),
+            size if words is None else lambda: min(size, len(words.pieces)),
         )
 
     @property

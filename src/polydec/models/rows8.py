@@ -51,6 +51,14 @@ class Unpacked(Mapping[str, Tensor]):
             )
         return (code.float() * scale_N.float()[:, None]).half()
 
+    def source_of(self, name: str) -> tuple[Tensor, ...]:
+        """What a matrix is made of, as it lies in the file."""
+        own = (self._source[name],)
+        return (*own, self._source[self._scaled[name]]) if name in self._scaled else own
+
+    def __contains__(self, name: object) -> bool:  # else each question would make a matrix
+        return name in self._names
+
     def shape(self, name: str) -> tuple[int, ...]:
         return fields.shape_of(self._source, name)
 

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from polydec.edge import (
     LARGEST_TEXT,
-    Record,
     check,
     parse_object,
     read_at_most,
@@ -24,6 +23,7 @@ from polydec.edge import (
     sentence,
     whole_text,
 )
+from polydec.record import Record
 
 LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON lines."""

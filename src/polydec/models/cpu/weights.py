@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from polydec.models import pages
+from polydec.models.cpu import kept
 from polydec.models.cpu.library import PARTS, TYPES, library
 from polydec.models.families import Config, Piece, Split
 from polydec.models.fields import shape_of
@@ -81,6 +83,7 @@ class Loader:
             raise ValueError(
                 f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are"
             )
+        self._keeps = bool(quantize) and _numbers(weights) <= kept.MOST
         self._types: Counter[str] = Counter()
         self._mapped: list[pages.Region] | None = None
         self.approximate = ""
@@ -130,15 +133,26 @@ class Loader:
                 TYPES[entry.type.name],
                 swap if self._file.paired else 0,
             )
-        t = self._weights[name].detach()
-        kind = _FLOATS.get(t.dtype, "F32")
         if self._quantize and shape[1] % 32 == 0:
-            kind, data = self._quantize.upper(), QUANTISED[self._quantize](t)
+            kind, data = self._quantize.upper(), self._blocks(self._quantize, name, shape)
             self.approximate = f"weights quantised to {self._quantize} when loaded"
         else:
+            t = self._weights[name].detach()
+            kind = _FLOATS.get(t.dtype, "F32")
             data = (t if t.dtype in _FLOATS else t.float()).contiguous().view(torch.uint8).numpy()
         self._types[kind] += shape[0] * shape[1]
         return Item(data, shape, TYPES[kind])
+
+    def _blocks(self, kind: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """A matrix in blocks, those of an earlier load where they are kept."""
+
+        def made() -> np.ndarray:
+            return QUANTISED[kind](self._weights[name])
+
+        if not self._keeps:
+            return made()
+        n, k = shape
+        return kept.blocks(kind, source_of(self._weights, name), (n, k // 32, SIZES[kind]), made)
 
     def done(self, name: str) -> None:
         """The file's pages are not needed any more: give them back."""
@@ -148,6 +162,16 @@ class Loader:
         if self._mapped is None:
             self._mapped = pages.mapped(".safetensors")
         pages.release(self._mapped)
+
+
+def _numbers(weights: Mapping[str, Any]) -> int:
+    return sum(math.prod(shape_of(weights, name)) for name in weights)
+
+
+def source_of(weights: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    """The arrays that a tensor is made of, as they lie in its file, where that makes one when it is asked for."""
+    find = getattr(weights, "source_of", None)
+    return (weights[name].detach(),) if find is None else find(name)
 
 
 def q8_0(weight_NK: Tensor) -> np.ndarray:
@@ -194,6 +218,8 @@ def q4_1(weight_NK: Tensor) -> np.ndarray:
 
 
 QUANTISED: Mapping[str, Callable[[Tensor], np.ndarray]] = {"q8_0": q8_0, "q4_1": q4_1}
+SIZES: Mapping[str, int] = {"q8_0": 34, "q4_1": 20}
+"""Bytes of a block of 32."""
 
 
 def load_all(

@@ -42,6 +42,7 @@ class NGrams:
     called: ClassVar[str] = "an n-gram table"
     kind: ClassVar[str] = "ngrams"
     made_by: ClassVar[str] = "polydec train ngrams"
+    reads_draft: ClassVar[bool] = False
 
     order: int
     vocab: Vocab
