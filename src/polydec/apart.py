@@ -25,7 +25,9 @@ from typing import Any
 PATIENCE = 30.0
 """Seconds of waiting: for a machine that is busy otherwise."""
 
-TOO_DEEP = frozenset({-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS})
+TOO_DEEP = frozenset(
+    -getattr(signal, name) for name in ("SIGSEGV", "SIGABRT", "SIGBUS") if hasattr(signal, name)
+)
 """How a process ends that ran out of its stack, or of memory inside a library."""
 
 

@@ -198,3 +198,27 @@ def test_mutated_bodies(server, count):
         assert min(codes.count(200), codes.count(400)) > count // 10
         assert client.get("/health").json()["status"] == "ready"
     assert idle(server)
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        {"guided_json": {"const": -(2**63)}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": [-(2**63)]}}}},
+        {"guided_grammar": "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(3000)) + 'r3000: "a"'},
+        {"guided_json": {"properties": {"k": 5}, "required": [[-1]]}},
+        {"guided_choice": ["\ud800"]},
+    ],
+    ids=lambda x: str(x)[:40],
+)  # fmt: skip
+def test_a_constraint_that_would_end_the_server_is_a_400(server, poison):
+    with server.client() as client:
+        text = json.dumps({"prompt": "The", "max_tokens": 2, **poison})
+        sent = {"Content-Type": "application/json"}
+        answer = client.post("/v1/completions", content=text, headers=sent)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] in poison, answer.text
+        assert client.get("/health").status_code == 200
+        after = client.post(
+            "/v1/completions", json={"prompt": "The", "max_tokens": 2, "guided_regex": "[a-z]+"}
+        )
+        assert after.status_code == 200, after.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -51,6 +52,7 @@ class AnyOf:
                 raise ValueError(
                     f"choice[{i}] is {shown(self.texts[i])}: no tokens of this model spell it"
                 )
+        _ = found._open  # here, where nobody waits, and not with the first token
         return found
 
 
@@ -102,17 +104,23 @@ class Choices:
             )
         return out
 
+    @cached_property
+    def _spelled(self) -> tuple[dict[bytes, tuple[int, ...]], list[bytes]]:
+        """The ids of each piece, and all pieces in order."""
+        return pieces.by_bytes(self.pieces)[0], pieces.ordered(self.pieces)
+
     def _walk(self, node: int) -> dict[int, int]:
         """The tokens that go on from a node, and where each leads; also to where nothing goes on."""
-        ids, longest = pieces.by_bytes(self.pieces)
+        ids, ordered = self._spelled
         out, paths = dict[int, int](), [(b"", node)]
         while paths:
             path, at = paths.pop()
             out.update(dict.fromkeys(ids.get(path, ()), at))
-            if len(path) < longest:
-                paths += [
-                    (path + bytes((byte,)), there) for byte, there in self.trie.below[at].items()
-                ]
+            for byte, there in self.trie.below[at].items():
+                longer = path + bytes((byte,))
+                first = bisect_left(ordered, longer)
+                if first < len(ordered) and ordered[first].startswith(longer):
+                    paths.append((longer, there))
         return out
 
     def followers(self, state: int) -> dict[int, int]:

@@ -197,7 +197,10 @@ def _compiled(kind: str, text: str, called: str, vocabulary: _Vocabulary) -> _Co
         raise ValueError("constraint cannot be compiled: its process ends again and again")
     if "error" in answer:
         return _Compiled(wrong=answer["error"])
-    matcher = compiler.matcher(vocabulary.tokens, answer["lark"])
+    try:
+        matcher = compiler.matcher(vocabulary.tokens, answer["lark"])
+    except compiler.Malformed as error:  # the worker has just taken it
+        raise ValueError(sentence(f"{called}: {compiler.first_line(str(error))}")) from None
     return _Compiled(State(matcher), answer["lark"], answer["held"])
 
 

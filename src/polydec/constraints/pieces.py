@@ -30,6 +30,12 @@ def _of(words: Words, size: int, silent: frozenset[int]) -> tuple[bytes | None, 
 
 
 @lru_cache(maxsize=16)
+def ordered(pieces: tuple[bytes | None, ...]) -> list[bytes]:
+    """The pieces in order, so that it is soon told whether any begins in some way."""
+    return sorted({piece for piece in pieces if piece is not None})
+
+
+@lru_cache(maxsize=16)
 def by_bytes(pieces: tuple[bytes | None, ...]) -> tuple[dict[bytes, tuple[int, ...]], int]:
     """The ids of each piece (several tokens may be spelled alike), and the length of the longest."""
     out = dict[bytes, tuple[int, ...]]()
