@@ -3,7 +3,13 @@
 import pytest
 
 from polydec import registry
-from polydec.testing.check_inserting import check_inserting
+from polydec.core.decoder import answer_one
+from polydec.core.request import Request
+from polydec.core.scheduler import run
+from polydec.kit import Kit
+from polydec.shapers.allowed import Allowed
+from polydec.shapers.banned import Banned
+from polydec.testing.check_inserting import check_inserting, last
 from polydec.testing.kits import build
 
 
@@ -13,3 +19,21 @@ from polydec.testing.kits import build
 @pytest.mark.parametrize("name", registry.of_family("insertion"))
 def test_recipe(name, options):
     check_inserting(lambda inserter: build(name, inserter, options=options)[0])
+
+
+@pytest.mark.parametrize("name", registry.of_family("insertion"))
+def test_recipe_under_the_rules_of_a_request(name):
+    """No banned token, the end among them, and none but those that are allowed."""
+    every = frozenset(range(4))
+    for seed in range(6):
+        model = last(seed, 4)
+        (end,) = model.vocab.eos
+        rules = [
+            *((Banned((x,)), (every | {end}) - {x}) for x in (0, 2, end)),
+            (Allowed((1, 3)), frozenset({1, 3})),
+            (Allowed((1, end)), frozenset({1, end})),
+        ]
+        for rule, legal in rules:
+            decoder = registry.build(name, Kit(model, shapers=(rule,)), {})[0]
+            out = run([answer_one(decoder, Request((1,), 8, seed=seed))])[0]
+            assert set(out.token_ids) <= legal, (rule, out.token_ids)

@@ -82,8 +82,10 @@ class Inserting:
                 slate.close()
 
     def end(self, request: Request) -> int | None:
-        """The token that stands behind an answer and is its last one."""
-        return None if request.ignore_eos else min(self.vocab.eos, default=None)
+        """The token that stands behind an answer and is its last one; None where there is none, or a rule takes it away."""
+        end = None if request.ignore_eos else min(self.vocab.eos, default=None)
+        masks: list[Any] = [s for s in self.shapers if hasattr(s, "forbids")]
+        return None if any(m.forbids(m.start(()), end) for m in masks) else end
 
     def start(self, request: Request) -> Sheet:
         """Before the first pass; an end that is given stands behind the answer anyway."""
