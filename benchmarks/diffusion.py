@@ -9,11 +9,11 @@
 --beside DIR an autoregressive one, which then stands in the tables (plain, with its cache; and with the diffusion model as its
 draft), guides guided-diffusion and judges for svdd.
 
-The baseline writes one token a pass, the surest first. Instances are fresh: of other seeds than the training's, none of its
-questions, as far as --seen names them and the task has many, and held out (SHA-1 mod 10 of at least 7) from whatever is trained
-or tuned for the model. `lost` is the difference to the baseline on the same instances, in points; intervals are 95 %, those of
-differences and ratios from 2,000 resamplings. Time is CPU time of the process, one answer after the other on one thread. Texts,
-passes and accuracy do not depend on the machine; time does.
+The baseline writes one token a pass, the surest first. Instances are fresh (train/earlier.py): held out (SHA-1 mod 10 of at
+least 7) from whatever is trained or tuned, and none of the questions that the embedded models were trained on, as far as the
+task has others; how many are not is said. `lost` is the difference to the baseline on the same instances, in points; intervals
+are 95 %, those of differences and ratios from 2,000 resamplings. Time is CPU time of the process, one answer after the other on
+one thread. Texts, passes and accuracy do not depend on the machine; time does.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from polydec.families.diffusion.denoising import Denoising
 from polydec.families.diffusion.states import approximate
 from polydec.families.diffusion.types import Canvas, Look, filled
 from polydec.refreshes.full import Full
-from polydec.train.data import held_out
-from polydec.train.tasks import LONG, SHIPPED, TASKS, Task, make, right
+from polydec.train.earlier import fresh, learned
+from polydec.train.tasks import LONG, SHIPPED, SIX, VARIED, Task, make, right
 from polydec.unmaskers.confidence import Confidence
 
 ALL = {"block": 0}
-ROOM = 13
-"""Tokens of a canvas of short answers."""
+ROOM, WIDE = 13, 48
+"""Tokens of a canvas of short answers, and where lengths and values vary."""
 
 
 @dataclass(frozen=True)
@@ -152,24 +152,6 @@ class Answer:
     positions: int
     ms: float
     text: str
-
-
-def fresh(name: str, count: int, seen: frozenset[str], seed: int) -> list[Task]:
-    """Instances of questions that are held out and that training did not have; where it had so many that too few are left, of
-    held-out ones, and of a task that goes on (ten questions, some of them) any."""
-    tasks = [make(name, seed, i, held=True) for i in range(100 * count)]
-    tasks = [t for t in tasks if name in LONG or held_out(t.question)]
-    others = [t for t in tasks if t.question not in seen]
-    return (others if len(others) >= count else tasks)[:count]
-
-
-def trained_on(runs: Sequence[Sequence[Any]]) -> frozenset[str]:
-    """The questions of training runs: (seed, tasks of it in turn, how many)."""
-    return frozenset(
-        make(names[i % len(names)], seed, i).question
-        for seed, names, count in runs
-        for i in range(count)
-    )
 
 
 def answers(
@@ -528,10 +510,7 @@ def main() -> None:
     p.add_argument("--room", type=int, default=240, help="tokens of a long answer")
     p.add_argument("--seed", type=int, default=77)
     p.add_argument(
-        "--seen",
-        action="append",
-        default=[],
-        help="SEED:COUNT[:TASKS] of a training run (repeatable)",
+        "--varied", action="store_true", help="lists of 3 to 9 digits and letters, other names"
     )
     p.add_argument(
         "--filter", help="directory of a filter: learn2pd, with and without end-of-text prediction"
@@ -552,7 +531,8 @@ def main() -> None:
     )
     a = p.parse_args()
     lm, out = load(a.model, threads=1), a.out or Path(f"docs/diffusion-{a.part}")
-    own = bool(lm.checkpoint.lm.block)
+    own, of = bool(lm.checkpoint.lm.block), VARIED if a.varied else SIX
+    room = WIDE if a.varied else ROOM
     short, long = OWN if own else FREE, OWN if own else CACHES
     beside = (
         ()
@@ -563,12 +543,10 @@ def main() -> None:
         )
     )
     if a.part == "more":
-        tasks = [
-            (name, t) for name in SHIPPED for t in fresh(name, a.each or 30, frozenset(), a.seed)
-        ]
-        far = [(name, t) for name in LONG for t in fresh(name, 2, frozenset(), a.seed)]
+        tasks = [(name, t) for name in SHIPPED for t in fresh(name, a.seed, a.each or 30, of)]
+        far = [(name, t) for name in LONG for t in fresh(name, a.seed, 2, of)]
         rows = [
-            *([] if own else early(lm, tasks, ROOM)),
+            *([] if own else early(lm, tasks, room)),
             *drifts(lm, far, long[1:], a.room),
             *different(a.model, (*short, *(() if own else CACHES[1:]))),
         ]
@@ -578,17 +556,16 @@ def main() -> None:
                 f"{r['what']:42} {r['which']:30} {r['value']:>8} {r['low']}-{r['high']}  n = {r['n']}"
             )
         return
-    runs = [
-        (int(s), tuple(names[0].split(",") if names else TASKS), int(n))
-        for s, n, *names in (x.split(":") for x in a.seen)
-    ]
-    seen = trained_on(runs)
     names = a.tasks.split(",") if a.tasks else LONG if a.part == "long" else SHIPPED
     tasks = [
         (name, t)
         for name in names
-        for t in fresh(name, a.each or (8 if a.part == "long" else 30), seen, a.seed)
+        for t in fresh(name, a.seed, a.each or (8 if a.part == "long" else 30), of)
     ]
+    for name in names:
+        asked = [t.question for x, t in tasks if x == name]
+        if known := sum(q in learned(name) for q in asked):
+            print(f"{name}: the embedded models were trained on {known} of these {len(asked)}")
     if a.part == "drawn":
         policies = (*DRAWN, *more_drawn(a.joint, a.beside))
     elif a.part == "long":
@@ -635,7 +612,7 @@ def main() -> None:
         policies = (policies[0], *(x for x in policies[1:] if x.label in a.only.split(";")))
     rows = list(
         table(
-            a.model, tasks, policies, a.room if a.part == "long" else ROOM, float(a.part == "drawn")
+            a.model, tasks, policies, a.room if a.part == "long" else room, float(a.part == "drawn")
         )
     )
     write_csv(out.with_suffix(".csv"), rows)

@@ -25,7 +25,7 @@ ROLES = {
     "contrasts",
 }
 LEVEL = {
-    **dict.fromkeys(("options", "edge", "files", "later", "plugins", "record", "core"), 0),
+    **dict.fromkeys(("options", "edge", "files", "heard", "later", "plugins", "record", "core"), 0),
     **dict.fromkeys(("families", "models", "constraints"), 1),
     **dict.fromkeys(ROLES, 2),
     **dict.fromkeys(("kit", "card"), 2),

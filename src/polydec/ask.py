@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any, get_args, get_type_hints
+from reprlib import Repr
+from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
 from polydec import registry, steer
 from polydec.card import Card
@@ -51,6 +53,7 @@ class Ask:
     of a chat or, without a template, the prompt's last token alone.
 
     tools: what the model may call, as chat templates take it (JSON schemas of functions); only beside chat messages.
+    template: further names that the chat template is told, such as {"enable_thinking": False}.
     """
 
     prompt: Prompt
@@ -90,6 +93,68 @@ class Ask:
     steer_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     negative_prompt: Prompt | None = None
     tools: Sequence[Mapping[str, Any]] = ()
+    template: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __repr__(self) -> str:
+        """The prompt, cut short, and the fields that were set."""
+        set_ = [f for f in fields(self)[1:] if getattr(self, f.name) != _default(f)]
+        said = [
+            _SHORT.repr(self.prompt),
+            *(f"{f.name}={_SHORT.repr(getattr(self, f.name))}" for f in set_),
+        ]
+        return f"Ask({', '.join(said)})"
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+class Fields(TypedDict, total=False):
+    """The fields of `Ask` behind its prompt, as keywords of `generate`, `stream` and `Engine.submit`: an editor knows them."""
+
+    method: str
+    options: Mapping[str, Any]
+    sampling: Sampling | None
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    include_stop: bool
+    seed: int
+    n: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    raw: bool
+    infill: str | Sequence[int | None] | None
+    order: str
+    constraint: Constraint | None
+    finish: bool
+    steer: str | None
+    steer_options: Mapping[str, Any]
+    negative_prompt: Prompt | None
+    tools: Sequence[Mapping[str, Any]]
+
+
+def asked(prompt: Prompt | Ask, given: Fields) -> Ask:
+    """The request of a prompt and fields by name, or the one that is given. Raises TypeError for a field that is unknown, with
+    the nearest one, or where fields stand beside an Ask, which has its own."""
+    if isinstance(prompt, Ask):
+        if given:
+            raise TypeError(
+                f"{', '.join(given)} is given beside an Ask: set it there (dataclasses.replace changes one)"
+            )
+        return prompt
+    known = [f.name for f in fields(Ask)][1:]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1, 0.5)
+            meant = f"did you mean {near[0]}?" if near else f"its fields are {', '.join(known)}"
+            raise TypeError(f"a request has no field {shown(name)}: {meant}")
+    return Ask(prompt, **given)
 
 
 @cache
@@ -151,8 +216,11 @@ class Steering:
         )[0]
 
 
-def steering(model: LM, ask: Ask, ids: tuple[int, ...], raw: bool) -> Steering | None:
-    """How a request is steered; ids: of its prompt. Raises ValueError with one sentence for what cannot be honoured."""
+def steering(
+    model: LM, ask: Ask, ids: tuple[int, ...], raw: bool, most: int | None = None
+) -> Steering | None:
+    """How a request is steered; ids: of its prompt; most: tokens that a second prompt has room for. Raises ValueError with one
+    sentence for what cannot be honoured."""
     if ask.steer is None and ask.negative_prompt is None:
         if _mapping("steer_options", ask.steer_options):
             raise ValueError("steer_options is given without steer: name the way to steer")
@@ -170,7 +238,11 @@ def steering(model: LM, ask: Ask, ids: tuple[int, ...], raw: bool) -> Steering |
     if isinstance(second, str) and not second.strip():
         other = model.empty(raw=raw) or ids[-1:]
     else:
-        other = None if second is None else model.ids(second, raw=raw, who="negative_prompt")
+        other = (
+            None
+            if second is None
+            else model.ids(second, raw=raw, who="negative_prompt", template=ask.template, most=most)
+        )
     return Steering(steer.get(name).CARD, options, other)
 
 
@@ -189,7 +261,12 @@ def plan(
     values = {o.name: o.convert(getattr(ask, o.name)) for o in limits()}
     options = registry.chosen(card.name, _mapping("options", ask.options))
     stops, stop_ids = _stops(ask.stop), _ids(ask.stop_token_ids, point.lm.vocab.size)
-    ids = model.ids(ask.prompt, raw=values["raw"], tools=ask.tools)
+    ids = model.ids(
+        ask.prompt,
+        raw=values["raw"],
+        tools=ask.tools,
+        template=_mapping("template", ask.template),
+    )
     steered = steering(model, ask, ids, values["raw"])
     if steered is not None and family != "ar":
         raise ValueError(

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from reprlib import Repr
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -88,10 +89,15 @@ def _spoken(value: Any) -> str:
         return f"a {type(value).__name__} that is too long to write"
 
 
-def parse(text: str | bytes, what: str) -> Any:
-    """The value of a JSON text. Raises ValueError with one sentence, also for one that is nested too deeply."""
+Pairs = Callable[[list[tuple[str, Any]]], dict[str, Any]]
+"""Makes an object of its members."""
+
+
+def parse(text: str | bytes, what: str, pairs: Pairs | None = None) -> Any:
+    """The value of a JSON text; pairs: makes each object. Raises ValueError with one sentence, also for one that is nested too
+    deeply."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError(
             sentence(f"{what} is not a JSON object: it is nested too deeply")
@@ -100,9 +106,10 @@ def parse(text: str | bytes, what: str) -> Any:
         raise ValueError(sentence(f"{what} is not a JSON object: {error}")) from None
 
 
-def parse_object(text: str | bytes, what: str) -> dict[str, Any]:
-    """The object of a JSON text. Raises ValueError with one sentence where it is another value or none."""
-    value = parse(text, what)
+def parse_object(text: str | bytes, what: str, pairs: Pairs | None = None) -> dict[str, Any]:
+    """The object of a JSON text; pairs: makes each object. Raises ValueError with one sentence where it is another value or
+    none."""
+    value = parse(text, what, pairs)
     if not isinstance(value, dict):
         raise ValueError(sentence(f"{what} is not a JSON object: it is a {type(value).__name__}"))
     return value

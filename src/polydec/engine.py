@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from threading import RLock
-from typing import Any
+from typing import Any, Unpack
 
-from polydec.ask import Ask, Plan, plan
+from polydec import notebook
+from polydec.ask import Ask, Fields, Plan, asked, plan
 from polydec.core.decoder import streams
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
 from polydec.core.scheduler import Pass, Scheduler, Task
@@ -41,13 +42,14 @@ class Piece:
     choice: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Completion:
     """The answer to one request. `metrics` and `usage` are those of the JSON that the command line prints.
 
     tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
-    prompt_logprobs: of each token of the prompt where the request asks for them, else None.
+    prompt_logprobs: of each token of the prompt where the request asks for them, else None. pieces: all texts as they became
+    certain, piece by piece, those that were drafted marked; a notebook shows these in colour.
     """
 
     choices: tuple[Choice, ...]
@@ -55,6 +57,35 @@ class Completion:
     method: dict[str, Any]
     metrics: dict[str, Any]
     prompt_logprobs: tuple[PromptLogprob, ...] | None = None
+    pieces: tuple[Piece, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        begun = self.text if len(self.text) <= 60 else f"{self.text[:59]}…"
+        return f"Completion({begun!r}, {', '.join(self._facts())})"
+
+    def _repr_html_(self) -> str:
+        texts = [
+            notebook.coloured(p for p in self.pieces if p.choice == at)
+            for at in range(len(self.choices))
+        ]
+        legend = any(p.drafted for p in self.pieces)
+        return notebook.answer(texts, self._facts(), legend)
+
+    def _facts(self) -> list[str]:
+        """What a reader wants to know beside the text."""
+        count, each = self.usage["completion_tokens"], self.metrics.get("tokens_per_pass")
+        speed, kinds = (
+            self.metrics.get("tokens_per_second"),
+            {c.finish_reason for c in self.choices},
+        )
+        return [
+            *([f"{len(self.choices)} answers"] if len(self.choices) > 1 else []),
+            f"{count} token{'s' if count != 1 else ''}",
+            f"method {self.method['name']}",
+            *([f"{each:.2f} tokens a pass"] if each else []),
+            *([f"{speed:.0f} tokens a second"] if speed else []),
+            f"ended by {' and '.join(sorted(kinds))}",
+        ]
 
     @property
     def text(self) -> str:
@@ -98,13 +129,14 @@ def _choice_json(c: Choice) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """The clock beside a request's events, and the edits that nobody has taken yet."""
+    """The clock beside a request's events, the edits that nobody has taken yet, and all that were seen."""
 
     on: Observer
     opened: float = 0.0
     first: float | None = None
     last: float = 0.0
     edits: deque[Edited] = field(default_factory=deque[Edited])
+    seen: list[Edited] = field(default_factory=list[Edited])
 
     def __post_init__(self) -> None:
         self.kinds = (Opened, Edited) if self.on is ignore else getattr(self.on, "kinds", _EVERY)
@@ -114,6 +146,7 @@ class Watch:
             self.last = time.perf_counter()
             self.first = self.last if self.first is None else self.first
             self.edits.append(event)
+            self.seen.append(event)
         elif isinstance(event, Opened) and not self.opened:
             self.opened = self.last = time.perf_counter()
         self.on(event)
@@ -122,12 +155,16 @@ class Watch:
         """What became final since this was last asked."""
         out: list[Piece] = []
         while self.edits:
-            e = self.edits.popleft()
-            out += [
-                Piece(text, token, i < e.accepted, e.choice)
-                for i, (text, token) in enumerate(zip(e.pieces, e.tokens, strict=True))
-            ]
+            out += _pieces(self.edits.popleft())
         return out
+
+
+def _pieces(edit: Edited) -> list[Piece]:
+    """What became certain by one edit, token by token."""
+    return [
+        Piece(text, token, at < edit.accepted, edit.choice)
+        for at, (text, token) in enumerate(zip(edit.pieces, edit.tokens, strict=True))
+    ]
 
 
 class _Every:
@@ -182,7 +219,12 @@ class Ticket:
         }
         noted = None if self.plan.request.prompt_logprobs is None else self.transcript.prompt
         return Completion(
-            choices, usage, self.method, self._metrics(usage["completion_tokens"]), noted
+            choices,
+            usage,
+            self.method,
+            self._metrics(usage["completion_tokens"]),
+            noted,
+            tuple(piece for edit in self.watch.seen for piece in _pieces(edit)),
         )
 
     def _so_far(self, choice: int) -> Choice:
@@ -275,15 +317,15 @@ class Engine:
         *,
         on: Observer = ignore,
         passes: list[Pass] | None = None,
-        **fields: Any,
+        **fields: Unpack[Fields],
     ) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
         prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
         that drives the engine; passes: a list that is given a record of every pass. Raises ValueError with one sentence for
-        anything that cannot be honoured, TypeError for a field that is unknown.
+        anything that cannot be honoured, TypeError for a field that is unknown, or stands beside an Ask.
         """
-        ask = prompt if isinstance(prompt, Ask) else Ask(prompt, **fields)
+        ask = asked(prompt, fields)
         made = plan(self.model, ask, memory=self._kept, measure=self._measure)
         ticket = Ticket(self, made, on, passes)
         self._waiting.append(ticket)
@@ -391,16 +433,31 @@ class Engine:
         return [t.completion() for t in tickets]
 
 
-def generate(model: LM, prompt: Prompt | Ask, **fields: Any) -> Completion:
-    """Decode one request to its end; the fields are those of Ask, and `on` (see Engine.submit)."""
+def generate(
+    model: LM,
+    prompt: Prompt | Ask,
+    *,
+    on: Observer = ignore,
+    passes: list[Pass] | None = None,
+    **fields: Unpack[Fields],
+) -> Completion:
+    """Decode one request to its end. The fields are those of Ask; `on`, `passes` and what is raised: see Engine.submit."""
     engine = Engine(model)
-    return engine.run([engine.submit(prompt, **fields)])[0]
+    return engine.run([engine.submit(prompt, on=on, passes=passes, **fields)])[0]
 
 
-def stream(model: LM, prompt: Prompt | Ask, **fields: Any) -> Iterator[Piece]:
-    """The pieces of one request as they become certain. Closing the iterator cancels the request."""
+def stream(
+    model: LM,
+    prompt: Prompt | Ask,
+    *,
+    on: Observer = ignore,
+    passes: list[Pass] | None = None,
+    **fields: Unpack[Fields],
+) -> Iterator[Piece]:
+    """The pieces of one request as they become certain; arguments as for `generate`. Closing the iterator cancels the
+    request."""
     engine = Engine(model)
-    ticket = engine.submit(prompt, **fields)
+    ticket = engine.submit(prompt, on=on, passes=passes, **fields)
     yield from follow(engine, ticket)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from polydec import edge, registry
+from polydec import edge, notebook, registry
+from polydec.heard import warn
 from polydec.kit import Artefact, Kit, family_of, fit
-from polydec.models import artefacts, checkpoint, zoo
+from polydec.models import artefacts, checkpoint, tool_prompt, zoo
 from polydec.models.checkpoint import Checkpoint, Deferred
 from polydec.models.costs import Costs
 from polydec.shapers.sampling import Sampling
@@ -43,6 +43,24 @@ class LM:
     def name(self) -> str:
         return self.checkpoint.name
 
+    def __repr__(self) -> str:
+        return f"LM({', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return notebook.table(self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """What a reader wants to know of it; what it has not is left out."""
+        facts = {
+            "name": self.name,
+            "vocabulary": self.checkpoint.lm.vocab.size,
+            "dtype": self.checkpoint.dtype,
+            "kernel": self.checkpoint.kernel,
+            "draft": None if self.draft is None else self.draft.name,
+            "trained": ", ".join(dict.fromkeys(a.kind for a in self.artefacts)),
+        }
+        return {name: value for name, value in facts.items() if value}
+
     @cached_property
     def costs(self) -> Costs:
         """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
@@ -51,18 +69,16 @@ class LM:
 
         found = profile.read(self)
         if found is None:
-            warnings.warn(
+            warn(
                 f"no profile of {self.name} on this machine: measuring passes for {profile.QUICK:.0f} seconds "
-                "(`polydec tune` measures more carefully)",
-                stacklevel=2,
+                "(`polydec tune` measures more carefully)"
             )
             found = profile.measure(self, seconds=profile.QUICK)
             profile.keep(self, found)
             if profile.read(self) is None:
-                warnings.warn(
+                warn(
                     f"the profile could not be kept in {profile.path()}: the next process measures again "
-                    "(XDG_CACHE_HOME names another place)",
-                    stacklevel=2,
+                    "(XDG_CACHE_HOME names another place)"
                 )
         return found.costs
 
@@ -133,11 +149,15 @@ class LM:
         raw: bool = False,
         who: str = "prompt",
         tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        most: int | None = None,
     ) -> tuple[int, ...]:
-        """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages. Raises
+        """Token ids of a prompt, which messages call `who`; tools: what the chat template shows beside messages; template:
+        further names that it is told; most: tokens that there is room for, far beyond which a text is not even encoded. Raises
         ValueError where it is empty, or holds something else than a prompt does, or the tools cannot be shown."""
+        values = template or {}
         if tools:
-            return self._with_tools(prompt, tools)
+            return self._encoded(self._with_tools(prompt, tools, values), who, most)
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (str, Sequence)):  # pyright: ignore
             raise ValueError(
                 f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
@@ -146,19 +166,35 @@ class LM:
             raise ValueError(f"{who} is empty: give a text of at least one character")
         text = self.checkpoint.text
         if isinstance(prompt, str):
-            return (
-                text.encode(prompt)
-                if raw or not text.has_chat
-                else text.chat([{"role": "user", "content": prompt}])
-            )
+            if raw or not text.has_chat:
+                return self._encoded(prompt, who, most, special=True)
+            shown = text.render([{"role": "user", "content": prompt}], **values)
+            return self._encoded(shown, who, most)
         if isinstance(prompt[0], Mapping):
             if not text.has_chat:
                 raise ValueError(f"{self.name} has no chat template: give the {who} as text")
-            return text.chat([_message(i, m) for i, m in enumerate(prompt)])
+            messages = [_message(i, m) for i, m in enumerate(prompt)]
+            called = any(m["role"] == "tool" or m.get("tool_calls") for m in messages)
+            if called and not text.shows_tools:
+                messages = tool_prompt.as_texts(messages)
+            return self._encoded(text.render(messages, **values), who, most)
+        if most is not None and len(prompt) > most:
+            raise ValueError(f"{who} has {len(prompt)} tokens: there is room for {most}")
         return self._checked(prompt, who)
 
-    def _with_tools(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Token ids of messages with tools; the template must tell the model of them."""
+    def _encoded(
+        self, text: str, who: str, most: int | None, *, special: bool = False
+    ) -> tuple[int, ...]:
+        if most is not None and self.checkpoint.text.beyond(text, most):
+            raise ValueError(
+                f"{who} has {len(text)} characters, which are more than {most} tokens: there is room for those"
+            )
+        return self.checkpoint.text.encode(text, special)
+
+    def _with_tools(
+        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
+    ) -> str:
+        """A chat with tools as text; where the template has no place for them, by the default prompt."""
         text = self.checkpoint.text
         if (
             isinstance(prompt, str)
@@ -170,12 +206,9 @@ class LM:
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
             )
         messages = [_message(i, m) for i, m in enumerate(prompt)]
-        shown = text.render(messages, tools=list(tools))
-        if shown == text.render(messages):
-            raise ValueError(
-                f"tools is given: the chat template of {self.name} has no place for tools, so leave it out"
-            )
-        return text.encode(shown, special=False)
+        if text.shows_tools:
+            return text.render(messages, tools=list(tools), **values)
+        return tool_prompt.render(text, messages, tools, **values)
 
     def _checked(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
         size, ids = self.checkpoint.lm.vocab.size, list[int]()

@@ -12,12 +12,12 @@ its class. The rooms are "methods", "steerings", "shapers", and the folders of m
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Collection
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from polydec.heard import warn
 from polydec.options import shown
 
 OFF = "POLYDEC_PLUGINS"
@@ -61,10 +61,7 @@ def _points(room: str) -> tuple[EntryPoint, ...]:
 
 def _warn(point: EntryPoint, why: str) -> None:
     package = point.dist.name if point.dist else "a package"
-    warnings.warn(
-        f"{package}: its plug-in {shown(point.name)} of {point.group} is left out: {why[:200]}",
-        stacklevel=3,
-    )
+    warn(f"{package}: its plug-in {shown(point.name)} of {point.group} is left out: {why[:200]}")
 
 
 def with_card(module: Any, name: str) -> Any:

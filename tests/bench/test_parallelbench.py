@@ -9,6 +9,7 @@ import pytest
 
 from polydec.bench import parallelbench as pb
 from polydec.bench.intervals import wilson
+from polydec.train import earlier
 
 
 def solved(name, seed=0, number=0):
@@ -154,7 +155,16 @@ def test_an_interval_holds_its_share():
     assert wilson(5, 10)[0] < 0.5 < wilson(5, 10)[1]
 
 
-def test_the_command(capfd, monkeypatch):
+@pytest.fixture
+def no_stages(monkeypatch):
+    """Nothing is known to have been trained: computing what was takes seconds."""
+    monkeypatch.setattr(earlier, "RUNS", ())
+    earlier.learned.cache_clear()
+    yield
+    earlier.learned.cache_clear()
+
+
+def test_the_command(capfd, monkeypatch, no_stages):
     from polydec.cli.main import main as command
 
     def main(*args):

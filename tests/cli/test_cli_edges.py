@@ -17,6 +17,7 @@ from polydec.cli import prompts
 from polydec.cli import verify as verify_module
 from polydec.cli.main import main
 from polydec.edge import sentence
+from polydec.train import rows
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def test_prompt_files_that_cannot_be_read(polydec, model, tmp_path, name, conten
 
 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(prompts, "LARGEST_TEXT", 1000)
+    monkeypatch.setattr(rows, "LARGEST_TEXT", 1000)
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"x" * 1001))
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         prompts.read_text(tmp_path / "a.gz")

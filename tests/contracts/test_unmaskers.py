@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from polydec import registry
-from polydec.kit import BLOCKS
+from polydec.kit import BLOCKS, Kit
 from polydec.testing.check_unmasker import (
     check_batch,
     check_canvas_decoder,
     check_ends,
     check_joint,
     check_refresh,
+    check_rules,
     check_unmasker,
 )
 from polydec.testing.examples import artefacts, example
@@ -35,7 +36,7 @@ def test_refresh(name):
     check_refresh(example(registry.mechanisms("refreshes")[name]))
 
 
-def made(name, denoiser, own=0, **options):
+def made(name, denoiser, own=0, shapers=(), **options):
     """A recipe over a toy denoiser, with the blocks, the draft and the artefacts that it needs."""
     card = registry.get(name).CARD
     if BLOCKS in card.needs or own:
@@ -44,12 +45,18 @@ def made(name, denoiser, own=0, **options):
     draft = (
         toy(3, size, eos=denoiser.eos if denoiser.eos >= 0 else None) if card.needs_draft else None
     )
-    return build(name, denoiser, draft, options, artefacts=artefacts(denoiser.vocab))[0]
+    kit = Kit(denoiser, draft, artefacts(denoiser.vocab), shapers=shapers)
+    return registry.build(name, kit, options)[0]
 
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
 def test_recipe(name):
     check_canvas_decoder(lambda denoiser: made(name, denoiser))
+
+
+@pytest.mark.parametrize("name", registry.of_family("diffusion"))
+def test_recipe_under_the_rules_of_a_request(name):
+    check_rules(lambda denoiser, shapers: made(name, denoiser, shapers=shapers))
 
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))

@@ -111,6 +111,29 @@ def test_long_prompts_fill_the_passes_of_others(lm, method, monkeypatch):
     assert any(1 in s and max(s) > 8 for s in sizes)
 
 
+@pytest.mark.parametrize(
+    "method", ["specinfer", "eagle-2-tree", "draft-model-coupled-tree", "rsd-s", "dyspec"]
+)
+def test_a_prompt_that_is_split_in_front_of_a_tree(method, tmp_path_factory):
+    """The first round feeds the prompt with a draft behind it. A part that ends before the prompt does sees no draft."""
+    at = tmp_path_factory.mktemp("tree")
+    lm = load(
+        str(micro.write(at / "a", hidden=64)),
+        draft=str(micro.write(at / "b", seed=1, hidden=64)),
+        dtype="float32",
+    )
+    vars(lm)["costs"] = Costs()
+    rng = random.Random(0)
+    asks = [
+        Ask(tuple(rng.randrange(3, 200) for _ in range(n)), method=method, max_tokens=10, seed=n)
+        for n in (44, 61)
+    ]
+    want = [texts(generate(lm, a)) for a in asks]
+    for most in (40, 43, 44, 17):
+        engine = Engine(lm, max_positions=most)
+        assert [texts(a) for a in engine.run([engine.submit(a) for a in asks])] == want, most
+
+
 def test_a_request_on_hold_holds_no_cache_and_can_be_cancelled(lm, asks):
     engine = Engine(lm, max_cache_bytes=1)
     tickets = [engine.submit(a) for a in asks[:6]]

@@ -34,6 +34,7 @@ from polydec.shapers.temperature import Temperature
 from polydec.targets.prompted import Prompted
 from polydec.testing.check_unmasker import PROMPT, check_canvas_decoder, check_joint, check_unmasker
 from polydec.testing.enumerate import distance, law_of
+from polydec.testing.kits import build
 from polydec.testing.toy import toy
 from polydec.testing.toy_canvas import Chain, ToyBoard, ToyDenoiser
 from polydec.unmaskers.agreement import Agreement
@@ -548,6 +549,7 @@ def test_guesses_are_of_use_only_where_laws_hang_together():
     [
         (Coherent(1), Entropy()),
         (Coherent(count=1, width=1), Entropy()),
+        (Coherent(1, count=4), Entropy(1)),
         (Agreement(most=1), Confidence()),
         (EntropyThreshold(-1.0), Entropy()),
         (EntropyThreshold(99.0), Entropy(1)),
@@ -575,6 +577,56 @@ def test_agreement_and_coherence_want_two_passes():
         assert len(rule.choose(first, replace(changed, step=1), rng())[0].write) <= 1 or isinstance(
             rule, Coherent
         )
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_fixed_budget_is_what_every_pass_writes(count):
+    """The gaps whose mean laws are clearest, and where they are too few those that are clearest now; by a loop of its own."""
+    depth, width = 3, 4
+    for seed in range(10):
+        chain, canvas, history = Chain(seed, 5, sharp=2.0), (*PROMPT, *(None,) * 12), []
+        rule = Coherent(depth, width, count=count)
+        state = rule.enter(rule.start(canvas), 12)
+        while rows := [i for i, x in enumerate(canvas) if x is None]:
+            seen = Look(
+                canvas,
+                range(len(PROMPT), len(canvas)),
+                tuple(rows),
+                torch.stack([chain.law(canvas, r) for r in rows]),
+                (Greedy(),),
+            )
+            law = dict(zip(rows, seen.logp_RV.exp()))
+
+            def nats(p_V):
+                return float(entropy(p_V.log()[None]))
+
+            now = sorted(rows, key=lambda r: (nats(law[r]), r))
+            known = [r for r in now[:width] if history and all(r in h for h in history)]
+            mean = {r: torch.stack([*(h[r] for h in history), law[r]]).mean(0) for r in known}
+            best = sorted(known, key=lambda r: (nats(mean[r]), now.index(r)))[:count]
+            want = [*best, *(r for r in now if r not in best)][:count]
+            edit, state = rule.choose(state, seen, rng())
+            assert [p for p, _ in edit.write] == sorted(want), (seed, canvas)
+            assert len(edit.write) == min(count, len(rows))
+            left = [r for r in now if r not in want][:width]
+            history = [*history, {r: law[r] for r in left}][-(depth - 1) :]
+            canvas = tuple(dict(edit.write).get(i, x) for i, x in enumerate(canvas))
+
+
+def test_options_of_ccd():
+    """The cap and the budget reach the rule, whichever of the two it is."""
+
+    def unmasker(**options):
+        return build("ccd", ToyDenoiser(Chain(1)), None, options)[0].unmasker
+
+    assert unmasker(most=0.2, count=3) == Coherent(most=0.2, count=3)
+    assert unmasker(agree=True, count=3) == Agreement(most=5, count=3)
+    wide = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
+    for rule, count in ((Agreement(0, 5), 2), (Agreement(0, 5, 1), 1)):
+        state = rule.choose(
+            rule.enter(rule.start(wide.canvas), 5), look([0.9, 0.8, 0.7, 0.6, 0.95]), rng()
+        )[1]
+        assert len(rule.choose(state, wide, rng())[0].write) == count
 
 
 def test_a_mean_law_is_less_clear_than_its_parts():

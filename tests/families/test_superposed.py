@@ -11,6 +11,7 @@ from polydec.core.decoder import answers
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.families.search.superposed import UNKNOWN, Mixed, Superposed
+from polydec.models.learned import ngrams
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.testing.kits import build
@@ -62,6 +63,19 @@ def test_passes_do_not_depend_on_how_many_texts_there_are(width):
 class Table:
     def after(self, tokens):
         return [(0.5, 1), (0.25, 2)] if tokens[-1] == 0 else []
+
+
+def test_a_share_of_no_table_is_refused():
+    """And without one that was asked for there is none."""
+    with pytest.raises(ValueError, match=r"alpha is 0\.4, a share of an n-gram table: there is no"):
+        build("superposed-decoding", toy(3, 6), None, {"alpha": 0.4})
+    shares = [
+        build("superposed-decoding", target, None, options, artefacts=tables)[0].alpha
+        for target in [toy(3, 6)]
+        for tables in ((), ngrams.examples(target.vocab, 4, 4))
+        for options in ({}, {"alpha": 0.0})
+    ]
+    assert shares == [0.0, 0.0, 0.54, 0.0]
 
 
 def test_scores_are_mixed_with_the_table():

@@ -274,12 +274,12 @@ def test_weights_that_are_damaged(llama):
             refused(llama, name.rpartition(".")[0], dtype=dtype)
 
 
-@pytest.mark.parametrize("tokens", [[0, 260], [-1, 3], [3, 3], [], [[1, 2]], [0.5, 1.0]])
+@pytest.mark.parametrize("tokens", [[0, 260], [-1, 3], [3, 3], [], [[1, 2]], [0.5, 1.0], 3])
 def test_a_head_over_strange_tokens(llama, tokens):
     weights = load_file(llama / "model.safetensors")
     t = torch.tensor(tokens)
     save_file(
-        {**weights, "lm_head.tokens": t, "lm_head.weight": torch.zeros(len(t), 32)},
+        {**weights, "lm_head.tokens": t, "lm_head.weight": torch.zeros(t.numel(), 32)},
         llama / "model.safetensors",
         {"format": "pt"},
     )

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import micro
 from polydec import generate, load, registry
@@ -109,6 +110,25 @@ def test_damaged_files(kind, written, tmp_path):
         refused(lambda: artefacts.read(str(tmp_path / "x")), CONFIG)
     config.unlink()
     assert CONFIG in refused(lambda: artefacts.read(str(tmp_path / "x")), str(tmp_path / "x"))
+
+
+@every
+def test_a_tensor_without_dimensions(kind, written, tmp_path):
+    """A number in the place of each tensor: it is refused in a sentence, or it was one that nobody reads."""
+    shutil.copytree(written / kind, tmp_path / "x")
+    weights = weights_of(tmp_path / "x")
+    if weights.suffix != ".safetensors":
+        pytest.skip("its tensors lie in another kind of file")
+    whole = load_file(weights)
+    for name, tensor in whole.items():
+        if tensor.dim():
+            save_file({**whole, name: torch.zeros((), dtype=tensor.dtype)}, weights)
+            try:
+                artefacts.read(str(tmp_path / "x"))
+            except ValueError as e:
+                assert str(e) == sentence(e) and (
+                    name in str(e) or str(tmp_path / "x") in str(e)
+                ), e
 
 
 @every

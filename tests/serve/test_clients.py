@@ -1,4 +1,5 @@
-"""Other people's clients: LiteLLM, LangChain and lm-evaluation-harness get what the library gives.
+"""Other people's clients: openai, LiteLLM, LangChain, instructor, outlines, the Agents SDK and lm-evaluation-harness get what
+the library gives, and their calls of tools fit the tools.
 
 They need versions of common packages that differ from a developer's: install them into an environment of their own with
 `pip install -e '.[dev,clients]'` and run this file there. What is absent is skipped.
@@ -6,8 +7,10 @@ They need versions of common packages that differ from a developer's: install th
 
 import asyncio
 import json
+from typing import Literal
 
 import pytest
+from pydantic import BaseModel
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import house
@@ -232,6 +235,183 @@ def test_langchain_structured_output(chain):
         and answer["animal"] in ("fox", "hen")
         and type(answer["wild"]) is bool
     )
+
+
+# ---- calls and forms, by each client's own means ----
+
+
+class Animal(BaseModel):
+    """An animal."""
+
+    kind: Literal["fox", "hen"]
+    wild: bool
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "Animal", "parameters": Animal.model_json_schema()},
+}
+ONE = {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 80}
+
+
+@pytest.fixture(scope="module")
+def grammar():
+    pytest.importorskip("llguidance", reason="polydec[grammar] is not installed")
+
+
+@pytest.fixture(scope="module")
+def plain(server, grammar):
+    openai = pytest.importorskip("openai", reason="openai is not installed")
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
+
+
+def test_openai_parses(plain):
+    import openai
+
+    form = plain.chat.completions.parse(
+        model="tiny", messages=CHAT, response_format=Animal, max_tokens=80
+    )
+    assert isinstance(form.choices[0].message.parsed, Animal)
+    tools = {"tools": [openai.pydantic_function_tool(Animal)], **ONE}
+    called = plain.chat.completions.parse(model="tiny", messages=CHAT, **tools)
+    (call,) = called.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Animal)
+    with plain.chat.completions.stream(model="tiny", messages=CHAT, **tools) as stream:
+        kinds = [event.type for event in stream]
+        (last,) = stream.get_final_completion().choices[0].message.tool_calls
+    assert kinds.count("tool_calls.function.arguments.delta") > 2
+    assert last.function.parsed_arguments == call.function.parsed_arguments
+
+
+def test_litellm_calls(lite, grammar):
+    litellm, to = lite
+    given = {**to, "messages": CHAT, "temperature": 0, **ONE}
+    answer = litellm.completion(**given, tools=[TOOL]).choices[0]
+    (call,) = answer.message.tool_calls
+    assert answer.finish_reason == "tool_calls"
+    Animal.model_validate_json(call.function.arguments)
+    chunks = list(litellm.completion(**given, tools=[TOOL], stream=True))
+    built = litellm.stream_chunk_builder(chunks).choices[0].message.tool_calls[0].function
+    assert (built.name, built.arguments) == ("Animal", call.function.arguments)
+    form = litellm.completion(**to, messages=CHAT, response_format=Animal, max_tokens=80)
+    Animal.model_validate_json(form.choices[0].message.content)
+
+
+def test_instructor(plain):
+    instructor = pytest.importorskip(
+        "instructor", reason="instructor is not installed (polydec[clients])"
+    )
+    client = instructor.from_openai(plain)
+    given = {"model": "tiny", "messages": CHAT, "max_tokens": 80, "max_retries": 0}
+    assert isinstance(client.chat.completions.create(response_model=Animal, **given), Animal)
+    parts = list(client.chat.completions.create_partial(response_model=Animal, **given))
+    assert Animal.model_validate(parts[-1].model_dump())
+    json_mode = instructor.from_openai(plain, mode=instructor.Mode.JSON_SCHEMA)
+    assert isinstance(json_mode.chat.completions.create(response_model=Animal, **given), Animal)
+
+
+def test_langchain_calls(chain, grammar):
+    chat = chain(max_tokens=80)
+    for given in ({}, {"strict": True}):
+        structured = chat.with_structured_output(Animal, method="function_calling", **given)
+        assert isinstance(structured.invoke(MESSAGES), Animal)
+    assert isinstance(
+        chat.with_structured_output(Animal, method="json_schema").invoke(MESSAGES), Animal
+    )
+
+
+def test_langchain_loops_over_two_calls(chain, grammar):
+    from langchain_core.messages import HumanMessage
+    from langchain_core.tools import tool
+
+    @tool
+    def age(kind: Literal["fox", "hen"]) -> int:
+        """How old it gets."""
+        return 3
+
+    @tool
+    def legs(kind: Literal["fox", "hen"], wild: bool) -> int:
+        """How many legs it has."""
+        return 4
+
+    chat, turns = chain(max_tokens=80), [HumanMessage("Tell me of a fox.")]
+    for used in (age, legs):
+        answer = chat.bind_tools([age, legs], tool_choice=used.name).invoke(turns)
+        (call,) = answer.tool_calls
+        assert call["name"] == used.name and not answer.invalid_tool_calls
+        turns += [answer, used.invoke(call)]
+    assert [t.content for t in turns if t.type == "tool"] == ["3", "4"]
+    last = chain(max_tokens=8).bind_tools([age, legs]).invoke(turns)
+    assert last.content and not last.tool_calls
+    bound = chat.bind_tools([age, legs], tool_choice="any", strict=True, parallel_tool_calls=False)
+    whole, *rest = bound.stream(turns[:1])
+    for part in rest:
+        whole = whole + part
+    (call,) = whole.tool_calls
+    assert call["name"] in ("age", "legs") and call["args"]["kind"] in ("fox", "hen")
+
+
+def test_outlines(plain):
+    outlines = pytest.importorskip(
+        "outlines", reason="outlines is not installed (polydec[clients])"
+    )
+    for make in (outlines.from_openai, outlines.from_vllm):
+        model = make(plain, "tiny")
+        assert model("A fox.", max_tokens=8)
+        Animal.model_validate_json(model("A fox.", Animal, max_tokens=80))
+        Animal.model_validate_json("".join(model.stream("A fox.", Animal, max_tokens=80)))
+    assert model("Is it?", Literal["yes", "no"], max_tokens=16) in ("yes", "no")
+    assert model("How many?", outlines.regex("[0-9]{3}"), max_tokens=16).isdigit()
+
+
+@pytest.mark.parametrize("kind", ["OpenAIChatCompletionsModel", "OpenAIResponsesModel"])
+def test_the_agents_loop(server, grammar, kind):
+    agents = pytest.importorskip(
+        "agents", reason="openai-agents is not installed (polydec[clients])"
+    )
+    import openai
+
+    agents.set_tracing_disabled(True)
+    asked = []
+
+    @agents.function_tool
+    def age(kind: Literal["fox", "hen"]) -> int:
+        """How old it gets."""
+        asked.append(kind)
+        return 3
+
+    settings = agents.ModelSettings(
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=80,
+        temperature=0,
+        extra_body={"stop": [" a", " the", ".", "`"]},  # this client takes no stream that is cut
+    )
+
+    async def run():
+        async with openai.AsyncOpenAI(
+            base_url=server.url + "/v1", api_key="unused", max_retries=0
+        ) as client:
+            agent = agents.Agent(
+                name="Farmer",
+                instructions="Help.",
+                tools=[age],
+                model=getattr(agents, kind)(model="tiny", openai_client=client),
+                model_settings=settings,
+            )
+            whole = await agents.Runner.run(agent, "Tell me of a fox.", max_turns=3)
+            streamed = agents.Runner.run_streamed(agent, "Tell me of a fox.", max_turns=3)
+            kinds = [event.type async for event in streamed.stream_events()]
+        return whole, streamed, kinds
+
+    whole, streamed, kinds = asyncio.run(run())
+    assert len(asked) == 2 and set(asked) <= {"fox", "hen"}
+    assert [item.type for item in whole.new_items] == [
+        "tool_call_item",
+        "tool_call_output_item",
+        "message_output_item",
+    ]
+    assert whole.final_output == streamed.final_output != "" and "raw_response_event" in kinds
 
 
 # ---- lm-evaluation-harness ----

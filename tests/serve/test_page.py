@@ -99,14 +99,32 @@ def test_side_by_side(page, picture):
         polydec.registry.options("draft-model")
     )
     page.ask("document.querySelector('#race').requestSubmit()")
-    page.until("document.querySelector('#verdict').textContent.includes('texts')")
-    assert "The texts are equal." in page.ask("document.querySelector('#verdict').textContent")
+    page.until("/verdict|seen|times as fast/.test(document.querySelector('#verdict').textContent)")
+    told = page.ask("document.querySelector('#verdict').textContent")
+    assert "The texts are equal." in told and "6 turns" in told
     assert page.ask("document.querySelectorAll('#left .draft').length") == 0
     assert page.ask("document.querySelectorAll('#right .draft').length") > 0, (
         "no draft was accepted: choose another prompt"
     )
     picture("sides")
     assert page.log == []
+
+
+def test_a_verdict_needs_turns_and_a_range(page):
+    def told(*ratios):
+        return page.ask(f"verdict({list(ratios)})")
+
+    assert told(1.44) == "No verdict: it takes 6 turns (1.44 to 1.44 in 1 turn)."
+    assert told() == "No verdict: it takes 6 turns (none ended)."
+    assert (
+        told(1.44, 0.98, 1.1, 1.2, 1.06, 1.3)
+        == "No difference in speed was seen: the right one is 0.98 to 1.44 times as fast in 6 turns."
+    )
+    assert (
+        told(1.2, 1.3, 1.4, 1.25, 1.35, 1.31)
+        == "The right one is 1.31 times as fast (1.20 to 1.40 in 6 turns)."
+    )
+    assert told(0.5, 0.6, 0.7, 0.55, 0.65, 0.9).startswith("The right one is 0.63 times as fast")
 
 
 TREE = "[...document.querySelectorAll('#log .reply:last-child .tree g')].map(g => [g.getAttribute('class'), g.textContent])"

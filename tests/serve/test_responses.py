@@ -1,5 +1,7 @@
 """/v1/responses: what OpenAI's client reads, whole and as a stream."""
 
+import json
+
 import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
@@ -110,7 +112,115 @@ def test_texts_equal_those_of_the_library(lm, server):
     assert form.output_text in ("true", "false") and form.status == "completed"
 
 
+TOOLS = [
+    {
+        "type": "function",
+        "name": name,
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"kind": {"enum": kinds}},
+            "required": ["kind"],
+        },
+    }
+    for name, kinds in (("age", ["fox", "hen"]), ("legs", ["<bird>", "beast"]))
+]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "legs"}])
+def test_calls_are_items_whole_and_in_streams(lm, server, choice):
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
+    asked = {
+        "model": "tiny",
+        "input": TEXT,
+        "tools": TOOLS,
+        "tool_choice": choice,
+        "parallel_tool_calls": False,
+        "max_output_tokens": 80,
+        "temperature": 1,
+        "extra_body": {"seed": 3},
+    }
+    whole = client.responses.create(**asked)
+    Response.model_validate(whole.model_dump(), strict=True)
+    (call,) = whole.output
+    assert call.type == "function_call" and call.status == whole.status == "completed"
+    assert call.name in (["age", "legs"] if choice == "required" else ["legs"])
+    kinds = {"age": ["fox", "hen"], "legs": ["<bird>", "beast"]}
+    assert json.loads(call.arguments)["kind"] in kinds[call.name]
+    assert whole.parallel_tool_calls is False and [t.name for t in whole.tools] == ["age", "legs"]
+    events = list(client.responses.create(**asked, stream=True))
+    for event in events:
+        TypeAdapter(ResponseStreamEvent).validate_python(event.model_dump())
+    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert [e.type.removeprefix("response.") for e in events] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        *["function_call_arguments.delta"] * len(deltas),
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    added, (last,) = events[2].item, events[-1].response.output
+    assert len(deltas) > 2 and "".join(deltas) == call.arguments == last.arguments
+    assert (added.name, added.arguments, added.id) == (call.name, "", last.id)
+    assert last.call_id == added.call_id != call.call_id
+    # the call, and what it gave, are an input; a cut call is not complete
+    again = client.responses.create(
+        **{
+            **asked,
+            "tool_choice": "none",
+            "max_output_tokens": 4,
+            "input": [
+                {"role": "user", "content": TEXT},
+                call.model_dump(exclude_none=True),
+                {"type": "function_call_output", "call_id": call.call_id, "output": "3"},
+            ],
+        }
+    )
+    written = f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n</tool_call>'
+    chat = [
+        {"role": "user", "content": TEXT},
+        {"role": "assistant", "content": written},
+        {"role": "user", "content": "<tool_response>\n3\n</tool_response>"},
+    ]
+    assert again.usage.input_tokens == len(lm.ids(chat))
+    used = whole.usage.output_tokens
+    cut = client.responses.create(**asked | {"max_output_tokens": used - 12})
+    assert cut.status == "incomplete" and cut.output[-1].status == "incomplete"
+
+
+def test_a_text_beside_tools_is_a_message(server):
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
+    asked = {
+        "model": "tiny",
+        "input": TEXT,
+        "tools": TOOLS,
+        "max_output_tokens": 6,
+        "temperature": 0,
+    }
+    whole = client.responses.create(**asked)
+    events = list(client.responses.create(**asked, stream=True))
+    assert (
+        [x.type for x in whole.output]
+        == ["message"]
+        == [x.type for x in events[-1].response.output]
+    )
+    text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+    assert text == whole.output_text == events[-1].response.output_text
+
+
 WRONG = [
+    ({"input": "x", "tools": [TOOLS[0], TOOLS[0]]}, "tools"),
+    (
+        {"input": "x", "tools": TOOLS, "tool_choice": {"type": "function", "name": "x"}},
+        "tool_choice",
+    ),
+    ({"input": "x", "tool_choice": "required"}, "tool_choice"),
+    ({"input": "x", "tools": TOOLS, "include": ["message.output_text.logprobs"]}, "include"),
+    ({"input": [{"type": "function_call_output", "output": 3}], "tools": TOOLS}, "input"),
+    ({"input": [{"type": "function_call", "name": 3}], "tools": TOOLS}, "input"),
+    ({"input": [{"type": "function_call", "name": "a", "x": 3}], "tools": TOOLS}, "input"),
     ({"input": ""}, "input"),
     ({}, "input"),
     ({"input": [{"type": "function_call"}]}, "input"),

@@ -12,7 +12,9 @@ from openai.types.chat import ChatCompletion
 
 import micro
 import polydec
-from polydec.serve.tools import Call, Reader, read_calls
+from polydec.models import tool_prompt
+from polydec.models.text import Text
+from polydec.serve.tools import OPEN, Call, Reader, joined, read_calls
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": [1, "}"]}}\n</tool_call>'
 LOOK = Call("look", '{"at": [1, "}"]}')
@@ -39,7 +41,23 @@ TEXTS = {
     '{"name": "look", "arguments": [1]}': ('{"name": "look", "arguments": [1]}', []),
     "": ("", []),
     "[]": ("[]", []),
+    # from the arguments on it is a call, whole or not
+    f"{CALL[:-14]} so": ("so", [LOOK]),
+    '<tool_call>{"name": "look", "arguments": {"at": "<tool_call>': (
+        "",
+        [Call("look", '{"at": "<tool_call>')],
+    ),
+    '<tool_call>{"name": "look", "arguments": {at}}</tool_call>.': (".", [Call("look", "{at}")]),
+    '<tool_call>{"name": "go", "arguments": {"a\\"}": "</tool_call>"}}</tool_call>': (
+        "",
+        [Call("go", '{"a\\"}": "</tool_call>"}')],
+    ),
+    '<tool_call>{"arguments": {}, "name": "go"}</tool_call>': ("", [Call("go", "{}")]),
 }
+BROKEN = [
+    '<tool_call>{"name": "look", "arguments": {"at": "<tool_call>',
+    '<tool_call>{"name": "look", "arguments": {at}}</tool_call>.',
+]
 TOOLS = [
     {
         "type": "function",
@@ -53,15 +71,19 @@ CALLS = "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.ar
 @pytest.mark.parametrize("text", TEXTS, ids=lambda t: t[:30])
 def test_pieces_make_no_difference(text):
     known, want = frozenset({"look", "go"}), TEXTS[text]
-    assert read_calls(text, known) == want
+    assert read_calls(text, known) == (*want, text not in BROKEN)
     for seed in range(40):
-        rng, reader, said, calls, at = random.Random(seed), Reader(known), "", [], 0
-        while at < len(text):
-            size = rng.randrange(1, 9)
-            more, found = reader.feed(text[at : at + size])
-            said, calls, at = said + more, calls + found, at + size
-        more, found = reader.end()
-        assert (said + more, calls + found) == want
+        assert in_pieces(text, Reader(known), seed) == (*want, text not in BROKEN)
+
+
+def in_pieces(text, reader, seed):
+    rng, said, parts, at = random.Random(seed), "", [], 0
+    while at < len(text):
+        size = rng.randrange(1, 9)
+        more, found = reader.feed(text[at : at + size])
+        said, parts, at = said + more, parts + found, at + size
+    more, found = reader.end()
+    return said + more, joined(parts + found), reader.whole
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +118,19 @@ def client(server):
     return openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
 
 
+def streamed(found):
+    """The calls of a stream's pieces: first an id and a name, then arguments."""
+    out = []
+    for part in found:
+        if part.index == len(out):
+            assert part.id and part.type == "function" and part.function.arguments == ""
+            out.append((part.function.name, ""))
+        else:
+            assert part.index == len(out) - 1 and part.id is None and part.function.name is None
+            out[-1] = (out[-1][0], out[-1][1] + part.function.arguments)
+    return out
+
+
 def asked(text, **more):
     """A request whose answer is bound to be `text`."""
     return {
@@ -112,7 +147,7 @@ def asked(text, **more):
     "text", [f"Well.\n{CALL}\n{CALL}", '{"name": "look", "arguments": {"at": 2}}', "No call."]
 )
 def test_calls_are_told_whole_and_in_streams(client, text):
-    said, calls = read_calls(text, frozenset({"look"}))
+    said, calls, _ = read_calls(text, frozenset({"look"}))
     whole = client.chat.completions.create(**asked(text))
     ChatCompletion.model_validate(whole.model_dump(), strict=True)
     message = whole.choices[0].message
@@ -130,10 +165,7 @@ def test_calls_are_told_whole_and_in_streams(client, text):
             found += choice.delta.tool_calls or []
             reasons += [choice.finish_reason] if choice.finish_reason else []
     assert content == said and reasons == [whole.choices[0].finish_reason]
-    assert [c.index for c in found] == list(range(len(calls)))
-    assert [(c.function.name, c.function.arguments) for c in found] == [
-        (c.name, c.arguments) for c in calls
-    ]
+    assert streamed(found) == [(c.name, c.arguments) for c in calls]
     none = client.chat.completions.create(**asked(text, tool_choice="none"))
     assert none.choices[0].message.content == text and none.choices[0].message.tool_calls is None
 
@@ -172,14 +204,252 @@ def test_the_template_shows_tools_and_what_they_gave(server, client):
     assert answer.usage.prompt_tokens == len(model.checkpoint.text.encode(text, special=False))
 
 
+# ---- calls that are bound ----
+
+GO = {
+    "type": "function",
+    "function": {
+        "name": "go",
+        "parameters": {
+            "type": "object",
+            "properties": {"to": {"enum": ["<north>", "south"]}, "fast": {"$ref": "#/$defs/fast"}},
+            "required": ["to", "fast"],
+            "$defs": {"fast": {"type": "boolean"}},
+        },
+    },
+}
+STAY = {"type": "function", "function": {"name": "stay"}}
+BOUND = [GO, STAY]
+
+
+def strict(tool):
+    return tool | {"function": tool["function"] | {"strict": True}}
+
+
+def fits(call):
+    """Whether a call is one that BOUND allows."""
+    arguments = json.loads(call.function.arguments)
+    if call.function.name == "stay":
+        return arguments == {}
+    return arguments["to"] in ("<north>", "south") and type(arguments["fast"]) is bool
+
+
+def both_ways(client, body):
+    """The choices of a response, and of the same request as a stream: text, calls by name and arguments, and the reason."""
+    whole = client.chat.completions.create(**body)
+    ChatCompletion.model_validate(whole.model_dump(), strict=True)
+    parts = [["", [], None] for _ in whole.choices]
+    for chunk in client.chat.completions.create(**body, stream=True):
+        for choice in chunk.choices:
+            part = parts[choice.index]
+            part[0] += choice.delta.content or ""
+            part[1] += choice.delta.tool_calls or []
+            part[2] = choice.finish_reason or part[2]
+    assert [(said, streamed(calls), reason) for said, calls, reason in parts] == [
+        (
+            c.message.content or "",
+            [(x.function.name, x.function.arguments) for x in c.message.tool_calls or ()],
+            c.finish_reason,
+        )
+        for c in whole.choices
+    ]
+    return whole.choices, parts
+
+
+def bound(model, **more):
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": "Look."}],
+        "tools": BOUND,
+        "max_tokens": 120,
+        "temperature": 1.5,
+        "seed": 4,
+        "n": 4,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("model", ["tools", "tiny"])
+@pytest.mark.parametrize(
+    "choice, names",
+    [
+        ("required", {"go", "stay"}),
+        ({"type": "function", "function": {"name": "go"}}, {"go"}),
+        ({"type": "function", "function": {"name": "stay"}}, {"stay"}),
+    ],
+    ids=["required", "go", "stay"],
+)
+def test_a_call_that_must_be_is_one(client, model, choice, names):
+    for many in (True, False):
+        if many and choice == "required":
+            continue  # how many there are is the model's affair
+        choices, parts = both_ways(
+            client, bound(model, tool_choice=choice, parallel_tool_calls=many)
+        )
+        for c, (_, calls, _) in zip(choices, parts, strict=True):
+            assert c.finish_reason == "tool_calls" and c.message.content is None
+            assert len(c.message.tool_calls) == 1 and fits(c.message.tool_calls[0])
+            assert c.message.tool_calls[0].function.name in names
+            if c.message.tool_calls[0].function.name == "go":
+                assert len(calls) > 3  # a name, and arguments in several pieces
+
+
+@pytest.mark.parametrize("model", ["tools", "tiny"])
+def test_an_answer_that_is_cut_has_no_reason_to_call(client, model):
+    body = bound(model, tool_choice="required", tools=[GO], n=1, temperature=0)
+    kinds = set()
+    for most in range(1, 60, 4):
+        (choice,), _ = both_ways(client, {**body, "max_tokens": most})
+        if choice.finish_reason == "length":
+            kinds.add(len(choice.message.tool_calls or ()) > 0)
+    assert kinds == {False, True}
+    (choice,), _ = both_ways(client, {**body, "stop": ['"fast']})
+    assert choice.finish_reason == "stop" and not choice.message.tool_calls[
+        0
+    ].function.arguments.endswith("}")
+
+
+def test_strict_functions_bind_calls_that_need_not_be(server, client):
+    """The model is made to call by a bias for what a call begins with; it may stay a text."""
+    for model, begins in (("tools", "{"), ("tiny", "<")):
+        text = server.models.workers[model].model.checkpoint.text
+        (first,) = text.encode(begins, special=False)
+        called = 0
+        for bias in (0, 100):
+            body = bound(model, tools=[strict(GO), STAY], logit_bias={str(first): bias})
+            choices, _ = both_ways(client, {**body, "max_tokens": 60})
+            for c in choices:
+                calls = c.message.tool_calls or ()
+                called += len(calls)
+                if c.finish_reason == "tool_calls":
+                    assert all(fits(x) for x in calls if x.function.name == "go")
+        assert called or model == "tiny"
+
+
+def test_one_call_at_most(server, client):
+    text = server.models.workers["tools"].model.checkpoint.text
+    first = {str(text.encode(x, special=False)[0]): 100 for x in "{["}
+    body = bound("tools", parallel_tool_calls=False, logit_bias=first, max_tokens=200)
+    choices, _ = both_ways(client, body)
+    assert all(len(c.message.tool_calls or ()) <= 1 for c in choices)
+    assert any(c.message.tool_calls for c in choices)
+
+
+def test_a_format_binds_what_is_not_a_call(client):
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    choices, _ = both_ways(client, bound("tiny", response_format=form, n=6))
+    for c in choices:
+        if c.message.tool_calls:
+            assert {x.function.name for x in c.message.tool_calls} <= {"go", "stay"}
+        else:
+            assert type(json.loads(c.message.content)["a"]) is bool
+
+
+# ---- the default prompt ----
+
+PLAIN = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Look."},
+    {
+        "role": "assistant",
+        "content": "Well.",
+        "tool_calls": [{"function": {"name": "look", "arguments": {"at": 7}}}] * 2,
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "A fox."},
+    {"role": "tool", "tool_call_id": "c2", "content": "A hen."},
+]
+RESULTS = "<tool_response>\nA fox.\n</tool_response>\n<tool_response>\nA hen.\n</tool_response>"
+WRITTEN = '<tool_call>\n{"name": "look", "arguments": {"at": 7}}\n</tool_call>'
+
+
+def text_of(template):
+    return Text(micro_tokenizer(), template=template)
+
+
+def micro_tokenizer():
+    from tokenizers import Tokenizer, models
+
+    return Tokenizer(models.BPE())
+
+
+def test_a_template_without_a_place_gets_the_default_prompt():
+    told = tool_prompt.prompt(TOOLS)
+    assert '"description": "Looks."' in told and OPEN in told
+    text = text_of(PLAIN)
+    assert not text.shows_tools and text_of(SHOWN + PLAIN).shows_tools
+    shown = tool_prompt.render(text, TURNS, TOOLS)
+    assert shown == (
+        f"<system>Be brief.\n\n{told}\n<user>Look.\n<assistant>Well.\n{WRITTEN}\n{WRITTEN}\n<user>{RESULTS}\n"
+    )
+    refuses = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    drops = PLAIN.replace("<{{", "{% if m['role'] != 'system' %}<{{").replace(
+        "\n{%", "\n{% endif %}{%"
+    )
+    for template in (refuses + PLAIN, drops):
+        shown = tool_prompt.render(text_of(template), TURNS[1:2], TOOLS)
+        assert shown == f"<user>{told}\n\nLook.\n"
+
+
+def test_calls_are_texts_where_tools_are_not_shown(server, client):
+    turns = [
+        {"role": "user", "content": "Look."},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {
+                    "id": "c",
+                    "type": "function",
+                    "function": {"name": "look", "arguments": '{"at": 7}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "A fox."},
+    ]
+    lm = server.models.workers["tiny"].model
+    said = [
+        turns[0],
+        {"role": "assistant", "content": WRITTEN},
+        {"role": "user", "content": "<tool_response>\nA fox.\n</tool_response>"},
+    ]
+    for choice, shown in (
+        ("none", lm.checkpoint.text.render(said)),
+        ("auto", tool_prompt.render(lm.checkpoint.text, said, TOOLS)),
+    ):
+        answer = client.chat.completions.create(
+            model="tiny", messages=turns, tools=TOOLS, tool_choice=choice, max_tokens=4
+        )
+        assert answer.usage.prompt_tokens == len(lm.checkpoint.text.encode(shown, special=False))
+
+
+def refused(schema):
+    """A strict function whose arguments cannot be kept to a schema."""
+    return [{"type": "function", "function": {"name": "go", "parameters": schema, "strict": True}}]
+
+
 WRONG = [
     ({"tools": "look"}, "tools"),
     ({"tools": [{"type": "function"}]}, "tools"),
-    ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools"),
-    ({"parallel_tool_calls": False}, "parallel"),
-    ({"tools": [{"type": "function", "function": {"name": "x", "strict": True}}]}, "tools"),
-    ({"model": "tiny"}, "tools"),
+    ({"parallel_tool_calls": 3}, "parallel_tool_calls"),
+    (
+        {"tool_choice": "any"},
+        "tool_choice is 'any': it must be 'auto', 'none', 'required' or {'type'",
+    ),
+    ({"tool_choice": {"type": "function", "name": "look"}}, "tool_choice"),
+    ({"tool_choice": "required", "tools": None}, "tool_choice is 'required' without tools"),
+    (
+        {"tool_choice": {"type": "function", "function": {"name": "go"}}},
+        "tool_choice names 'go': tools has 'look'",
+    ),
+    ({"tools": [*TOOLS, *TOOLS]}, "tools has two functions of the name 'look'"),
+    ({"tool_choice": "required", "guided_choice": ["x"]}, "tool_choice"),
+    ({"tools": refused({"type": "object", "properties": {"a": {"type": "x"}}})}, "#/properties/a"),
+    ({"tools": refused({"type": "string"})}, "function 'go' has parameters of type 'string'"),
+    ({"tools": refused({"$ref": "#"})}, "function 'go'"),
+    ({"tools": [{"type": "function", "function": {"name": "x", "strict": 1}}]}, "strict"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "tool_call_id"),
     (
         {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 
 from polydec.core.decoder import answer_one
@@ -16,6 +17,7 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.detect import detect
 from polydec.models.geometry import Geometry
+from polydec.models.text import Text
 from polydec.shapers.annealed import Annealed
 from polydec.shapers.cyclic_reflex import WORDS, CyclicReflex, ending, spelled
 from polydec.shapers.greedy import Greedy
@@ -171,6 +173,42 @@ def test_the_words_are_found() -> None:
     assert isinstance(rule, CyclicReflex) and rule.tokens == (1, 2, 3) and rule.ends == (4,)
     with pytest.raises(ValueError, match="reflex_token_ids is none"):
         build_shapers(Sampling(reflex_amplitude=5.0))
+
+
+def sentencepiece() -> Text:
+    """Every text begins with a space; `wait` alone is a token inside of a line's words only."""
+    pieces = [
+        "<unk>",
+        "▁",
+        "▁wait",
+        "wait",
+        "▁But",
+        "w",
+        "ait",
+        *(f"<0x{b:02X}>" for b in range(256)),
+    ]
+    ids = {p: i for i, p in enumerate(pieces)} | {x: len(pieces) + i for i, x in enumerate("aitBu")}
+    merges = [
+        ("a", "i"),
+        ("ai", "t"),
+        ("w", "ait"),
+        ("▁", "wait"),
+        ("B", "u"),
+        ("Bu", "t"),
+        ("▁", "But"),
+    ]
+    ids |= {x: len(ids) + i for i, x in enumerate(("ai", "Bu", "t_", "But"))}
+    t = Tokenizer(models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    t.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return Text(t)
+
+
+def test_the_words_are_found_where_every_text_begins_with_a_space() -> None:
+    words = sentencepiece()
+    assert [words.pieces[x] for x in spelled(words, WORDS)] == [b" wait", b"wait", b" But", b"But"]
+    assert build_shapers(Sampling(reflex_amplitude=5.0), words=words)
 
 
 # momentum

@@ -9,7 +9,6 @@ import torch
 
 from polydec import Engine, load
 from polydec.models.learned import filter as filters
-from polydec.train.data import held_out
 from polydec.train.diffusion import (
     DiffusionSpec,
     Rows,
@@ -23,7 +22,7 @@ from polydec.train.diffusion import (
 from polydec.train.dparallel import DParallelSpec, certain_loss, train_dparallel
 from polydec.train.filter import FilterSpec, train_filter
 from polydec.train.network import Llama, Shape, bidirectional
-from polydec.train.tasks import LONG, TASKS, learnable, make, right
+from polydec.train.tasks import LONG, TASKS, make, right
 
 
 @pytest.fixture(scope="module")
@@ -430,12 +429,6 @@ def test_what_stands_behind_a_canvas_changes_nothing_in_its_loss(trained):
             )
         )
     assert losses[0] == losses[1]
-
-
-def test_nothing_is_learned_from_questions_that_are_held_out():
-    assert len(learnable("pick", 0, 20)) == 20
-    assert not any(held_out(t.question) for t in learnable("pick", 0, 20))
-    assert any(held_out(make("pick", 0, i).question) for i in range(20))
 
 
 def test_a_model_learns_to_be_surer(tmp_path, trained):

@@ -262,7 +262,7 @@ def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
     monkeypatch.setattr(
         selfplay, "prompts", lambda *a, **k: [("x", chr(97 + n) * 3) for n in range(5)]
     )
-    monkeypatch.setattr(own_text, "data_root", lambda at: None)
+    monkeypatch.setattr(own_text, "training_data", lambda at: None)
     lm, real = toy(0, 5), selfplay.watched
 
     class Text:

@@ -126,7 +126,7 @@ def test_split_is_by_hash_and_disjoint(root):
 def test_missing_data_is_named(tmp_path):
     with pytest.raises(ValueError, match="no such directory"):
         data_root(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="text_python"):
+    with pytest.raises(ValueError, match="there is no file in it"):
         list(documents(tmp_path, "code"))
     with pytest.raises(ValueError, match="kind is 'poems'"):
         list(documents(tmp_path, "poems"))

@@ -20,6 +20,7 @@ from polydec.kit import family_of
 from polydec.registry import DEFAULTS
 from polydec.shapers.sampling import Sampling
 from polydec.train import tasks as digits
+from polydec.train.earlier import fresh, learned
 
 FIRST = (
     "Ada",
@@ -97,7 +98,7 @@ WORDS = (
 class Problem:
     """A question. right: whether an answer is right, however it is written; strict: whether it is written as asked for, too;
     length: tokens that an answer may take; items: of the list that is asked about, 0 where there is none; infill: the gaps
-    that the answer fills where its length is known."""
+    that the answer fills where its length is known; known: whether an embedded model was trained on it."""
 
     task: str
     question: str
@@ -106,6 +107,7 @@ class Problem:
     length: int = 64
     items: int = 0
     infill: str | None = None
+    known: bool = False
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def problems(suite: str, each: int, seed: int = 0) -> Iterator[Problem]:
     if suite not in SUITES:
         raise ValueError(f"suite is {suite!r}: it must be {' or '.join(SUITES)}")
     if suite == "parallelbench-digits":
-        yield from (of_digits(name, seed, i) for name in DIGITS for i in range(each))
+        yield from (of_digits(name, t) for name in DIGITS for t in fresh(name, seed, each))
         return
     yield from (of_names(name, seed, i) for name in LISTS for i in range(each))
     yield from (words_to_sentence(seed, i) for i in range(each))
@@ -226,12 +228,13 @@ def problems(suite: str, each: int, seed: int = 0) -> Iterator[Problem]:
     yield from (sudoku(seed, i) for i in range(each))
 
 
-def of_digits(name: str, seed: int, number: int) -> Problem:
-    """A task of train/tasks.py, held out; of a list it is known how many gaps its answer has."""
-    task = digits.make(name, seed, number, held=True)
+def of_digits(name: str, task: digits.Task) -> Problem:
+    """A task of train/tasks.py; of a list it is known how many gaps its answer has."""
     right: Callable[[str], bool] = lambda answer: digits.right(name, task.question, answer)  # noqa: E731
     items = 0 if name == "slots" else digits.ITEMS
-    return Problem(name, task.question, right, right, 13, items, f"[[{items}]]" if items else None)
+    infill = f"[[{items}]]" if items else None
+    known = task.question in learned(name)
+    return Problem(name, task.question, right, right, 13, items, infill, known)
 
 
 def of_names(name: str, seed: int, number: int) -> Problem:
@@ -419,7 +422,8 @@ def _falling(n: int, k: int) -> float:
 @dataclass(frozen=True)
 class Score:
     """A method on a task: of n answers how many were right, and written as asked; passes and tokens of all of them, EOS left
-    out. closed, floor: the closed forms, where the method fills a fixed number of gaps a pass and the task has them."""
+    out. closed, floor: the closed forms, where the method fills a fixed number of gaps a pass and the task has them; known: of
+    how many questions an embedded model knew the answer from its training."""
 
     task: str
     method: str
@@ -430,6 +434,7 @@ class Score:
     tokens: int
     closed: float | None = None
     floor: float | None = None
+    known: int = 0
 
     def row(self) -> dict[str, float | str | int | None]:
         """What `polydec bench --json` says."""
@@ -438,6 +443,7 @@ class Score:
             "task": self.task,
             "method": self.method,
             "n": self.n,
+            "in_training": self.known,
             "right": self.right / self.n,
             "low": low,
             "high": high,
@@ -482,6 +488,7 @@ def score(
         sum(len([x for x in a.token_ids if x not in ends]) for a in done),
         closed(some[0].task, size) if fixed else None,
         floor(some[0].task, size) if fixed else None,
+        sum(p.known for p in some),
     )
 
 

@@ -199,6 +199,14 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
             f"{r['tokens_per_pass'] or NAN:.2f}",
         )
     out.print(table)
+    known = {r["task"]: (r["in_training"], r["n"]) for r in rows if r["in_training"]}
+    for task, (some, n) in known.items():
+        out.print(
+            f"{task}: {some} of {n} questions were in the training of the embedded models: it has too few others",
+            style="dim",
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def publish(lm: api.LM, table: list[dict[str, Any]], base: str, flags: Flags) -> None:

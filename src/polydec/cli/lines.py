@@ -1,21 +1,8 @@
-"""What a line of a file of prompts may hold."""
+"""What a message in a file of prompts holds."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from pydantic import Field
-
 from polydec.record import Record
-
-
-class Line(Record):
-    """A line of prompts. prompt: text, chat messages or token ids."""
-
-    category: str | int | None = None
-    prompt: str | list[Any] | None = None
-    turns: Annotated[list[Any], Field(min_length=1)] | None = None
-    text: str | None = None
 
 
 class Message(Record):

@@ -7,11 +7,12 @@ import sys
 import warnings
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from polydec import __version__
 from polydec.edge import sentence
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -78,9 +79,22 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"polydec {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _whole() -> None:
-    """Decode language models by any published method."""
+def _command(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
@@ -99,7 +113,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if os.environ.get("POLYDEC_TRACEBACK"):
             raise
-        code = _fail(str(error))
+        code = _fail(_reason(error))
     except MemoryError:
         code = _fail("there is not enough memory for this")
     try:
@@ -121,6 +135,13 @@ def _warn(message: Warning | str, category: type[Warning], *where: object) -> No
     """Our own warnings as one sentence; those of libraries are not for users of a command."""
     if category is UserWarning:
         print(f"polydec: {sentence(message)}", file=sys.stderr)
+
+
+def _reason(error: ValueError | OSError) -> str:
+    """A sentence in place of `[Errno 36] File name too long: '…'`."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"file {str(error.filename)!r} cannot be used: {error.strerror}"
+    return str(error)
 
 
 def _fail(problem: str) -> int:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import sys
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +13,6 @@ from polydec.edge import (
     check,
     parse_object,
     read_at_most,
-    read_bytes,
     sentence,
     whole,
     whole_text,
@@ -43,14 +39,9 @@ def read_text(path: Path) -> str:
     """The text of a file, of a .gz, or of standard input (`-`). Raises ValueError with one sentence where it cannot be read."""
     if str(path) == "-":
         return standard_input()
-    content = read_bytes(path)
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(BytesIO(content)) as file:
-                content = read_at_most(file, LARGEST_TEXT)
-        return content.decode("utf-8")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
+    from polydec.train.rows import whole_file
+
+    return whole_file(path)
 
 
 def standard_input() -> str:
@@ -65,9 +56,9 @@ def standard_input() -> str:
 
 
 def read(path: Path, lm: LM | None = None, prompt_tokens: int | None = None) -> list[Row]:
-    """Rows of a JSON-lines file: `prompt`, or `turns` (Spec-Bench; the first one), or `text`, of which the first
-    `prompt_tokens` tokens are the prompt; `category` names the workload, else the file does. Any other text file: one
-    prompt a line."""
+    """Rows of a JSON-lines file: `prompt` or `question`, or `turns` (Spec-Bench; the first one), or `messages` (up to the last
+    one of a user), or `text`, of which the first `prompt_tokens` tokens are the prompt; `category` names the workload, else
+    the file does. Any other text file: one prompt a line."""
     if prompt_tokens is not None:
         whole("prompt_tokens", prompt_tokens, 1, 1_000_000)
     text, workload = read_text(path), path.name.split(".")[0]
@@ -95,23 +86,33 @@ def row(
     line: str, i: int, path: Path, workload: str, lm: LM | None, prompt_tokens: int | None
 ) -> Row:
     """The prompt of line i. Raises ValueError with one sentence where there is none."""
-    from polydec.cli.lines import Line
+    from polydec.train.rows import NAMES, Line
 
     what = f"line {i} of {str(path)!r}"
     j = check(Line, parse_object(line, what), what)
     if j.category is not None:
         workload = whole_text(str(j.category), f"{what}: category")
-    if j.prompt is not None:
-        return Row(_prompt(j.prompt, f"{what}: prompt"), workload)
+    if j.asked is not None:
+        return Row(_prompt(j.asked, f"{what}: prompt"), workload)
     if j.turns is not None:
         return Row(_prompt(j.turns[0], f"{what}: the first turn"), workload)
+    if j.messages is not None:
+        last = max(
+            (
+                n
+                for n, m in enumerate(j.messages)
+                if isinstance(m, dict) and m.get("role") == "user"
+            ),
+            default=len(j.messages) - 1,
+        )
+        return Row(_prompt(j.messages[: last + 1], f"{what}: messages"), workload)
     if j.text is not None:
         if prompt_tokens is None or lm is None:
             raise ValueError(
                 f"{str(path)!r} holds running text: say with --prompt-tokens where its prompts end"
             )
         return Row(lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens], workload, raw=True)
-    raise ValueError(sentence(f"{what} has none of the fields prompt, turns, text"))
+    raise ValueError(sentence(f"{what} has none of the fields {NAMES}"))
 
 
 def _prompt(value: Any, what: str) -> Prompt:

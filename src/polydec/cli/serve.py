@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -16,11 +17,13 @@ from polydec.ask import plan
 from polydec.cli.generate import note
 from polydec.edge import check_threads, whole
 from polydec.models.costs import Costs
+from polydec.options import shown
 
 MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
 KEY = "POLYDEC_API_KEY"
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 RAY_NEEDS = ("ray", "httpx")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 
 
 def serve(
@@ -117,6 +120,20 @@ def serve(
             rich_help_panel=SERVER,
         ),
     ] = 1,
+    cors: Annotated[
+        list[str] | None,
+        Option(
+            help="origin of web pages that may use it, such as https://example.org, or * for all (repeatable)",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    unknown_fields: Annotated[
+        str,
+        Option(
+            help="of requests: refuse, or ignore, which names them in the header X-Polydec-Ignored",
+            rich_help_panel=SERVER,
+        ),
+    ] = "refuse",
     drain: Annotated[
         float,
         Option(
@@ -183,6 +200,7 @@ def serve(
         max_wait,
         whole("max_cache", max_cache, 0, 1 << 30) << 20,
     )
+    origins, lenient = _origins(cors or []), _lenient(unknown_fields)
     keys = read_keys(api_key_file, os.environ.get(KEY))
     check_address(host, keys, without_key)
     load = partial(
@@ -202,7 +220,15 @@ def serve(
     trained = _trained(with_ or [], names)
     loaders = _loaders(names, trained, load)
     if replicas == 1:
-        app = create_app(loaders, limits=limits, keys=keys, method=method, local=not without_key)
+        app = create_app(
+            loaders,
+            limits=limits,
+            keys=keys,
+            method=method,
+            local=not without_key,
+            lenient=lenient,
+            origins=origins,
+        )
         run(app, listen(host, port), drain=drain)
         return
     each = threads or max(1, (os.cpu_count() or 1) // replicas)
@@ -211,9 +237,33 @@ def serve(
 
     sock = listen(host, port)  # before anything is started
     fleet = fleet_of(
-        replicas, _loaders(names, trained, load), limits=limits, method=method, threads=each
+        replicas,
+        _loaders(names, trained, load),
+        limits=limits,
+        method=method,
+        threads=each,
+        lenient=lenient,
     )
-    run(create_front(fleet, limits=limits, keys=keys, local=not without_key), sock, drain=drain)
+    front = create_front(fleet, limits=limits, keys=keys, local=not without_key, origins=origins)
+    run(front, sock, drain=drain)
+
+
+def _lenient(given: str) -> bool:
+    """--unknown-fields."""
+    if given not in ("refuse", "ignore"):
+        raise ValueError(f"unknown_fields is {shown(given)}: it must be refuse or ignore")
+    return given == "ignore"
+
+
+def _origins(given: list[str]) -> tuple[str, ...]:
+    """--cors: as browsers write an origin."""
+    for origin in given:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"cors is {shown(origin)}: it must be an origin, such as https://example.org or "
+                "http://localhost:3000 (without a path), or *"
+            )
+    return tuple(given)
 
 
 def _positions(given: str) -> int:
@@ -231,8 +281,9 @@ def _named(models: list[str]) -> dict[str, str]:
     """What each model is loaded from, by the name under which it is served."""
     out: dict[str, str] = {}
     for given in models:
-        name, _, source = ("", "", given) if Path(given).exists() else given.rpartition("=")
-        name = name or source
+        name, _, source = ("", "", given) if _here(given) else given.rpartition("=")
+        # where it lies on this machine is nothing that clients need to know
+        name = name or (Path(source).resolve().name if _here(source) else source)
         if name in out:
             raise ValueError(
                 f"model {name!r} is given twice: NAME=MODEL gives one of them another name"
@@ -241,11 +292,19 @@ def _named(models: list[str]) -> dict[str, str]:
     return out
 
 
+def _here(name: str) -> bool:
+    """Whether a file or directory of that name is there; a name that cannot be one is not."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # it is too long, or has a zero in it
+        return False
+
+
 def _trained(given: list[str], names: Mapping[str, str]) -> dict[str, list[str]]:
     """What was trained for each model, by the name under which it is served. Of a single one the name may be left out."""
     out: dict[str, list[str]] = {name: [] for name in names}
     for one in given:
-        name, _, source = ("", "", one) if Path(one).exists() else one.rpartition("=")
+        name, _, source = ("", "", one) if _here(one) else one.rpartition("=")
         if not name and len(names) == 1:
             name = next(iter(names))
         if name not in out:

@@ -28,12 +28,11 @@ Target = Annotated[str, typer.Option(help="the target: a name like --model's")]
 SmallDraft = Annotated[
     str | None, typer.Option("--draft", help="the draft (default: the embedded one's)")
 ]
-Prompts = Annotated[
-    Path | None, typer.Option(help="prompts (default: POLYDEC_DATA, else ../shared/data)")
-]
-Texts = Annotated[
-    Path | None, typer.Option(help="texts (default: POLYDEC_DATA, else ../shared/data)")
-]
+TEXT = (
+    "your own text: .txt, .jsonl (text, prompt, question and answer, turns, messages), a folder of these or of a data set "
+    "(Arrow, Parquet); or `sample`, which travels along (default: POLYDEC_DATA, else ../shared/data, else sample)"
+)
+Data = Annotated[Path | None, typer.Option(help=TEXT)]
 Samples = Annotated[
     Path | None, typer.Option(help="JSON lines of samples (default: the target writes them)")
 ]
@@ -45,6 +44,9 @@ Steps = Annotated[int, typer.Option(help="optimiser steps")]
 Piece = Annotated[int, typer.Option(help="tokens of a piece of text")]
 Rate = Annotated[float, typer.Option(help="highest learning rate")]
 EAGLES = "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang eagle-published, eagle-3-published"
+Varied = Annotated[
+    bool, typer.Option("--varied", help="lists of 3 to 9 digits and letters, and made-up names")
+]
 Seed = Annotated[int, typer.Option(help="names the randomness")]
 Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
@@ -52,7 +54,7 @@ Json = Annotated[bool, typer.Option("--json", help="what was measured, as one JS
 @app.command()
 def lm(
     out: Resumed,
-    data: Texts = None,
+    data: Data = None,
     preset: Annotated[str, typer.Option(help="tiny or tiny-draft")] = "tiny",
     steps: Annotated[
         int | None, typer.Option(help="optimiser steps (default: the preset's)")
@@ -157,6 +159,7 @@ def diffusion(
         bool, typer.Option(help="an autoregressive model of the same tasks, to compare")
     ] = False,
     int8: Annotated[bool, typer.Option("--int8", help="keep matrices in 8 bits")] = False,
+    varied: Varied = False,
     seed: Seed = 0,
     json_: Json = False,
 ) -> None:
@@ -183,6 +186,7 @@ def diffusion(
             block,
             causal,
             int8,
+            varied,
         )
     )
     if json_:
@@ -212,6 +216,7 @@ def insertion(
     start: Annotated[
         str | None, typer.Option(help="directory or zoo:NAME to begin with (default: random)")
     ] = None,
+    varied: Varied = False,
     seed: Seed = 0,
     json_: Json = False,
 ) -> None:
@@ -220,7 +225,18 @@ def insertion(
 
     result = train_insertion(
         InsertionSpec(
-            str(out), _names(tasks), steps, rows, context, width, layers, seed, rate, muon, start
+            str(out),
+            _names(tasks),
+            steps,
+            rows,
+            context,
+            width,
+            layers,
+            seed,
+            rate,
+            muon,
+            start,
+            varied,
         )
     )
     if json_:
@@ -248,6 +264,7 @@ def filter_(
         int, typer.Option(help="units of its hidden layer (0: as many as positions)")
     ] = 64,
     steps: Steps = 6000,
+    varied: Varied = False,
     seed: Seed = 0,
 ) -> None:
     """Train the filter of learn2pd from a model's own runs; prints what was measured as one JSON object."""
@@ -266,6 +283,7 @@ def filter_(
                     hidden,
                     steps,
                     seed=seed,
+                    varied=varied,
                 )
             )
         )
@@ -287,6 +305,7 @@ def dparallel(
     rows: Annotated[int, typer.Option(help="answers a step")] = 32,
     steps: Steps = 2000,
     rate: Rate = 5e-4,
+    varied: Varied = False,
     seed: Seed = 0,
 ) -> None:
     """Teach a masked-diffusion model to be sure of more tokens at once; prints what was measured as one JSON object."""
@@ -296,7 +315,17 @@ def dparallel(
         json.dumps(
             train_dparallel(
                 DParallelSpec(
-                    str(out), target, _names(tasks), each, max_tokens, beta, rows, steps, rate, seed
+                    str(out),
+                    target,
+                    _names(tasks),
+                    each,
+                    max_tokens,
+                    beta,
+                    rows,
+                    steps,
+                    rate,
+                    seed,
+                    varied,
                 )
             )
         )
@@ -313,6 +342,7 @@ def joint(
     rows: Annotated[int, typer.Option(help="answers a step")] = 64,
     steps: Steps = 600,
     rate: Rate = 2e-3,
+    varied: Varied = False,
     seed: Seed = 0,
 ) -> None:
     """Train the layer of adjust on a model's own answers; prints what was measured as one JSON object."""
@@ -321,7 +351,9 @@ def joint(
     print(
         json.dumps(
             train_joint(
-                JointSpec(str(out), target, _names(tasks), texts, count, rows, steps, rate, seed)
+                JointSpec(
+                    str(out), target, _names(tasks), texts, count, rows, steps, rate, seed, varied
+                )
             )
         )
     )
@@ -333,7 +365,7 @@ def draft(
     target: Annotated[
         str, typer.Option(help="the model to draft for: a name like --model's")
     ] = "zoo:smollm2",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 300,
     max_tokens: Longest = 256,
@@ -389,7 +421,7 @@ def ngrams(
     target: Annotated[
         str, typer.Option(help="the model whose text to count: a name like --model's")
     ] = "zoo:smollm2",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 300,
     max_tokens: Longest = 160,
@@ -426,7 +458,7 @@ def stop_head(
     out: Kept,
     target: Target = "zoo:smollm2",
     draft_: SmallDraft = None,
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 30,
     max_tokens: Longest = 128,
@@ -473,7 +505,7 @@ def heads(
         str, typer.Option(help="medusa, hydra, hydra++, clover; for vLLM medusa-published")
     ] = "medusa",
     target: Target = "zoo:tiny",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 60,
     max_tokens: Longest = 128,
@@ -507,7 +539,7 @@ def eagle(
     out: Kept,
     kind: Annotated[str, typer.Option(help=EAGLES)] = "eagle",
     target: Target = "zoo:tiny",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 60,
     max_tokens: Longest = 128,
@@ -571,7 +603,7 @@ def probes(
     out: Kept,
     kind: Annotated[str, typer.Option(help="ppd, hidden-transfer, lud or mtp")] = "ppd",
     target: Target = "zoo:tiny",
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 60,
     max_tokens: Longest = 128,
@@ -605,7 +637,7 @@ def judge(
     out: Kept,
     target: Target = "zoo:tiny",
     draft_: SmallDraft = None,
-    data: Prompts = None,
+    data: Data = None,
     text: Samples = None,
     each: Each = 30,
     max_tokens: Longest = 96,
@@ -642,7 +674,7 @@ def nested(
     target: Annotated[
         str, typer.Option(help="directory or zoo:NAME that the draft begins with")
     ] = "zoo:tiny",
-    data: Texts = None,
+    data: Data = None,
     layers: Annotated[int, typer.Option(help="of the draft (0: half the target's)")] = 0,
     width: Annotated[
         int, typer.Option(help="of the draft (0: the target's, begun with its first layers)")

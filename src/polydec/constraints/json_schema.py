@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from polydec.constraints import guidance
@@ -46,14 +47,18 @@ class JsonSchema:
             raise ValueError(sentence(f"json_schema is not a JSON object: {error}")) from None
 
     def language(self, vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
+        return guidance.grammar(lark(self.followed(vocab, ends)), vocab, ends)
+
+    def followed(self, vocab: Vocab, ends: frozenset[int]) -> Mapping[str, Any]:
+        """The schema as it can be followed exactly: closed, and narrowed where need be. Raises ValueError where it cannot."""
         schema = parse_object(self.text, "json_schema")
         if not finite(schema):
             raise ValueError("json_schema holds no finite value: it always needs itself again")
         try:
-            return _grammar(schema, vocab, ends)
+            return _followed(schema, vocab, ends)
         except guidance.Malformed as error:
             try:
-                return _grammar(narrow(schema), vocab, ends)
+                return _followed(narrow(schema), vocab, ends)
             except ValueError:  # what is wrong is said of the schema as it was given
                 pass
             where, problem = _place(schema, str(error), vocab, ends)
@@ -62,23 +67,37 @@ class JsonSchema:
             ) from None
 
 
-def _grammar(schema: Mapping[str, Any], vocab: Vocab, ends: frozenset[int]) -> guidance.Grammar:
+def _followed(schema: Mapping[str, Any], vocab: Vocab, ends: frozenset[int]) -> Mapping[str, Any]:
     """Without the properties that nobody speaks of; with them, where nothing is left."""
     try:
-        return guidance.grammar(lark(closed(schema, lambda ref: _follow(schema, ref))), vocab, ends)
+        narrower = closed(schema, lambda ref: _follow(schema, ref))
+        guidance.grammar(lark(narrower), vocab, ends)
+        return narrower
     except ValueError:
-        return guidance.grammar(lark(schema), vocab, ends)
+        guidance.grammar(lark(schema), vocab, ends)
+        return schema
 
 
-ANY_OBJECT = JsonSchema('{"type": "object"}')
-"""Any JSON object: what OpenAI's response_format calls json_object."""
+ANY_OBJECT = JsonSchema(
+    '{"type": "object", "minProperties": 1, "x-guidance": {"whitespace_flexible": false, "whitespace_pattern": null}}'
+)
+"""Any JSON object that says something, without white space between its parts: what OpenAI's response_format calls
+json_object. A model that sees nothing of the constraint would often write {} or spaces."""
 
 
 def lark(schema: Mapping[str, Any]) -> str:
     """The grammar of a schema's values, as llguidance reads it."""
+    return f"start: {values(schema)}"
+
+
+def values(
+    schema: Mapping[str, Any],
+    spaced: Mapping[str, Any] = MappingProxyType({"whitespace_pattern": SPACE}),
+) -> str:
+    """A schema's values, as a part of such a grammar; spaced: how, where the schema does not say."""
     own = schema.get("x-guidance")
-    guided = {"whitespace_pattern": SPACE, **(own if isinstance(own, Mapping) else {})}
-    return f"start: %json {json.dumps({**schema, 'x-guidance': guided})}"
+    guided = {**spaced, **(own if isinstance(own, Mapping) else {})}
+    return f"%json {json.dumps({**schema, 'x-guidance': guided})}"
 
 
 _EACH = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")

@@ -139,10 +139,10 @@ class DynamicGuess(Guess):
         bar = self.counts[exit].bar if config.by_confidence else 0.0
         part = Tapped(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
         return await config.tree.grow(
-            part,
+            part,  # pyright: ignore[reportArgumentType]
             root,
             position,
-            replace(  # pyright: ignore[reportArgumentType]
+            replace(
                 budget,
                 depth=length,
                 nodes=length,

@@ -78,9 +78,9 @@ class LongSpecGuess:
         assert self.state_W is not None, "the root is always read"
         laws = WindowLaws(self, self.state_W, memory)
         return await self.drafter.tree.grow(
-            laws,
+            laws,  # pyright: ignore[reportArgumentType]
             root,
-            position,  # pyright: ignore[reportArgumentType]
+            position,
             replace(budget, depth=min(budget.depth, MOST)),
             rng,
         )

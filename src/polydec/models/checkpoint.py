@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -21,6 +20,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.core.types import Vocab
+from polydec.heard import warn
 from polydec.models import artefact, cpu, denoiser, edge, fields, inserter, rows8, zoo
 from polydec.models.cpu.library import CACHES, COMPUTES
 from polydec.models.cpu.weights import QUANTISED, source_of
@@ -527,9 +527,8 @@ def _open_text(
                 edge.sentence(f"{path} has a tokenizer that transformers cannot read ({why})")
             ) from None
     else:
-        warnings.warn(
-            f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …",
-            stacklevel=3,
+        warn(
+            f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …"
         )
         size = _text_config(config).get("vocab_size")
         if size is None:

@@ -99,9 +99,14 @@ def own_code(path: Path) -> str:
 
 def at_home(name: str | Path) -> Path:
     """The path of this name, in which `~` is the user's home and `~who` that of another one. Raises ValueError where there is
-    no such user."""
+    no such user, or the name is too long for a file."""
     try:
-        return Path(name).expanduser()
+        path = Path(name).expanduser()
+        path.exists()
+        return path
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(sentence(f"{str(name)!r} cannot be the name of a file: {why}")) from None
     except RuntimeError:
         raise ValueError(
             sentence(f"{str(name)!r} begins with ~ and no user of that name is known here")

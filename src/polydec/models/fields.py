@@ -465,6 +465,8 @@ def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
 def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
     """The weights must be as the config (families.Config) asks: told by names and shapes, before anything is read or made room
     for. Raises ValueError of one sentence."""
+    if "lm_head.tokens" in weights:
+        _check_tokens(weights, c.vocab)
     for name, shape, needed in _shapes(c, weights):
         if name not in weights and not needed:
             continue
@@ -472,8 +474,6 @@ def check_shapes(c: Any, weights: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} has shape {found}: the config asks for {shape}")
     for rope in c.ropes:
         _check_rope(rope, c.head)
-    if "lm_head.tokens" in weights:
-        _check_tokens(weights["lm_head.tokens"], c.vocab)
 
 
 def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
@@ -562,13 +562,16 @@ def _check_rope(rope: Any, head: int) -> None:
             raise ValueError(f"{name} has {len(o[name])} entries: {turned // 2} frequencies turn")
 
 
-def _check_tokens(tokens: Any, vocab: int) -> None:
-    """A head over some tokens only names each of them once."""
-    if tokens.is_floating_point() or tokens.is_complex() or tokens.dim() != 1 or not len(tokens):
+def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
+    """A head over some tokens only names each of them once. Nothing is read that is no list of at most so many."""
+    shape = shape_of(weights, "lm_head.tokens")
+    if len(shape) != 1 or not 1 <= shape[0] <= vocab:
         raise ValueError(
-            f"lm_head.tokens is {tokens.dtype} of shape {tuple(tokens.shape)}: "
-            "whole numbers are expected, at least one"
+            f"lm_head.tokens has shape {shape}: it must be a list of 1 to {vocab} whole numbers"
         )
+    tokens = weights["lm_head.tokens"]
+    if tokens.is_floating_point() or tokens.is_complex():
+        raise ValueError(f"lm_head.tokens is {tokens.dtype}: whole numbers are expected")
     ids = set(tokens.tolist())
     if len(ids) != len(tokens) or min(ids) < 0 or max(ids) >= vocab:
         raise ValueError(

@@ -38,9 +38,10 @@ def visible(
     device: torch.device,
 ) -> Tensor:
     """Additive [stop - first, stop - min(first, length)]: what the slots [first, stop) see of the slots from
-    min(first, length) on. Every earlier slot is seen by all of them."""
-    low = min(first, length)
-    if is_chain(parent[: stop - length]):
+    min(first, length) on. Every earlier slot is seen by all of them. A part of a text may end before the committed slots do
+    (stop < length): what is staged behind them is none of its business."""
+    low, staged = min(first, length), parent[: max(0, stop - length)]
+    if is_chain(staged):
         size = 64
         while size < stop - low:
             size *= 2
@@ -49,7 +50,7 @@ def visible(
     n = length - low
     see[:n, :n] = causal(max(n, 1), dtype, torch.device("cpu"))[:n, :n]
     see[n:, :n] = 0.0
-    for j, p in enumerate(parent[: stop - length], n):
+    for j, p in enumerate(staged, n):
         if p >= 0:
             see[j] = see[n + p]
         see[j, j] = 0.0

@@ -18,6 +18,11 @@ from polydec.core.request import Writer
 from polydec.models.edge import first_line, sentence
 from polydec.models.template import Template
 
+LONG = 1 << 12
+"""Characters from which on a text is encoded beside other threads, and without where each token stands in it."""
+PART = 1 << 15
+"""Characters that are counted at a time."""
+
 
 class Text:
     """One tokenizer.
@@ -105,18 +110,36 @@ class Text:
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
         """special: whether the tokenizer adds its own marks (such as BOS). Special tokens written in `text` are taken
         as such. Raises ValueError where the tokenizer has nothing for a part of the text."""
-        try:
-            ids = tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
-        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
-            raise _refusal(
-                f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e
-            ) from None
-
+        ids = self._encoded(text, special)
         if self.rows is not None and ids and max(ids) >= self.rows:
             raise ValueError(
                 f"the tokenizer makes token {max(ids)} of this text: the model has {self.rows} tokens"
             )
         return ids
+
+    def _encoded(self, text: str, special: bool) -> tuple[int, ...]:
+        """Only the library's form for several texts lets other threads run meanwhile."""
+        try:
+            if len(text) < LONG:
+                return tuple(self.tokenizer.encode(text, add_special_tokens=special).ids)
+            several = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
+            return tuple(several[0].ids)
+        except BaseException as e:  # the library raises bare Exceptions, and panics that are none
+            raise _refusal(
+                f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e
+            ) from None
+
+    def beyond(self, text: str, most: int) -> bool:
+        """Whether a text certainly has more tokens than `most`, told without encoding all of it: its parts, each by itself,
+        have more than twice as many. False says nothing."""
+        if len(text) <= max(PART, 4 * most):  # encoded at once: hardly any text has shorter tokens
+            return False
+        seen = 0
+        for at in range(0, len(text), PART):
+            seen += len(self._encoded(text[at : at + PART], special=False))
+            if seen > 2 * most:
+                return True
+        return False
 
     def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
         """Special tokens and ids beyond the table are left out; each malformed piece of UTF-8 becomes one U+FFFD.
@@ -162,6 +185,16 @@ class Text:
             {**known, **values, "messages": list(messages), "add_generation_prompt": reply}
         )
 
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        asked = [{"role": "user", "content": "a"}]
+        without = self.render(asked)
+        try:
+            return self.render(asked, tools=[_TOOL]) != without
+        except ValueError:  # it refuses them
+            return False
+
     def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
         """The prompt that asks for the assistant's next turn: messages are {"role": …, "content": …}."""
         return self.encode(self.render(messages, **values), special=False)
@@ -205,6 +238,21 @@ def _refusal(what: str, e: BaseException) -> BaseException:
     if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
         return e
     return ValueError(sentence(f"{what} ({first_line(e)})"))
+
+
+_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "a",
+        "description": "a",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "string", "description": "a"}},
+            "required": ["a"],
+        },
+    },
+}
+"""Something that a template might show."""
 
 
 def default_template(template: str | Sequence[Mapping[str, str]] | None) -> str | None:

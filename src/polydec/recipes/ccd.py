@@ -33,7 +33,12 @@ def build(
     slack: Annotated[
         float, AtLeast(0), "nats that the entropy of a mean law may lie above the least"
     ] = 0.1,
-    count: Annotated[int, AtLeast(0), "most tokens of a pass (0: as many as agree)"] = 0,
+    most: Annotated[
+        float, AtLeast(0), "nats that the entropy of a mean law may have at most (without a budget)"
+    ] = 0.5,
+    count: Annotated[
+        int, AtLeast(0), "a fixed budget: tokens of every pass (0: as many as agree)"
+    ] = 0,
     agree: Annotated[
         bool, "compare the likeliest tokens of two passes instead, as released (width: at most)"
     ] = False,
@@ -53,7 +58,9 @@ def build(
 
     return Denoising(
         kit.denoiser,
-        Agreement(most=width + 1) if agree else Coherent(depth, width, slack, count=count),
+        Agreement(most=width + 1, count=count)
+        if agree
+        else Coherent(depth, width, slack, most, count),
         kept(kit.denoiser.block, cache),
         block,
         kit.shapers,

@@ -27,6 +27,9 @@ CARD = Card(
     needs=(STATES,),
 )
 
+SHARE = 0.54
+"""As published."""
+
 
 def build(
     kit: Kit,
@@ -38,10 +41,21 @@ def build(
         Within(1, 4096),
         "likeliest tokens that may follow: at least width, at most all there are",
     ] = 9,
-    alpha: Annotated[float, Within(0, 1), "share of the n-gram table in a score"] = 0.54,
+    alpha: Annotated[
+        float | None,
+        Within(0, 1),
+        "share of the n-gram table in a score, none: 0.54, or 0 where there is no table",
+    ] = None,
 ) -> Decoder:
     from polydec.families.search.superposed import Superposed
     from polydec.models.learned.ngrams import NGrams
     from polydec.targets.searched import searched
 
-    return Superposed(searched(kit.target), width, temperature, kept, alpha, kit.find(NGrams))
+    try:
+        table = kit.need(NGrams) if alpha else kit.find(NGrams)
+    except ValueError as error:
+        raise ValueError(f"alpha is {alpha}, a share of an n-gram table: {error}") from None
+    share = SHARE if alpha is None else alpha
+    return Superposed(
+        searched(kit.target), width, temperature, kept, share if table is not None else 0.0, table
+    )

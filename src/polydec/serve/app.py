@@ -6,30 +6,38 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
 from polydec import registry
 from polydec.api import LM
+from polydec.edge import whole_text
 from polydec.options import shown
-from polydec.serve.application import application
+from polydec.serve.application import IGNORED, application
+from polydec.serve.arrival import read_bytes
 from polydec.serve.body import Body, Wanted, read_body
+from polydec.serve.described import page as described_page
+from polydec.serve.described import request as described
 from polydec.serve.endpoints import ENDPOINTS, Answer, Endpoint
 from polydec.serve.errors import Refusal, refused
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
 from polydec.serve.shapes import read_messages
-from polydec.serve.worker import LEFT, Answers
+from polydec.serve.worker import LEFT, Answers, Worker
 from polydec.shapers.sampling import fields as sampling_fields
 
-PATIENCE = 30.0
-"""Seconds that a client has to send its body."""
+READERS = 4
+"""Threads that read and check requests, so that the event loop has nothing to do for long."""
+
+T = TypeVar("T")
 
 PAGE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -47,49 +55,81 @@ def create_app(
     keys: tuple[str, ...] = (),
     method: str = "auto",
     local: bool = True,
+    lenient: bool = False,
+    origins: tuple[str, ...] = (),
 ) -> FastAPI:
     """The application. loaders: models by the names under which they are served; method: of requests that name none; local:
-    without keys, answer only to this machine's names. `app.state.models` is what it works with."""
+    without keys, answer only to this machine's names; lenient: fields that nobody knows are left out, and named in a header;
+    origins: of pages that may use it. `app.state.models` is what it works with."""
     registry.get(method)
     limits, metrics = limits or Limits(), Metrics()
     models = Models(loaders, limits, metrics)
+    readers = ThreadPoolExecutor(READERS, "read")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(models.load())
         yield
         loading.cancel()
+        readers.shutdown(wait=False, cancel_futures=True)
         await models.close()
 
-    app = application(models, lifespan, metrics, keys=keys, local=local)
+    app = application(models, lifespan, metrics, keys=keys, local=local, origins=origins)
 
-    async def body(request: Request) -> Body:
-        return read_body(await read_bytes(request, limits.body))
+    async def reading(work: Callable[[Body], T], request: Request, lenient: bool = False) -> T:
+        """What a reader makes of a body, in a thread of its own."""
+        text = await read_bytes(request, limits.body)
+
+        def read() -> T:
+            sent = frozenset[str]()
+            try:
+                given = read_body(text, limits, lenient=lenient)
+                sent = given.fields
+                return work(given)
+            except ValueError as error:
+                raise refused(error, sent) from None
+
+        return await asyncio.get_running_loop().run_in_executor(readers, read)
 
     async def complete(request: Request, endpoint: Endpoint) -> Response:
-        sent, shape = frozenset[str](), endpoint.reads()
-        try:
-            given = await body(request)
-            sent = given.fields
+        shape = endpoint.reads()
+
+        def read(given: Body) -> tuple[Body, Worker, Wanted]:
             worker = models.find(given.take("model"))
-            wanted = shape.read(given, worker.model, method, secrets.randbelow(1 << 31))
+            seed = secrets.randbelow(1 << 31)
+            return given, worker, shape.read(given, worker.model, method, seed)
+
+        given, worker, wanted = await reading(read, request, lenient)
+        try:
             answers = await worker.start(wanted.asks, steps=wanted.steps)
         except ValueError as error:
-            raise refused(error, sent) from None
+            raise refused(error, given.fields) from None
         reply = endpoint.answer(
             shape, wanted, worker.model, worker.name, secrets.token_hex(12), int(time.time())
         )
-        return await _respond(request, reply, wanted, answers)
+        return await _respond(request, reply, wanted, answers, _told(given.ignored))
 
-    @app.post("/v1/chat/completions")
+    @app.post(
+        "/v1/chat/completions",
+        summary="a chat, through the model's template",
+        openapi_extra=described("/v1/chat/completions"),
+    )
     async def chat(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/chat/completions"])
 
-    @app.post("/v1/completions")
+    @app.post(
+        "/v1/completions",
+        summary="texts or token ids, one or several",
+        openapi_extra=described("/v1/completions"),
+    )
     async def completions(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/completions"])
 
-    @app.post("/v1/responses")
+    @app.post(
+        "/v1/responses",
+        summary="OpenAI's newer form, as far as text goes",
+        openapi_extra=described("/v1/responses"),
+    )
     async def responses(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/responses"])
 
@@ -104,53 +144,27 @@ def create_app(
             **about,
         }
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", summary="what is served")
     async def listed() -> dict[str, Any]:
         return {"object": "list", "data": [card(name) for name in models.loaders]}
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", summary="one of them")
     async def one(name: str) -> dict[str, Any]:
         if name not in models.loaders:
             models.find(name)  # raises
         return card(name)
 
-    @app.post("/tokenize")
-    async def tokenize(request: Request) -> dict[str, Any]:
-        try:
-            given = await body(request)
-            model = models.find(given.take("model")).model
-            special = given.take("add_special_tokens", True) if "prompt" in given.fields else True
-            prompt, messages = given.take("prompt"), given.take("messages")
-            given.end()
-            if (prompt is None) == (messages is None):
-                raise Refusal("give one of prompt and messages", param="prompt")
-            if prompt is not None and not isinstance(prompt, str):
-                raise Refusal(f"prompt is {shown(prompt)}: it must be a text", param="prompt")
-            if prompt is not None:
-                ids = await asyncio.to_thread(model.checkpoint.text.encode, prompt, bool(special))
-            else:
-                ids = await asyncio.to_thread(model.ids, read_messages(messages))
-        except ValueError as error:
-            raise refused(error, ("prompt", "messages")) from None
-        return {"count": len(ids), "max_model_len": model.network.context, "tokens": list(ids)}
+    @app.post(
+        "/tokenize", summary="a text or messages to token ids", openapi_extra=described("/tokenize")
+    )
+    async def tokenize(request: Request) -> Response:
+        return await reading(lambda given: _tokenized(given, models, limits), request)
 
-    @app.post("/detokenize")
-    async def detokenize(request: Request) -> dict[str, Any]:
-        try:
-            given = await body(request)
-            model = models.find(given.take("model")).model
-            tokens = given.take("tokens")
-            given.end()
-            if not isinstance(tokens, list):
-                raise Refusal(
-                    f"tokens is {shown(tokens)}: it must be a list of token ids", param="tokens"
-                )
-            ids = model.ids(tokens) if tokens else ()
-        except ValueError as error:
-            raise Refusal(str(error).replace("prompt", "tokens", 1), param="tokens") from None
-        return {"prompt": model.checkpoint.text.decode(ids)}
+    @app.post("/detokenize", summary="token ids to a text", openapi_extra=described("/detokenize"))
+    async def detokenize(request: Request) -> Response:
+        return await reading(lambda given: _detokenized(given, models, limits), request)
 
-    @app.get("/tokenizer_info")
+    @app.get("/tokenizer_info", summary="special tokens and the chat template")
     async def tokenizer(model: str | None = None) -> dict[str, Any]:
         text = models.find(model).model.checkpoint.text
         return {
@@ -160,7 +174,9 @@ def create_app(
             "chat_template": None if text.template is None else text.template.source,
         }
 
-    @app.get("/methods")
+    @app.get(
+        "/methods", summary="every method, its options, and why a model cannot be decoded by it"
+    )
     async def methods(model: str | None = None) -> dict[str, Any]:
         kit = models.find(model).model.kit()
         return {
@@ -169,7 +185,7 @@ def create_app(
             "data": [_described(n, kit) for n in sorted(registry.recipes())],
         }
 
-    @app.get("/sampling")
+    @app.get("/sampling", summary="a JSON schema of the sampling fields")
     async def sampling(model: str | None = None) -> dict[str, Any]:
         own = models.find(model).model.sampling()
         return {
@@ -181,7 +197,7 @@ def create_app(
             )
         }
 
-    @app.get("/health")
+    @app.get("/health", summary="200 where all models are ready")
     async def health() -> JSONResponse:
         states = models.states
         state = (
@@ -191,55 +207,83 @@ def create_app(
         )
         return JSONResponse({"status": state, "models": states}, 200 if state == "ready" else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", summary="for Prometheus")
     async def measured() -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/")
+    @app.get("/", summary="the page")
     async def page() -> HTMLResponse:
         return HTMLResponse(
             files("polydec.serve").joinpath("page.html").read_text("utf-8"), headers=PAGE
         )
 
+    @app.get("/docs", summary="this description, for people")
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(described_page(app.openapi()), headers=PAGE)
+
     return app
 
 
-async def read_bytes(request: Request, most: int) -> bytes:
-    """The body. Raises Refusal where it is too large, or does not come."""
-    parts, size = list[bytes](), 0
-    declared = request.headers.get("content-length", "0")
-    try:
-        async with asyncio.timeout(PATIENCE):
-            if declared.isdigit() and int(declared) > most:
-                size = int(declared)
-            else:
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        break
-                    parts.append(part)
-    except TimeoutError:
-        raise Refusal(f"the body did not come within {PATIENCE:g} seconds", status=408) from None
-    if size > most:
+def _tokenized(given: Body, models: Models, limits: Limits) -> Response:
+    """The token ids of a text or of messages."""
+    model, most = models.find(given.take("model")).model, limits.prompt
+    special = given.take("add_special_tokens", True) if "prompt" in given.fields else True
+    prompt, messages = given.take("prompt"), given.take("messages")
+    given.end()
+    if (prompt is None) == (messages is None):
+        raise Refusal("give one of prompt and messages", param="prompt")
+    if prompt is None:
+        ids = model.ids(read_messages(messages), most=most)
+    elif not isinstance(prompt, str):
+        raise Refusal(f"prompt is {shown(prompt)}: it must be a text", param="prompt")
+    elif model.checkpoint.text.beyond(whole_text(prompt, "prompt"), most):
+        raise Refusal(f"prompt has more than {most} tokens: give less at a time", param="prompt")
+    else:
+        ids = model.checkpoint.text.encode(prompt, bool(special))
+    if len(ids) > most:
+        name = "messages" if prompt is None else "prompt"
         raise Refusal(
-            f"the body has more than {most} bytes, which is what this server takes", status=413
+            f"{name} has {len(ids)} tokens: at most {most} are told at a time", param=name
         )
-    return b"".join(parts)
+    return JSONResponse(
+        {"count": len(ids), "max_model_len": model.network.context, "tokens": list(ids)}
+    )
 
 
-async def _respond(request: Request, reply: Answer, wanted: Wanted, answers: Answers) -> Response:
+def _detokenized(given: Body, models: Models, limits: Limits) -> Response:
+    """The text of token ids."""
+    model, tokens = models.find(given.take("model")).model, given.take("tokens")
+    given.end()
+    if not isinstance(tokens, list):
+        raise Refusal(f"tokens is {shown(tokens)}: it must be a list of token ids", param="tokens")
+    ids = model.ids(tokens, who="tokens", most=limits.prompt) if tokens else ()
+    return JSONResponse({"prompt": model.checkpoint.text.decode(ids)})
+
+
+def _told(ignored: Sequence[str]) -> dict[str, str]:
+    """The header that names fields which were left out."""
+    if not ignored:
+        return {}
+    names = [quote(name[:60], safe=" !#$&'()*+-./:<=>?@[]^_`{|}~") for name in ignored[:32]]
+    more = [f"and {len(ignored) - 32} more"] if len(ignored) > 32 else []
+    return {IGNORED: ", ".join(names + more)}
+
+
+async def _respond(
+    request: Request, reply: Answer, wanted: Wanted, answers: Answers, headers: Mapping[str, str]
+) -> Response:
     """The answer, whole or as a stream. A client that leaves ends its request."""
     leaving = asyncio.create_task(_left(request, answers))
     if wanted.stream:
         return StreamingResponse(
             _events(reply, answers, leaving),
             media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
         )
     try:
         async for news in answers.news():
             reply.take(news)
-        return JSONResponse(reply.whole(answers.completions))
+        return JSONResponse(reply.whole(answers.completions), headers=dict(headers))
     finally:
         leaving.cancel()
         answers.cancel(LEFT)

@@ -11,13 +11,18 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
+from polydec import __version__
 from polydec.options import shown
 from polydec.serve.errors import Refusal
 from polydec.serve.gate import Gate, answer
 from polydec.serve.metrics import Metrics
 
 log = logging.getLogger("polydec.serve")
+
+IGNORED = "X-Polydec-Ignored"
+"""The header of an answer that names the fields of its request which were left out."""
 
 
 def application(
@@ -27,14 +32,29 @@ def application(
     *,
     keys: tuple[str, ...],
     local: bool,
+    origins: tuple[str, ...] = (),
+    described: bool = True,
 ) -> FastAPI:
     """One without routes. models: what `app.state.models` is; lifespan: runs around its life; local: without keys, answer only
-    to this machine's names."""
+    to this machine's names; origins: of pages that may use it, `*` for all; described: it says itself what it takes."""
     app = FastAPI(
-        title="polydec", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
+        title="polydec",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url="/openapi.json" if described else None,
+        docs_url=None,  # FastAPI's own pages come from another site
+        redoc_url=None,
     )
     app.state.models = models
     app.add_middleware(Gate, keys=keys, metrics=metrics, local=local and not keys)
+    if origins:  # outside of the gate: a browser asks first, and has no key then
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=(IGNORED, "Retry-After"),
+        )
 
     @app.exception_handler(Refusal)
     async def refuse(request: Request, error: Refusal) -> JSONResponse:

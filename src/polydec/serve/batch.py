@@ -252,7 +252,7 @@ class Batch:
         endpoint, sent = ENDPOINTS[given["url"]], frozenset(given["body"])
         shape = endpoint.reads()
         try:
-            body = read_body(json.dumps(given["body"]))
+            body = read_body(json.dumps(given["body"]).encode())
             self._check_model(body)
             wanted = shape.read(body, self.model, self.method, self.seed)
             if wanted.stream:

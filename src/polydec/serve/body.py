@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -11,10 +11,13 @@ from typing import Any
 
 from polydec.api import LM, Ask
 from polydec.ask import limits as ask_limits
+from polydec.constraints.tool_calls import Form
 from polydec.edge import parse_object, whole_text
 from polydec.options import shown
 from polydec.serve.errors import Refusal
+from polydec.serve.limits import Limits
 from polydec.shapers.sampling import fields as sampling_fields
+from polydec.shapers.sampling import rules as sampling_rules
 
 IDLE = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id", "service_tier")
 """Fields that clients send and that change nothing here, whatever they hold."""
@@ -29,7 +32,6 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "detokenize": (True,),
         "add_generation_prompt": (True,),
         "continue_final_message": (False,),
-        "chat_template_kwargs": ({},),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
@@ -37,12 +39,10 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "truncation": ("disabled",),
         "previous_response_id": (),
         "conversation": (),
-        "reasoning": ({},),
         "suffix": ("",),
         "length_penalty": (1, 1.0),
         "priority": (0,),
         "truncate_prompt_tokens": (),
-        "reasoning_effort": ("none",),
         "logit_processors": ([],),
         "bad_words": ([],),
     }
@@ -51,9 +51,15 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 
 class Body:
-    """What a client sent. null means that a field was not given, as clients write it."""
+    """What a client sent. null means that a field was not given, as clients write it.
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
+    limits: of the server that reads it, None: a file's; ignored: fields that nobody knew, where unknown ones may be left out.
+    """
+
+    def __init__(
+        self, data: Mapping[str, Any], limits: Limits | None = None, *, lenient: bool = False
+    ) -> None:
+        self.limits, self.lenient, self.ignored = limits, lenient, list[str]()
         self._left = {k: v for k, v in data.items() if v is not None}
         self.fields = frozenset(data)
         self._known = set(IDLE) | set(ONLY)
@@ -72,6 +78,10 @@ class Body:
         """A field as it stands."""
         self._known.add(name)
         return self._left.pop(name, default)
+
+    def peek(self, name: str) -> Any:
+        """A field that somebody takes later; None where it is not given."""
+        return self._left.get(name)
 
     def put(self, name: str, value: Any) -> None:
         """A field under the name that it has elsewhere. Raises Refusal where that is given as well."""
@@ -102,7 +112,9 @@ class Body:
         return value
 
     def end(self) -> None:
-        """Refuse what nobody took."""
+        """Refuse what nobody took, or note it where that is wished."""
+        if self.lenient:
+            self.ignored, self._left = list(self._left), {}
         for name in self._left:
             near = get_close_matches(name[:100], self._known, 3, 0.6)
             raise Refusal(
@@ -121,29 +133,51 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b  # true is not 1
 
 
-def read_body(text: str | bytes) -> Body:
-    """The fields in a JSON text. Raises ValueError where it is no object, Refusal where a field stands in it twice."""
-    data = parse_object(text, "the body")
-    twice = _twice(text)
-    if twice is not None:
-        raise Refusal(f"field {shown(twice)} is given twice: give it once", param=twice[:100])
-    return Body(data)
-
-
-def _twice(text: str | bytes) -> str | None:
-    """A field of the body that is there twice, of which a reader would drop one."""
-    found: list[str] = []
+def read_body(text: bytes, limits: Limits | None = None, *, lenient: bool = False) -> Body:
+    """The fields in a JSON text; limits: of the server, None: no bounds; lenient: fields that nobody knows are left out. Raises
+    ValueError where it is no object, Refusal where a field stands in it twice, or it holds more than may be read."""
+    if limits is not None:
+        _count(text, limits.body)
+    twice = list[str]()
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        out = dict[str, Any]()
-        for name, value in items:
-            if name in out:
-                found.append(name)
-            out[name] = value
+        out = dict(items)
+        if len(out) < len(items) and not twice:  # a reader would drop one of two
+            seen = set[str]()
+            twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
         return out
 
-    json.loads(text, object_pairs_hook=pairs)
-    return found[0] if found else None
+    data = parse_object(text, "the body", pairs)
+    if twice:
+        raise Refusal(f"field {shown(twice[0])} is given twice: give it once", param=twice[0][:100])
+    return Body(data, limits, lenient=lenient)
+
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def _count(text: bytes, body: int) -> None:
+    """Raise Refusal for a body of more values than are read at once: nothing else runs while they are. body: most bytes of
+    one. A text counts as one value, whatever it holds."""
+    values, parts = body // 8, body // 32
+    for what, marks, most in (
+        ("values", b",", values),
+        ("lists, objects and fields", b"[{:", parts),
+    ):
+        if _marks(text, marks) <= most:
+            continue
+        if text.count(b'"') <= 2 * values:  # many of them may stand in texts
+            outside = _TEXT.sub(b"", text)
+            if _marks(outside, marks) <= most:
+                continue
+        raise Refusal(
+            f"the body holds more than {most} {what}: this server takes so many with {body} bytes",
+            status=413,
+        )
+
+
+def _marks(text: bytes, marks: bytes) -> int:
+    return sum(text.count(mark) for mark in marks)
 
 
 @dataclass(frozen=True)
@@ -154,7 +188,7 @@ class Wanted:
     (tokens, drafted or not, metrics); steps: what each round did and all passes as well; echoes: what stands before each
     answer, its prompt where that is asked for; silent: show nothing of the answer behind that; prompt_logprobs: alternatives to
     list beside each token of a prompt, in vLLM's field of that name (None: no such field); tools: names of those that answers
-    may call; told: fields of the request that the response repeats.
+    may call; form: in which calls stand, where answers are bound to one; told: fields of the request that the response repeats.
     """
 
     asks: tuple[Ask, ...]
@@ -166,6 +200,7 @@ class Wanted:
     steps: bool = False
     prompt_logprobs: int | None = None
     tools: frozenset[str] = frozenset()
+    form: Form | None = None
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -200,7 +235,9 @@ def streaming(body: Body) -> tuple[bool, bool, bool, bool]:
 def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
     """The fields of an Ask that every endpoint shares, as keyword arguments; method, seed: where none is given.
     Raises ValueError for a value out of its range."""
-    plain = {o.name: o for o in ask_limits()}
+    plain, size = {o.name: o for o in ask_limits()}, model.checkpoint.lm.vocab.size
+    for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
+        _entries(body, name, size)
     sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
     return {
         "method": body.take("method", method),
@@ -218,6 +255,15 @@ def asking(body: Body, model: LM, method: str, seed: int) -> dict[str, Any]:
         "steer_options": body.mapping("steer_options"),
         "negative_prompt": _whole(body.take("negative_prompt")),
     }
+
+
+def _entries(body: Body, name: str, size: int) -> None:
+    """Refuse more tokens than there are, before anybody looks at each."""
+    given = body.peek(name)
+    if isinstance(given, (list, Mapping)) and len(given) > size:
+        raise Refusal(
+            f"{name} has {len(given)} entries: the vocabulary has {size} tokens", param=name
+        )
 
 
 def _whole(prompt: Any) -> Any:

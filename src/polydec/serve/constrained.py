@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from polydec.api import LM
 from polydec.constraints.asked import one
+from polydec.constraints.gbnf import lark_of
 from polydec.constraints.protocols import Constraint
 from polydec.options import shown
 from polydec.serve.body import Body
@@ -20,6 +21,18 @@ GUIDED = {
     "span_of": "span_of",
 }
 """Our names of vLLM's older fields; and one of our own."""
+
+FIELDS = {
+    "response_format": "OpenAI's: json_object, or json_schema with a schema",
+    "structured_outputs": "vLLM's: one of json, regex, grammar, choice, json_object",
+    "guided_json": "a JSON schema",
+    "guided_regex": "a regular expression",
+    "guided_grammar": "a grammar in Lark's form",
+    "guided_choice": "one of several texts",
+    "span_of": "a part of this text",
+    "grammar": "a grammar in llama.cpp's form, GBNF",
+}
+"""The fields that constrain an answer, of which a request has one, and what each holds."""
 
 STRUCTURED = {
     "json": "json_schema",
@@ -36,11 +49,7 @@ def constraint(body: Body, model: LM) -> Constraint | None:
     that is malformed."""
     asked = {
         name: read
-        for name, value in (
-            ("response_format", body.take("response_format")),
-            ("structured_outputs", body.take("structured_outputs")),
-            *((name, body.take(name)) for name in GUIDED),
-        )
+        for name, value in [(name, body.take(name)) for name in FIELDS]
         if value is not None and (read := _read(name, value))
     }
     if len(asked) > 1:
@@ -49,23 +58,28 @@ def constraint(body: Body, model: LM) -> Constraint | None:
             param=next(iter(asked)),
         )
     for name, given in asked.items():
-        vocab = model.checkpoint.lm.vocab
-        try:
-            found = one(given)
-            if found is not None and vocab.eos:
-                found.language(
-                    vocab, vocab.eos
-                )  # so that what is wrong with it is said of this field
-            return found
-        except ValueError as error:
-            raise Refusal(f"{name}: {error}", param=name) from None
+        return checked(name, lambda given=given: one(given), model)
     return None
+
+
+def checked(name: str, make: Callable[[], Constraint | None], model: LM) -> Constraint | None:
+    """A constraint that a field makes, and that can be kept: so what is wrong with it is said of this field."""
+    vocab = model.checkpoint.lm.vocab
+    try:
+        found = make()
+        if found is not None and vocab.eos:
+            found.language(vocab, vocab.eos)
+        return found
+    except ValueError as error:
+        raise Refusal(f"{name}: {error}", param=name) from None
 
 
 def _read(name: str, value: Any) -> dict[str, Any]:
     """What a field asks for, by our names; nothing where it asks for text."""
     if name in GUIDED:
         return {GUIDED[name]: value}
+    if name == "grammar":
+        return _gbnf(value)
     if not isinstance(value, Mapping):
         raise Refusal(f"{name} is {shown(value)}: it must be an object", param=name)
     if name == "structured_outputs":
@@ -77,6 +91,16 @@ def _read(name: str, value: Any) -> dict[str, Any]:
             )
         return {STRUCTURED[key]: x for key, x in value.items() if x is not None}
     return _format(value)
+
+
+def _gbnf(value: Any) -> dict[str, Any]:
+    """llama.cpp's field. An empty text asks for nothing there."""
+    if value == "":
+        return {}
+    try:
+        return {"grammar": lark_of(value)}
+    except ValueError as error:
+        raise Refusal(f"grammar: {error}", param="grammar") from None
 
 
 def _format(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polydec.edge import read_bytes
 from polydec.options import shown
+from polydec.serve.arrival import swallow
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics
 
-OPEN = ("/", "/health")
-"""Paths that need no key: the page asks for one itself, and who restarts a server has none."""
+OPEN = ("/", "/health", "/docs", "/openapi.json")
+"""Paths that need no key: the page asks for one itself, who restarts a server has none, and what can be asked is no secret."""
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 """Names of this machine. A server without a key answers to no other: a page in a browser could give one of its own."""
@@ -39,6 +40,7 @@ class Gate:
         try:
             self.check(scope)
         except Refusal as refusal:
+            await swallow(receive)
             await answer(refusal, self.metrics)(scope, receive, send)
             return
         await self.app(scope, receive, send)

@@ -39,6 +39,14 @@ class Limits:
         for option in limits():
             object.__setattr__(self, option.name, option.convert(getattr(self, option.name)))
 
+    def admit(self, answers: int) -> None:
+        """Raise ValueError where a request asks for more answers than there can ever be room for."""
+        most = self.running + self.waiting
+        if answers > most:
+            raise ValueError(
+                f"n is {answers} over all prompts: this server takes at most {most} answers at a time"
+            )
+
 
 @cache
 def limits() -> tuple[Option, ...]:
@@ -49,8 +57,9 @@ def limits() -> tuple[Option, ...]:
 def fitted(model: LM, ask: Ask, limits: Limits) -> Ask:
     """A request within the limits. Its max_tokens None: as much as there is room for. Raises ValueError for one that goes
     beyond them."""
-    ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools)
-    steered = steering(model, ask, ids, ask.raw)
+    most = min(limits.prompt, model.network.context)
+    ids = model.ids(ask.prompt, raw=ask.raw, tools=ask.tools, template=ask.template, most=most)
+    steered = steering(model, ask, ids, ask.raw, most)
     second = () if steered is None or steered.second is None else steered.second
     for name, text in (("prompt", ids), ("negative_prompt", second)):
         if len(text) > limits.prompt:

@@ -76,8 +76,10 @@ class Models:
                 "the server stops: it takes no more requests", status=503, code="stopping", retry=5
             )
         if name in self.failed:
-            raise Refusal(
-                f"model {name} could not be loaded: {self.failed[name]}", status=503, code="failed"
+            raise Refusal(  # why is said by the server itself: it may name what only its owner should know
+                f"model {name} could not be loaded: the server's own messages say why",
+                status=503,
+                code="failed",
             )
         if name not in self.workers:
             raise Refusal(f"model {name} is being loaded", status=503, code="loading", retry=5)

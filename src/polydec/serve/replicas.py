@@ -25,8 +25,9 @@ from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 from starlette.types import Receive, Scope, Send
 
 from polydec.api import LM
-from polydec.serve.app import create_app, read_bytes
-from polydec.serve.application import application, until_idle
+from polydec.serve.app import create_app
+from polydec.serve.application import IGNORED, application, until_idle
+from polydec.serve.arrival import read_bytes
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
@@ -42,6 +43,7 @@ PASSED = (
     "x-content-type-options",
     "referrer-policy",
     "cache-control",
+    IGNORED.lower(),
 )
 """Headers of a replica's answer that are handed on."""
 GONE = (httpx.TransportError, httpx.StreamError)
@@ -58,12 +60,13 @@ class Replica:
         method: str,
         key: str,
         threads: int,
+        lenient: bool = False,
     ) -> None:
         import torch
 
         torch.set_num_threads(threads)
         self._app, sock = (
-            create_app(loaders, limits=limits, keys=(key,), method=method),
+            create_app(loaders, limits=limits, keys=(key,), method=method, lenient=lenient),
             listen("127.0.0.1", 0),
         )
         self._port = int(sock.getsockname()[1])
@@ -149,9 +152,14 @@ class Fleet:
 
 
 def create_front(
-    fleet: Fleet, *, limits: Limits, keys: tuple[str, ...] = (), local: bool = True
+    fleet: Fleet,
+    *,
+    limits: Limits,
+    keys: tuple[str, ...] = (),
+    local: bool = True,
+    origins: tuple[str, ...] = (),
 ) -> FastAPI:
-    """The application that stands before the replicas. `app.state.models` is the fleet."""
+    """The application that stands before the replicas; origins: of pages that may use it. `app.state.models` is the fleet."""
     metrics = Metrics()
 
     @asynccontextmanager
@@ -161,7 +169,9 @@ def create_front(
         watching.cancel()
         await fleet.close()
 
-    app = application(fleet, lifespan, metrics, keys=keys, local=local)
+    app = application(
+        fleet, lifespan, metrics, keys=keys, local=local, origins=origins, described=False
+    )
 
     @app.get("/health")
     async def health() -> JSONResponse:
@@ -372,8 +382,10 @@ def fleet_of(
     limits: Limits,
     method: str,
     threads: int,
+    lenient: bool = False,
 ) -> Fleet:
-    """Start `count` replicas, at least 1, on a local cluster of Ray's own; threads: of each."""
+    """Start `count` replicas, at least 1, on a local cluster of Ray's own; threads: of each; lenient: fields that nobody knows
+    are left out."""
     ray.init(
         address="local",
         num_cpus=count,
@@ -386,5 +398,7 @@ def fleet_of(
     remote: Any = ray.remote
     actor = remote(num_cpus=1, max_restarts=-1, max_concurrency=4)(Replica)
     return Fleet(
-        count, lambda key: actor.remote(dict(loaders), limits, method, key, threads), tuple(loaders)
+        count,
+        lambda key: actor.remote(dict(loaders), limits, method, key, threads, lenient),
+        tuple(loaders),
     )

@@ -13,7 +13,7 @@ from polydec.serve.body import Wanted
 from polydec.serve.errors import Refusal
 from polydec.serve.shapes import Shape, by_id
 from polydec.serve.steps import Step, passes, steps
-from polydec.serve.tools import Call, Reader, read_calls
+from polydec.serve.tools import Part, Reader, read_calls
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ class Reply:
         self._offsets = [len(echo) for echo in self.echoes]
         self._opened = set[int]()
         self._rounds: dict[int, dict[str, list[dict[str, Any]]]] = {}
-        self._readers = [Reader(wanted.tools) for _ in self.echoes] if wanted.tools else []
-        self._called = [0 for _ in self.echoes]
+        self._readers = [Reader(wanted.tools, wanted.form) for _ in self.echoes if wanted.tools]
 
     # ---- as a stream ----
 
@@ -70,36 +69,43 @@ class Reply:
             )
         if self.wanted.silent:
             news = replace(news, pieces=(), notes=(), finish_reason=news.finish_reason and "length")
-        text, calls = "".join(p.text for p in news.pieces), list[Call]()
+        text, parts = "".join(p.text for p in news.pieces), list[Part]()
         logprobs = self._logprobs(news.notes, self._offsets[news.index]) if news.notes else None
         self._offsets[news.index] += len(text)
         if self._readers:
-            text, calls = self._readers[news.index].feed(text)
+            text, parts = self._readers[news.index].feed(text)
             if news.finish_reason is not None:
                 rest, more = self._readers[news.index].end()
-                text, calls = text + rest, calls + more
+                text, parts = text + rest, parts + more
         if text or logprobs is not None or self.wanted.details:
             about = {
                 "pieces": pieces(news.pieces),
                 **(self._steps(news) if self.wanted.steps else {}),
             }
             yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], about)
-        if calls:
-            first = self._called[news.index]
-            self._called[news.index] += len(calls)
-            told = [
-                {"index": i, **c}
-                for i, c in enumerate(self._calls(news.index, calls, first), first)
-            ]
-            yield self._chunk([self.shape.delta(news.index, "", None, None, told)])
+        for part in parts:
+            for told in self._part(news.index, part):
+                yield self._chunk([self.shape.delta(news.index, "", None, None, [told])])
         if news.finish_reason is not None:
-            yield self._chunk(
-                [
-                    self.shape.delta(
-                        news.index, "", None, _reason(news.finish_reason, self._called[news.index])
-                    )
-                ]
-            )
+            reason = self._reason(news)
+            yield self._chunk([self.shape.delta(news.index, "", None, reason)])
+
+    def _part(self, index: int, part: Part) -> Iterator[dict[str, Any]]:
+        """A piece of a call in a stream: first its name, then its arguments."""
+        if part.name is not None:
+            call = {"name": part.name, "arguments": ""}
+            name = self._call_name(index, part.at)
+            yield {"index": part.at, "id": name, "type": "function", "function": call}
+        if part.arguments:
+            yield {"index": part.at, "function": {"arguments": part.arguments}}
+
+    def _reason(self, news: News) -> str:
+        """Why an answer of a stream ended."""
+        assert news.finish_reason is not None
+        if not self._readers:
+            return news.finish_reason
+        reader = self._readers[news.index]
+        return _reason(news.finish_reason, reader.count, reader.whole)
 
     def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
         """What comes after everything is written."""
@@ -173,9 +179,9 @@ class Reply:
                 choice, text="", logprobs=choice.logprobs and (), finish_reason="length"
             )
         echo = self.echoes[index]
-        text, calls = (
-            read_calls(choice.text, self.wanted.tools) if self.wanted.tools else (choice.text, [])
-        )
+        text, calls, whole = choice.text, [], True
+        if self.wanted.tools:
+            text, calls, whole = read_calls(choice.text, self.wanted.tools, self.wanted.form)
         logprobs = None if choice.logprobs is None else self._logprobs(choice.logprobs, len(echo))
         if (
             logprobs is not None
@@ -186,8 +192,8 @@ class Reply:
             index,
             echo + text,
             logprobs,
-            _reason(choice.finish_reason, len(calls)),
-            self._calls(index, calls, 0),
+            _reason(choice.finish_reason, len(calls), whole),
+            [call.to_json(self._call_name(index, at)) for at, call in enumerate(calls)],
         )
 
     def _prompt(self, index: int, notes: Sequence[PromptLogprob]) -> dict[str, Any] | None:
@@ -197,12 +203,9 @@ class Reply:
             return None
         return self._logprobs([replace(n, top=n.top[:k]) for n in notes], 0)
 
-    def _calls(self, index: int, calls: Sequence[Call], first: int) -> list[dict[str, Any]]:
-        """Calls of an answer, with ids; first: the number of the first of them."""
-        return [
-            call.to_json(f"call_{self.name.partition('-')[2]}_{index}_{at}")
-            for at, call in enumerate(calls, first)
-        ]
+    def _call_name(self, index: int, at: int) -> str:
+        """The id of an answer's call."""
+        return f"call_{self.name.partition('-')[2]}_{index}_{at}"
 
     def _usage(self, done: Sequence[Completion]) -> dict[str, int]:
         prompt = sum(c.usage["prompt_tokens"] for c in done)
@@ -222,8 +225,9 @@ class Reply:
         return self.shape.logprobs(self.model.checkpoint.text, notes, offset)
 
 
-def _reason(finish_reason: str, calls: int) -> str:
-    return "tool_calls" if calls and finish_reason == "stop" else finish_reason
+def _reason(finish_reason: str, calls: int, whole: bool) -> str:
+    """Why an answer ended: for its calls, where it has some and all of them came to their end."""
+    return "tool_calls" if calls and whole and finish_reason == "stop" else finish_reason
 
 
 def pieces(written: Sequence[Piece]) -> list[dict[str, Any]]:

@@ -12,10 +12,14 @@ from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
 from polydec.serve.reply import News, about, pieces
 from polydec.serve.shapes import Chat, read_messages
-from polydec.serve.tools import read_tools
+from polydec.serve.template import template_values
+from polydec.serve.tools import Call, Part, Reader, joined, read_calls, read_tools
 
 LOGPROBS = "message.output_text.logprobs"
 """What `include` may hold."""
+
+MESSAGE = -1
+"""The message, where items are told by numbers: those of calls begin at 0."""
 
 
 class Responses:
@@ -29,13 +33,12 @@ class Responses:
         given: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
+            "template": template_values(body, model),
         }
         if given["n"] != 1:
             raise Refusal(f"n is {shown(given['n'])}: a response has one answer", param="n")
-        if read_tools(body):
-            raise Refusal(
-                "tools is given: they are called at /v1/chat/completions only", param="tools"
-            )
+        tools = read_tools(body, model, given["constraint"], flat=True)
+        given["constraint"] = tools.constraint
         include, top = body.take("include", []), body.whole("top_logprobs", 0, 64)
         if include not in ([], [LOGPROBS]):
             raise Refusal(
@@ -46,8 +49,13 @@ class Responses:
                 f"top_logprobs is given without include: ask for ['{LOGPROBS}']",
                 param="top_logprobs",
             )
+        if include and tools.shown:
+            raise Refusal(
+                "include is given with tools: calls have no place for log-probabilities",
+                param="include",
+            )
         most, instructions = length(body, "max_output_tokens"), body.take("instructions")
-        messages = read_input(body.take("input"))
+        messages = read_input(body.take("input"), tools="tools" in body.fields)
         if instructions is not None:
             if not isinstance(instructions, str):
                 raise Refusal(
@@ -57,7 +65,13 @@ class Responses:
             messages = [*read_messages([{"role": "system", "content": instructions}]), *messages]
         stream, details = body.flag("stream"), body.flag("polydec")
         body.end()
-        ask = Ask(messages, max_tokens=most, logprobs=(top or 0) if include else None, **given)
+        ask = Ask(
+            messages,
+            tools=tools.shown,
+            max_tokens=most,
+            logprobs=(top or 0) if include else None,
+            **given,
+        )
         return Wanted(
             (ask,),
             stream,
@@ -67,7 +81,10 @@ class Responses:
                 "instructions": instructions,
                 "max_output_tokens": most,
                 "top_logprobs": top or 0,
+                **(tools.told if tools.shown else {}),
             },
+            tools=tools.names,
+            form=tools.form,
         )
 
 
@@ -76,7 +93,7 @@ def _format(body: Body) -> None:
     given = body.mapping("text")
     more = next((k for k in given if k not in ("format", "verbosity")), None)
     if more is not None or given.get("verbosity") not in (None, "medium"):
-        name = more or "verbosity"
+        name = "verbosity" if more is None else more
         raise Refusal(
             f"text.{name[:60]} is {shown(given[name])}: text holds a format here", param="text"
         )
@@ -90,8 +107,9 @@ def _format(body: Body) -> None:
         body.put("response_format", form)
 
 
-def read_input(given: Any) -> list[Mapping[str, Any]]:
-    """A text, or messages whose parts are texts."""
+def read_input(given: Any, *, tools: bool = False) -> list[Mapping[str, Any]]:
+    """A text, or messages whose parts are texts; tools: the request has some, so that there may be calls of them and what they
+    gave."""
     if isinstance(given, str) and given.strip():
         return read_messages([{"role": "user", "content": given}])
     if not isinstance(given, list) or not given:
@@ -99,11 +117,49 @@ def read_input(given: Any) -> list[Mapping[str, Any]]:
             f"input is {shown(given)}: it must be a text or a list of messages, and not empty",
             param="input",
         )
-    messages = [_item(f"input[{at}]", item) for at, item in enumerate(given)]
+    messages = list[dict[str, Any]]()
+    for at, item in enumerate(given):
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        if tools and kind == "function_call":
+            call = _past(f"input[{at}]", item)
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            messages[-1] = messages[-1] | {
+                "tool_calls": [*messages[-1].get("tool_calls", ()), call]
+            }
+        elif tools and kind == "function_call_output":
+            messages.append(_result(f"input[{at}]", item))
+        else:
+            messages.append(_item(f"input[{at}]", item))
     try:
-        return read_messages(messages)
+        return read_messages(messages, tools=tools)
     except Refusal as error:
         raise Refusal(str(error).replace("messages", "input", 1), param="input") from None
+
+
+def _past(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of an earlier response, as chats have it."""
+    _known(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
+    function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def _result(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call gave, as chats have it."""
+    _known(where, item, ("type", "id", "call_id", "output", "status"))
+    return {
+        "role": "tool",
+        "tool_call_id": item.get("call_id"),
+        "content": _content(item.get("output")),
+    }
+
+
+def _known(where: str, item: Mapping[str, Any], fields: Sequence[str]) -> None:
+    more = next((k for k, v in item.items() if k not in fields and v is not None), None)
+    if more is not None:
+        raise Refusal(
+            f"{where} has {shown(more)}: it holds {', '.join(fields)} here", param="input"
+        )
 
 
 def _item(where: str, item: Any) -> dict[str, Any]:
@@ -115,20 +171,24 @@ def _item(where: str, item: Any) -> dict[str, Any]:
         raise Refusal(
             f"{where} has {shown(unknown)}: a message has a role and a content here", param="input"
         )
-    content = item.get("content")
-    if isinstance(content, list):
-        content = [
-            {"type": "text", "text": part.get("text")}
-            if isinstance(part, Mapping)
-            and part.get("type") in ("input_text", "output_text", "text")
-            else part
-            for part in content
-        ]
-    return {"role": item.get("role"), "content": content}
+    return {"role": item.get("role"), "content": _content(item.get("content"))}
+
+
+def _content(content: Any) -> Any:
+    """Parts of text as chats have them."""
+    if not isinstance(content, list):
+        return content
+    return [
+        {"type": "text", "text": part.get("text")}
+        if isinstance(part, Mapping) and part.get("type") in ("input_text", "output_text", "text")
+        else part
+        for part in content
+    ]
 
 
 class Response:
-    """One response. It has one answer, which is one message with one part of text."""
+    """One response. It has one answer: one message with one part of text, and the calls that it makes, if it may make some;
+    there is no message then where it says nothing."""
 
     last = ""  # a stream ends with its last event
 
@@ -145,6 +205,9 @@ class Response:
         self._number, self._text = 0, ""
         self._marks = list[dict[str, Any]]()
         self._pieces = list[dict[str, Any]]()
+        self._reader = Reader(wanted.tools, wanted.form) if wanted.tools else None
+        self._parts = list[Part]()
+        self._order = list[int]()  # what a stream has begun: the numbers of calls, MESSAGE
 
     # ---- as a stream ----
 
@@ -152,17 +215,22 @@ class Response:
         """What comes before anything is written."""
         yield self._event("response.created", response=self._object("in_progress", [], None))
         yield self._event("response.in_progress", response=self._object("in_progress", [], None))
-        yield self._event(
-            "response.output_item.added", output_index=0, item=self._message("in_progress", [])
-        )
-        yield self._event("response.content_part.added", **self._place(), part=self._part("", []))
+        if self._reader is None:
+            yield from self._begin()
 
     def chunks(self, news: News) -> Iterator[dict[str, Any]]:
         """One tick's text."""
         self.take(news)
         text, marks = "".join(p.text for p in news.pieces), self._logprobs(news.notes)
+        parts = list[Part]()
+        if self._reader is not None:
+            text, parts = self._reader.feed(text)
+            if news.finish_reason is not None:
+                rest, more = self._reader.end()
+                text, parts = text + rest, parts + more
         self._text, self._marks = self._text + text, [*self._marks, *marks]
         if text or marks or self.wanted.details:
+            yield from self._begin()
             event = self._event(
                 "response.output_text.delta", **self._place(), delta=text, logprobs=marks
             )
@@ -171,15 +239,63 @@ class Response:
                 if self.wanted.details
                 else event
             )
+        for part in parts:
+            yield from self._part_of_call(part)
+
+    def _begin(self) -> Iterator[dict[str, Any]]:
+        """The events that open the message, if it is not open."""
+        if MESSAGE in self._order:
+            return
+        self._order.append(MESSAGE)
+        at = self._order.index(MESSAGE)
+        yield self._event(
+            "response.output_item.added", output_index=at, item=self._message("in_progress", [])
+        )
+        yield self._event("response.content_part.added", **self._place(), part=self._part("", []))
+
+    def _part_of_call(self, part: Part) -> Iterator[dict[str, Any]]:
+        self._parts.append(part)
+        if part.name is not None:
+            self._order.append(part.at)
+            item = self._called(part.at, Call(part.name, ""), "in_progress")
+            yield self._event(
+                "response.output_item.added", output_index=self._order.index(part.at), item=item
+            )
+        if part.arguments:
+            yield self._event(
+                "response.function_call_arguments.delta",
+                item_id=self._call_name("fc", part.at),
+                output_index=self._order.index(part.at),
+                delta=part.arguments,
+            )
 
     def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
         """What comes after everything is written."""
-        part, whole = self._part(self._text, self._marks), self.whole(done)
-        yield self._event(
-            "response.output_text.done", **self._place(), text=self._text, logprobs=self._marks
-        )
-        yield self._event("response.content_part.done", **self._place(), part=part)
-        yield self._event("response.output_item.done", output_index=0, item=whole["output"][0])
+        calls = joined(self._parts)
+        if not calls:
+            yield from self._begin()
+        whole = self.whole(done)
+        items = {item["id"]: item for item in whole["output"]}
+        for at, number in enumerate(self._order):
+            name = self._message_name if number == MESSAGE else self._call_name("fc", number)
+            if number == MESSAGE:
+                part = self._part(self._text, self._marks)
+                yield self._event(
+                    "response.output_text.done",
+                    **self._place(),
+                    text=self._text,
+                    logprobs=self._marks,
+                )
+                yield self._event("response.content_part.done", **self._place(), part=part)
+            else:
+                yield self._event(
+                    "response.function_call_arguments.done",
+                    item_id=name,
+                    output_index=at,
+                    name=calls[number].name,
+                    arguments=calls[number].arguments,
+                )
+            yield self._event("response.output_item.done", output_index=at, item=items[name])
         yield self._event(f"response.{whole['status']}", response=whole)
 
     def failed(self, refusal: Refusal) -> dict[str, Any]:
@@ -191,7 +307,8 @@ class Response:
         return {"type": kind, "sequence_number": self._number - 1, **fields}
 
     def _place(self) -> dict[str, Any]:
-        return {"item_id": self._message_name, "output_index": 0, "content_index": 0}
+        at = self._order.index(MESSAGE)
+        return {"item_id": self._message_name, "output_index": at, "content_index": 0}
 
     # ---- as one response ----
 
@@ -204,15 +321,20 @@ class Response:
         """The response."""
         answer, choice = done[0], done[0].choices[0]
         status = "incomplete" if choice.finish_reason == "length" else "completed"
-        out = self._object(
-            status,
-            [
-                self._message(
-                    status, [self._part(choice.text, self._logprobs(choice.logprobs or ()))]
-                )
-            ],
-            _usage(answer),
-        )
+        text, calls, whole = choice.text, list[Call](), True
+        if self.wanted.tools:
+            text, calls, whole = read_calls(choice.text, self.wanted.tools, self.wanted.form)
+        items = {
+            MESSAGE: self._message(
+                status, [self._part(text, self._logprobs(choice.logprobs or ()))]
+            )
+        }
+        for at, call in enumerate(calls):
+            ended = whole or at < len(calls) - 1
+            items[at] = self._called(at, call, "completed" if ended else "incomplete")
+        said = [MESSAGE] if text or not calls else []
+        order = self._order or [*said, *range(len(calls))]
+        out = self._object(status, [items[number] for number in order], _usage(answer))
         if self.wanted.details:
             out["polydec"] = {
                 "pieces": [self._pieces],
@@ -223,6 +345,19 @@ class Response:
     @property
     def _message_name(self) -> str:
         return f"msg_{self.name.partition('-')[2]}"
+
+    def _call_name(self, kind: str, at: int) -> str:
+        return f"{kind}_{self.name.partition('-')[2]}_0_{at}"
+
+    def _called(self, at: int, call: Call, status: str) -> dict[str, Any]:
+        return {
+            "id": self._call_name("fc", at),
+            "call_id": self._call_name("call", at),
+            "type": "function_call",
+            "name": call.name,
+            "arguments": call.arguments,
+            "status": status,
+        }
 
     def _object(
         self, status: str, output: list[Any], usage: dict[str, Any] | None
@@ -241,11 +376,11 @@ class Response:
             "model": self.served,
             "output": output,
             "usage": usage,
-            **self.wanted.told,
-            "metadata": {},
             "parallel_tool_calls": True,
             "tool_choice": "none",
             "tools": [],
+            **self.wanted.told,
+            "metadata": {},
             "previous_response_id": None,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,

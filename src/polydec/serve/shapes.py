@@ -13,7 +13,9 @@ from polydec.options import shown
 from polydec.serve.body import Body, Wanted, asking, length, prompt_logprobs, streaming
 from polydec.serve.constrained import constraint
 from polydec.serve.errors import Refusal
-from polydec.serve.tools import names, past_calls, read_tools
+from polydec.serve.limits import Limits
+from polydec.serve.template import no_template, template_values
+from polydec.serve.tools import past_calls, read_tools
 
 LOWEST = -9999.0
 """What JSON has for the logarithm of 0, as vLLM writes it."""
@@ -49,7 +51,7 @@ class Shape(Protocol):
         finish_reason: str | None,
         calls: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
-        """A choice of a chunk; calls: of tools, whole."""
+        """A choice of a chunk; calls: of tools, or pieces of them."""
         ...
 
     def choice(
@@ -81,6 +83,7 @@ class Chat:
         given: dict[str, Any] = {
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
+            "template": template_values(body, model),
         }
         logprobs, top = body.flag("logprobs"), body.whole("top_logprobs", 0, 64)
         if top is not None and not logprobs:
@@ -89,19 +92,22 @@ class Chat:
             )
         given["max_tokens"] = length(body, "max_completion_tokens", "max_tokens")
         given["logprobs"] = (top or 0) if logprobs else None
-        with_tools, tools = "tools" in body.fields, read_tools(body)
+        with_tools = "tools" in body.fields
+        tools = read_tools(body, model, given["constraint"])
+        given["constraint"] = tools.constraint
         messages = read_messages(body.take("messages"), tools=with_tools)
         stream, usage, details, steps = streaming(body)
         prompted = given["prompt_logprobs"] = prompt_logprobs(body, stream)
         body.end()
         return Wanted(
-            (Ask(messages, tools=tools, **given),),
+            (Ask(messages, tools=tools.shown, **given),),
             stream,
             usage,
             details,
             steps=steps,
             prompt_logprobs=prompted,
-            tools=names(tools),
+            tools=tools.names,
+            form=tools.form,
         )
 
     def opening(self, index: int) -> dict[str, Any]:
@@ -179,7 +185,10 @@ class Completions:
             **asking(body, model, method, seed),
             "constraint": constraint(body, model),
         }
-        prompts, echo = read_prompts(body.take("prompt")), body.flag("echo")
+        no_template(body)
+        prompts, echo = read_prompts(body.take("prompt"), body.limits), body.flag("echo")
+        if body.limits is not None:
+            body.limits.admit(len(prompts) * given["n"])
         most = length(body, "max_tokens", default=16, least=0 if echo else 1)
         silent = most == 0  # a token is written all the same, and not shown
         given["max_tokens"], given["logprobs"] = (
@@ -300,8 +309,8 @@ def token_text(text: Text, token: int) -> str:
     )
 
 
-def read_prompts(prompt: Any) -> list[Any]:
-    """A text or token ids, or several of either."""
+def read_prompts(prompt: Any, limits: Limits | None = None) -> list[Any]:
+    """A text or token ids, or several of either; limits: of a server."""
     if prompt is None:
         raise Refusal("prompt is missing: give a text or token ids", param="prompt")
     many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
@@ -314,6 +323,11 @@ def read_prompts(prompt: Any) -> list[Any]:
         if not isinstance(one, (str, list)) or not one:
             raise Refusal(
                 f"prompt{f'[{at}]' if many else ''} is {shown(one)}: it must be a text or token ids, and not empty",
+                param="prompt",
+            )
+        if isinstance(one, list) and limits is not None and len(one) > limits.prompt:
+            raise Refusal(
+                f"prompt has {len(one)} tokens: this server takes at most {limits.prompt}",
                 param="prompt",
             )
         if isinstance(one, list) and not all(type(x) is int for x in one):
@@ -351,13 +365,23 @@ def _message(where: str, message: Any, tools: bool) -> Mapping[str, Any]:
         )
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role) if tools else None
     for name, value in message.items():  # clients send back what they got, empty fields included
-        if name not in ("role", "content", more) and value not in (None, [], {}, ""):
+        if name not in ("role", "content", "name", more) and value not in (None, [], {}, ""):
             raise Refusal(
                 f"{where}.{str(name)[:60]} is {shown(value)}: a message has a role and a content here"
                 + ("" if tools else ", tool calls only where tools are given"),
                 param="messages",
             )
-    return {"role": "system" if role == "developer" else role, **_said(where, message, more)}
+    named = message.get("name")
+    if named is not None and not (isinstance(named, str) and 1 <= len(named) <= 64):
+        raise Refusal(
+            f"{where}.name is {shown(named)}: it must be a text of 1 to 64 characters",
+            param="messages",
+        )
+    return {
+        "role": "system" if role == "developer" else role,
+        **({} if named is None else {"name": _whole_text(named, "messages")}),
+        **_said(where, message, more),
+    }
 
 
 def _said(where: str, message: Mapping[str, Any], more: str | None) -> dict[str, Any]:

@@ -1,25 +1,50 @@
-"""Tool calls: the tools of a request, and the calls that an answer's text holds.
+"""Tool calls: the tools of a request, what binds the calls of an answer, and the calls that its text holds.
 
-A chat template shows the tools to the model; what the model writes is text, in the form that it was trained on. Two forms
-are read: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of times and anywhere in the text, and an answer
-that is nothing but such an object or a list of them. What names no tool of the request, or is not whole, stays text.
+The model is shown the tools, by its chat template or by a default prompt; what it writes is text, in the form that it was
+trained on. Two forms are read: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of times and anywhere in the
+text, and an answer that is nothing but such an object or a list of them. What names no tool of the request stays text. Where a
+request binds calls (a tool is required or strict, or only one may be called) the constraint engine keeps the answer to one of
+these forms, the one that the model was shown.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from polydec.api import LM
+from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
+from polydec.constraints.protocols import Constraint
+from polydec.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
 from polydec.options import shown
 from polydec.serve.body import Body
+from polydec.serve.constrained import checked
 from polydec.serve.errors import Refusal
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 MOST = 256
 """Tools of a request."""
+
+NOTHING = JsonSchema('{"type": "object", "additionalProperties": false}')
+"""The arguments of a function without parameters."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a request says of tools. shown: those that the model is shown; constraint: of the whole answer; form: in which calls
+    stand in it, None: in any; told: the fields as they were given, with what they are otherwise."""
+
+    shown: tuple[Mapping[str, Any], ...] = ()
+    constraint: Constraint | None = None
+    form: Form | None = None
+    told: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What may be called."""
+        return frozenset(tool["function"]["name"] for tool in self.shown)
 
 
 @dataclass(frozen=True)
@@ -38,40 +63,122 @@ class Call:
         }
 
 
-def read_tools(body: Body) -> tuple[Mapping[str, Any], ...]:
-    """The tools that the model is shown. Raises Refusal for what cannot be honoured."""
-    tools, choice = body.take("tools", []), body.take("tool_choice", "auto")
-    if choice not in ("auto", "none"):
+def read_tools(body: Body, model: LM, asked: Constraint | None, *, flat: bool = False) -> Tools:
+    """The tools of a request, whose answer is bound by `asked` already; flat: a tool holds its function's fields itself. Raises
+    Refusal for what cannot be honoured."""
+    given, choice = body.take("tools", []), body.take("tool_choice", "auto")
+    many = body.flag("parallel_tool_calls", True)
+    if not isinstance(given, list) or len(given) > MOST:
         raise Refusal(
-            f"tool_choice is {shown(choice)}: this server takes only 'auto' or 'none'",
-            param="tool_choice",
+            f"tools is {shown(given)}: it must be a list of at most {MOST} tools", param="tools"
         )
-    if body.take("parallel_tool_calls", True) is not True and tools:
+    tools = tuple(_tool(f"tools[{at}]", tool, flat) for at, tool in enumerate(given))
+    names = [tool["function"]["name"] for tool in tools]
+    twice = next((x for at, x in enumerate(names) if x in names[:at]), None)
+    if twice is not None:
         raise Refusal(
-            "parallel_tool_calls is not true: how many tools an answer calls is not limited here",
-            param="parallel_tool_calls",
-        )
-    if not isinstance(tools, list) or len(tools) > MOST:
-        raise Refusal(
-            f"tools is {shown(tools)}: it must be a list of at most {MOST} tools", param="tools"
-        )
-    for at, tool in enumerate(tools):
-        _check(f"tools[{at}]", tool)
-    return () if choice == "none" else tuple(tools)
-
-
-def _check(where: str, tool: Any) -> None:
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or tool.get("type") != "function":
-        raise Refusal(
-            f"{where} is {shown(tool)}: it must be {{'type': 'function', 'function': {{…}}}}",
+            f"tools has two functions of the name {shown(twice)}: each needs a name of its own",
             param="tools",
         )
-    name, about, schema = (
-        function.get("name"),
-        function.get("description"),
-        function.get("parameters"),
-    )
+    told = {"tools": given, "tool_choice": choice, "parallel_tool_calls": many}
+    name = _chosen(choice, names, flat)
+    if not tools or choice == "none":
+        return Tools(constraint=asked, told=told)
+    must = choice != "auto"
+    if must and asked is not None:
+        raise Refusal(
+            f"tool_choice is {shown(choice)} beside a constraint of the answer: an answer that must be a call has no "
+            "other form, so leave one of them out",
+            param="tool_choice",
+        )
+    strict = any(tool["function"].get("strict") for tool in tools)
+    form = _form(model)
+    said = asked if isinstance(asked, JsonSchema) and form.tags else None
+    if not (must or strict or said or not many) or asked is not said:
+        return Tools(tools, asked, None, told)
+    functions = [t["function"] for t in tools if name in (None, t["function"]["name"])]
+
+    def bound() -> Constraint:
+        return ToolCalls(
+            tuple(
+                Function(f["name"], _arguments(f) if must or f.get("strict") else ANY_OBJECT)
+                for f in functions
+            ),
+            form,
+            many=many and name is None,
+            text=not must and said is None,
+            said=said,
+        )
+
+    return Tools(tools, checked("tools", bound, model), form, told)
+
+
+def _chosen(choice: Any, names: Sequence[str], flat: bool) -> str | None:
+    """The name of the function that must be called; None where it may be any. Raises Refusal for a choice that is none."""
+    name = None
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        function = choice if flat else choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+    if name is None and choice not in ("auto", "none", "required"):
+        named = "{'type': 'function', " + ("'name': …}" if flat else "'function': {'name': …}}")
+        raise Refusal(
+            f"tool_choice is {shown(choice)}: it must be 'auto', 'none', 'required' or {named}",
+            param="tool_choice",
+        )
+    if choice not in ("auto", "none") and not names:
+        raise Refusal(
+            f"tool_choice is {shown(choice)} without tools: give tools, or leave it out",
+            param="tool_choice",
+        )
+    if name is not None and name not in names:
+        raise Refusal(
+            f"tool_choice names {shown(name)}: tools has {', '.join(map(shown, names[:8]))}",
+            param="tool_choice",
+        )
+    return name
+
+
+def _form(model: LM) -> Form:
+    """The form in which the model is shown how to call: as its chat template writes calls, else as the default prompt does."""
+    text = model.checkpoint.text
+    source = "" if text.template is None else text.template.source
+    if OPEN in source or text.template is None or not text.shows_tools:
+        return Form()
+    other = '"parameters":' in source and '"arguments":' not in source
+    return Form(tags=False, key="parameters" if other else "arguments")
+
+
+def _arguments(function: Mapping[str, Any]) -> JsonSchema:
+    """What a function's arguments must be: an object in any case, and an empty one where it has no parameters."""
+    schema = function.get("parameters")
+    if schema is None:
+        return NOTHING
+    kind = schema.get("type", "object")
+    if kind != "object":
+        raise ValueError(
+            f"function {shown(function['name'])} has parameters of type {shown(kind)}: arguments are an object"
+        )
+    empty = schema.get("properties") == {} and "additionalProperties" not in schema
+    more = {"additionalProperties": False} if empty else {}
+    return JsonSchema.of({"type": "object", **schema, **more})
+
+
+def _tool(where: str, tool: Any, flat: bool) -> Mapping[str, Any]:
+    """A tool, checked, as chat templates take it."""
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if flat and isinstance(tool, Mapping) and function is None:
+        function = {k: v for k, v in tool.items() if k != "type"}
+    if (
+        not isinstance(tool, Mapping)
+        or not isinstance(function, Mapping)
+        or tool.get("type") != "function"
+    ):
+        form = "'name': …" if flat else "'function': {…}"
+        raise Refusal(
+            f"{where} is {shown(tool)}: it must be {{'type': 'function', {form}}}",
+            param="tools",
+        )
+    name, about, schema, strict = map(function.get, ("name", "description", "parameters", "strict"))
     if not isinstance(name, str) or not 1 <= len(name) <= 256:
         raise Refusal(
             f"{where}.function.name is {shown(name)}: it must be a text of 1 to 256 characters",
@@ -86,16 +193,11 @@ def _check(where: str, tool: Any) -> None:
             f"{where}.function.parameters is {shown(schema)}: it must be a JSON schema",
             param="tools",
         )
-    if function.get("strict"):
+    if strict is not None and type(strict) is not bool:
         raise Refusal(
-            f"{where}.function.strict is true: arguments are not bound to their schema here",
-            param="tools",
+            f"{where}.function.strict is {shown(strict)}: it must be true or false", param="tools"
         )
-
-
-def names(tools: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """What may be called."""
-    return frozenset(tool["function"]["name"] for tool in tools)
+    return {"type": "function", "function": dict(function)}
 
 
 def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
@@ -128,62 +230,160 @@ def past_calls(where: str, calls: Any) -> list[dict[str, Any]]:
     return out
 
 
-class Reader:
-    """Parts a text that comes in pieces into what is said and what is called. known: names of tools.
+@dataclass(frozen=True)
+class Part:
+    """A piece of a call. at: the call's number; name: with its first piece alone; arguments: more of their JSON text."""
 
-    White space beside a call is dropped. Where the pieces are cut makes no difference.
+    at: int
+    name: str | None
+    arguments: str
+
+
+HEAD = re.compile(
+    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+"""What stands before the arguments of a call."""
+TAIL = re.compile(r"\s*\}?\s*")
+"""What stands between them and the closing tag."""
+
+
+class Reader:
+    """Parts a text that comes in pieces into what is said and what is called. known: names of tools; form: in which calls
+    stand, where the answer is bound to one.
+
+    White space beside a call is dropped. Arguments are told as they come, as soon as the name before them is known to be a
+    tool's; from there on it is a call, whole or not. Where the pieces are cut makes no difference to what they add up to.
     """
 
-    def __init__(self, known: frozenset[str]) -> None:
+    def __init__(self, known: frozenset[str], form: Form | None = None) -> None:
         self.known = known
+        self.count = 0  # calls so far
+        self._fit = True  # the arguments of each that has come to its end are an object
+        self._tags = form is None or form.tags
+        self._alone = form is None or not form.tags  # the whole answer may be a call
+        self._sure = form is not None  # it is one where it begins like one
         self._held = ""  # not yet told: what may become a call, or white space before one
-        self._begun = False  # something was told, so that the whole is not a call
         self._called = False  # the last thing was a call
+        self._value = Value()  # the arguments that are being told
+        self._told = "", list[Part]()
+        self._state: Callable[[], bool] = (
+            self._begin
+        )  # what to do next; says whether there is more to do
 
-    def feed(self, text: str) -> tuple[str, list[Call]]:
+    @property
+    def whole(self) -> bool:
+        """Whether each call so far has come to its end, with an object of arguments."""
+        return self._fit and self._state != self._arguments
+
+    def feed(self, text: str) -> tuple[str, list[Part]]:
         """What became certain with one more piece."""
         self._held += text
-        said, calls = "", list[Call]()
-        while True:
-            start = self._held.lstrip()
-            if not self._begun and start[:1] in ("", "{", "["):  # the whole answer may be a call
-                return said, calls
-            at = self._held.find(OPEN)
-            if at < 0:
-                return said + self._say(self._held[: self._safe()]), calls
-            end = self._held.find(CLOSE, at)
-            if end < 0:
-                return said + self._say(self._held[:at].rstrip()), calls
-            inside, found = self._held[at + len(OPEN) : end], self._held[at : end + len(CLOSE)]
-            call = _one(_parsed(inside), self.known)
-            if call is None:
-                said += self._say(self._held[: at + len(found)])
-                continue
-            said += self._say(self._held[:at].rstrip())
-            self._held = self._held.lstrip()[len(found) :]
-            self._begun = self._called = True
-            calls.append(call)
+        while self._state():
+            pass
+        told, self._told = self._told, ("", [])
+        return told
 
-    def end(self) -> tuple[str, list[Call]]:
+    def end(self) -> tuple[str, list[Part]]:
         """What was held back."""
-        if not self._begun:
-            whole = _parsed(self._held)
-            found = [_one(x, self.known) for x in (whole if isinstance(whole, list) else [whole])]
+        if self._state == self._begin:
+            parsed = _parsed(self._held)
+            found = [
+                _one(x, self.known) for x in (parsed if isinstance(parsed, list) else [parsed])
+            ]
             calls = [call for call in found if call is not None]
-            if calls and len(calls) == len(found):
-                return "", calls
-        self._begun = True
-        said, calls = self.feed("")
-        return said + (self._held.lstrip() if self._called else self._held), calls
+            if self._alone and calls and len(calls) == len(found):
+                for call in calls:
+                    self._call(call.name, call.arguments)
+                return self.feed("")
+        elif self._state == self._behind:
+            self._held = ""
+        elif self._state == self._between and self.count:
+            self._held = self._held.lstrip("}], \t\r\n")
+        if self._state != self._arguments:
+            self._state = self._text
+        said, parts = self.feed("")
+        return said + (self._held.lstrip() if self._called else self._held), parts
 
-    def _say(self, text: str) -> str:
+    # ---- states ----
+
+    def _begin(self) -> bool:
+        """Nothing was told yet."""
+        start = self._held.lstrip()[:1]
+        if not self._alone or start not in ("", "{", "["):
+            self._state = self._text
+        elif start and self._sure:
+            self._state = self._between
+        return self._state != self._begin
+
+    def _text(self) -> bool:
+        """Text, in which calls stand in tags."""
+        at = self._held.find(OPEN) if self._tags else -1
+        if at < 0:
+            self._say(self._held[: self._safe() if self._tags else None])
+            return False
+        self._say(self._held[:at].rstrip())
+        inside = self._held.lstrip()[len(OPEN) :]
+        if self._open(HEAD.match(inside), inside):
+            return True
+        whole, closed, rest = inside.partition(CLOSE)
+        if not closed:
+            return False
+        call = _one(_parsed(whole), self.known)
+        if call is None:
+            self._say(self._held[: len(self._held) - len(rest)])
+        else:
+            self._held = rest
+            self._call(call.name, call.arguments)
+        return True
+
+    def _arguments(self) -> bool:
+        """The arguments of a call."""
+        size = self._value.feed(self._held)
+        if size:
+            self._told[1].append(Part(self.count - 1, None, self._held[:size]))
+            self._held = self._held[size:]
+        if not self._value.closed:
+            return False
+        self._fit = self._fit and isinstance(_parsed(self._value.text), Mapping)
+        self._state = self._behind if self._tags else self._between
+        return True
+
+    def _behind(self) -> bool:
+        """Between the arguments of a call and its closing tag."""
+        between = TAIL.match(self._held)
+        rest = self._held[between.end() if between else 0 :]
+        if CLOSE.startswith(rest) and rest != CLOSE:
+            return False
+        self._held, self._state = rest.removeprefix(CLOSE), self._text
+        return True
+
+    def _between(self) -> bool:
+        """Around the calls of an answer that is nothing else."""
+        return self._open(HEAD.search(self._held), self._held)
+
+    # ---- what they do ----
+
+    def _open(self, head: re.Match[str] | None, held: str) -> bool:
+        """Begin a call behind its head, if it is one."""
+        name = None if head is None else _parsed(head[1])
+        if head is None or not isinstance(name, str) or name not in self.known:
+            return False
+        self._held, self._value, self._state = held[head.end() :], Value(), self._arguments
+        self._call(name, "")
+        return True
+
+    def _call(self, name: str, arguments: str) -> None:
+        self._told[1].append(Part(self.count, name, arguments))
+        self.count, self._called = self.count + 1, True
+
+    def _say(self, text: str) -> None:
         """Tell a beginning of what is held."""
         self._held = self._held[len(text) :]
         if self._called:
             text = text.lstrip()
         if text:
-            self._begun, self._called = True, False
-        return text
+            self._called = False
+        self._told = self._told[0] + text, self._told[1]
 
     def _safe(self) -> int:
         """Where the end of what is held begins that may become part of a call, or white space before one."""
@@ -195,12 +395,51 @@ class Reader:
         return len(held.rstrip())
 
 
-def read_calls(text: str, known: frozenset[str]) -> tuple[str, list[Call]]:
-    """What a whole text says and calls."""
-    reader = Reader(known)
-    said, calls = reader.feed(text)
+class Value:
+    """An object of JSON that comes in pieces, up to the brace that closes it. text: what came of it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._depth, self._quoted, self._escaped = 0, False, False
+
+    @property
+    def closed(self) -> bool:
+        return bool(self.text) and not self._depth
+
+    def feed(self, text: str) -> int:
+        """How many characters of it are the object's."""
+        at = 0
+        while at < len(text) and not (at and not self._depth):
+            char, at = text[at], at + 1
+            if self._quoted:
+                self._quoted = self._escaped or char != '"'
+                self._escaped = char == "\\" and not self._escaped
+            else:
+                self._quoted = char == '"'
+                self._depth += (char in "{[") - (char in "}]")
+        self.text += text[:at]
+        return at
+
+
+def read_calls(
+    text: str, known: frozenset[str], form: Form | None = None
+) -> tuple[str, list[Call], bool]:
+    """What a whole text says and calls, and whether the calls are whole."""
+    reader = Reader(known, form)
+    said, parts = reader.feed(text)
     rest, more = reader.end()
-    return said + rest, calls + more
+    return said + rest, joined([*parts, *more]), reader.whole
+
+
+def joined(parts: Sequence[Part]) -> list[Call]:
+    """The calls that pieces add up to."""
+    out = list[Call]()
+    for part in parts:
+        if part.name is not None:
+            out.append(Call(part.name, part.arguments))
+        else:
+            out[-1] = replace(out[-1], arguments=out[-1].arguments + part.arguments)
+    return out
 
 
 def _parsed(text: str) -> Any:

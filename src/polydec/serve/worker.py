@@ -164,6 +164,7 @@ class Worker:
         """Check requests and let them run. max_tokens None: as much as there is room for; steps: tell what each round did.
         Raises Refusal where there is no room for them in the queue, ValueError where one cannot be honoured."""
         count = sum(ask.n for ask in asks)
+        self.limits.admit(count)
         self._admit(count)
         answers = Answers(self, asks, steps)
         self.answers += count
@@ -181,10 +182,6 @@ class Worker:
 
     def _admit(self, count: int) -> None:
         most = self.limits.running + self.limits.waiting
-        if count > most:
-            raise ValueError(
-                f"n is {count} over all prompts: this server takes at most {most} answers at a time"
-            )
         if self.answers + count > most:
             wait = max(1, min(60, round(sum(self._took) / len(self._took)))) if self._took else 1
             raise Refusal(

@@ -89,17 +89,20 @@ class CyclicReflex:
 
 
 def spelled(words: Words | None, wanted: Sequence[str]) -> tuple[int, ...]:
-    """Ids of the words that are one token, bare or behind a space; none without a tokenizer."""
+    """Ids of the words that are one token, bare or behind a space; none without a tokenizer. What counts is how a token reads,
+    not what was encoded: where a tokenizer puts a space before every text, the token of a bare word has one, and the bare word
+    itself is found behind a line's end."""
     found = dict[int, None]()
     if words is None:
         return ()
-    for text in (form for word in wanted for form in (word, f" {word}")):
-        try:
-            one = words.encode(text, special=False)
-        except ValueError:  # this tokenizer cannot spell it
-            continue
-        if len(one) == 1 and words.pieces[one[0]] == text.encode():
-            found[one[0]] = None
+    for word in wanted:
+        reads = (word.encode(), f" {word}".encode())
+        for text in (word, f" {word}", f"\n{word}"):
+            try:
+                last = words.encode(text, special=False)[-1:]
+            except ValueError:  # this tokenizer cannot spell it
+                continue
+            found |= {x: None for x in last if words.pieces[x] in reads}
     return tuple(found)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from polydec.core.decoder import Decoder, answer_one
+from polydec.core.protocols import Shaper
 from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run
@@ -19,7 +20,10 @@ from polydec.families.diffusion.events import Unmasked
 from polydec.families.diffusion.protocols import Denoiser, Refresh, Unmasker
 from polydec.families.diffusion.types import Canvas, Look, filled, gaps
 from polydec.refreshes.full import Full
+from polydec.shapers.allowed import Allowed
+from polydec.shapers.banned import Banned
 from polydec.shapers.greedy import Greedy
+from polydec.shapers.logit_bias import LogitBias
 from polydec.testing.enumerate import distance, law_of
 from polydec.testing.strict import StrictRng
 from polydec.testing.toy_canvas import Chain, ToyDenoiser, left_open
@@ -213,6 +217,27 @@ def check_closed(make: Make) -> None:
     scheduler.step()
     scheduler.cancel(task)
     assert not left_open(), "a board stayed open after a cancelled run"
+
+
+def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) -> None:
+    """Raise AssertionError where an answer holds a banned token, the end among them, or one that is not allowed, or where a
+    bias decides nothing. make: a denoiser and the shapers of a request -> the decoder to check."""
+    size, eos = 6, 5
+    every = frozenset(range(size))
+    rules: list[tuple[Shaper[Any], frozenset[int]]] = [
+        *((Banned((x,)), every - {x}) for x in (0, 3, eos)),
+        (Banned((0, 1, 2)), every - {0, 1, 2}),
+        (Allowed((1, 4)), frozenset({1, 4})),
+        (Allowed((2, eos)), frozenset({2, eos})),
+        (LogitBias({2: 100.0}), frozenset({2})),
+        (LogitBias({eos: -100.0}), every - {eos}),
+    ]
+    for seed in range(6):
+        for rule, legal in rules:
+            for shapers in ((rule,), (rule, Greedy())):
+                decoder = make(ToyDenoiser(Chain(seed, size, sharp=2.5), eos), shapers)
+                out = run([answer_one(decoder, Request(PROMPT, max_tokens=12, seed=seed))])[0]
+                assert set(out.token_ids) <= legal, f"{rule} and yet {out.token_ids}"
 
 
 def check_refresh(refresh: Refresh) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +13,32 @@ from typing import Any
 
 import numpy as np
 
+from polydec.train import rows
+
 KINDS = ("prose", "code", "dialogue")
 USER, ASSISTANT, END, BEGIN = "<|user|>", "<|assistant|>", "<|end|>", "<|begin|>"
 SPECIAL = (BEGIN, END, USER, ASSISTANT)
+
+SAMPLE = "sample"
+"""The name of the small texts that travel along."""
+COLLECTION = (
+    "text_books",
+    "text_docs",
+    "text_tldr",
+    "text_python",
+    "text_dialogues_sgd",
+    "spec_bench/question.jsonl",
+    "gsm8k/train.jsonl.gz",
+    "svamp/part_a.jsonl",
+    "mbpp/prompt_val_train.jsonl",
+    "code_edits/edits.jsonl.gz",
+    "summ_scitldr/train_dev.jsonl.gz",
+    "translation_tatoeba/en_de.jsonl.gz",
+    "qa_xquad/en.jsonl.gz",
+    "intents_clinc150/train_val.jsonl.gz",
+    "bbh/half_a.jsonl.gz",
+)
+"""What of it lies there tells the collection that the embedded models were trained on."""
 
 
 def data_root(path: str | Path | None = None) -> Path:
@@ -29,16 +51,29 @@ def data_root(path: str | Path | None = None) -> Path:
     return root
 
 
+def training_data(path: str | Path | None = None) -> Path:
+    """Where the texts of a training are: a file or a folder as `rows.read` takes them, the collection's folder, or `sample`.
+    None: POLYDEC_DATA, else ../shared/data, else the sample, which is said. Raises ValueError where there is nothing."""
+    given = path if path is not None else os.environ.get("POLYDEC_DATA")
+    if given is None and Path("../shared/data").is_dir():
+        return Path("../shared/data")
+    if given is None:
+        print("training on the sample that travels along: name your own by --data", file=sys.stderr)
+    if given is None or (str(given) == SAMPLE and not Path(SAMPLE).exists()):
+        return Path(__file__).with_name("sample")
+    if not collected(Path(given)):
+        rows.files(Path(given))  # says what is wrong before a model is loaded
+    return Path(given)
+
+
+def collected(root: Path) -> bool:
+    """Whether it is the collection's folder, of which every file is known by its name."""
+    return any((root / name).exists() for name in COLLECTION)
+
+
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file, plain or .gz."""
-    with (
-        gzip.open(path, "rt", encoding="utf-8")
-        if path.suffix == ".gz"
-        else open(path, encoding="utf-8") as f
-    ):
-        for line in f:
-            if line.strip():
-                yield json.loads(line)
+    """The objects of a JSONL file, plain or .gz. Raises ValueError with one sentence that names file and line."""
+    return (fields for _, fields in rows.objects(path))
 
 
 def bucket(text: str) -> int:
@@ -50,11 +85,14 @@ def held_out(text: str) -> bool:
     return bucket(text) >= 7
 
 
+def said(turns: Sequence[tuple[bool, str]]) -> str:
+    """Turns as the chat template writes them, of each whether the assistant says it."""
+    return "".join(f"{ASSISTANT if answers else USER}{words}{END}" for answers, words in turns)
+
+
 def as_chat(turns: Sequence[dict[str, Any]]) -> str:
     """A dialogue of text_dialogues_sgd as the chat template writes it."""
-    return "".join(
-        f"{USER if t['speaker'] == 'USER' else ASSISTANT}{t['utterance']}{END}" for t in turns
-    )
+    return said([(t["speaker"] != "USER", t["utterance"]) for t in turns])
 
 
 def _texts(root: Path, pattern: str) -> Iterator[str]:
@@ -75,7 +113,7 @@ def _dialogues(root: Path) -> Iterator[str]:
 
 def documents(root: Path, kind: str) -> Iterator[str]:
     """Every document of a kind in the order of the files: prose (books, software documents, cheat sheets), code (Python),
-    dialogue (service dialogues as chats)."""
+    dialogue (service dialogues as chats). Of one's own data running text is prose, and what has an answer a dialogue."""
     sources: dict[str, Callable[[], Iterator[Iterator[str]]]] = {
         "prose": lambda: (
             _texts(root, p) for p in ("text_books/*.gz", "text_docs/*.gz", "text_tldr/*.gz")
@@ -85,8 +123,15 @@ def documents(root: Path, kind: str) -> Iterator[str]:
     }
     if kind not in sources:
         raise ValueError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}")
-    for source in sources[kind]():
-        yield from source
+    if collected(root):
+        for source in sources[kind]():
+            yield from source
+        return
+    for item in rows.read(root):
+        if item.text and kind == "prose":
+            yield item.text
+        elif any(answers for answers, _ in item.turns) and kind == "dialogue":
+            yield said(item.turns)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from polydec.train.data import ASSISTANT, BEGIN, END, USER
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory
 from polydec.train.progress import shown
-from polydec.train.tasks import LONG, TASKS, make
+from polydec.train.tasks import LONG, TASKS, make, variety
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 VOCAB = 416
@@ -47,7 +47,8 @@ class DiffusionSpec:
     weights); anneal: steps in which more and more of what stands behind a position is shown to it, for one that was
     autoregressive; shifted: the law of a position is read one before it; block: positions see no further than to the end of
     their own block of so many (0: everything); causal: an autoregressive model of the same tasks instead, to compare with;
-    int8: keep matrices in 8 bits, in half a file that only Polydec reads.
+    int8: keep matrices in 8 bits, in half a file that only Polydec reads; varied: lists of 3 to 9 items, letters among them,
+    and names that are made up (tasks.VARIED).
     """
 
     out: str
@@ -68,6 +69,7 @@ class DiffusionSpec:
     block: int = 0
     causal: bool = False
     int8: bool = False
+    varied: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(self, "steps", "rows", "layers")
@@ -260,7 +262,7 @@ def _loss(
 
 
 def _texts(spec: DiffusionSpec, i: int) -> list[str]:
-    task = make(spec.tasks[i % len(spec.tasks)], spec.seed, i)
+    task = make(spec.tasks[i % len(spec.tasks)], spec.seed, i, of=variety(spec.varied))
     return [task.question, task.answer]
 
 
@@ -288,7 +290,7 @@ class Rows:
         )
 
     def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
-        task = make(name, self._spec.seed, i)
+        task = make(name, self._spec.seed, i, of=variety(self._spec.varied))
         asked = self._ids(BEGIN + USER + task.question + END + ASSISTANT)
         said = self._ids(task.answer + END)
         left = length - len(asked) - len(said)

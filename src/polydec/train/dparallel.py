@@ -18,6 +18,7 @@ from polydec.train.filter import FilterSpec, answers, asked
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama
 from polydec.train.progress import shown
+from polydec.train.target import of_one_canvas
 from polydec.train.tasks import SHIPPED
 
 COOL = 0.5
@@ -28,9 +29,10 @@ COOL = 0.5
 class DParallelSpec:
     """What `train_dparallel` makes.
 
-    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours, which is begun with;
-    tasks: names of TASKS that it answers; each: answers of each task; max_tokens: of a canvas; beta: weight of the entropy (0:
-    learn its answers only); rows: answers a step; steps: optimiser steps; rate; seed.
+    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours that sees its whole
+    canvas, which is begun with; tasks: names of TASKS that it answers; each: answers of each task; max_tokens: of a canvas;
+    beta: weight of the entropy (0: learn its answers only); rows: answers a step; steps: optimiser steps; rate; seed; varied:
+    lengths and values vary (tasks.VARIED).
     """
 
     out: str
@@ -43,6 +45,7 @@ class DParallelSpec:
     steps: int = 2000
     rate: float = 5e-4
     seed: int = 0
+    varied: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(self, "each", "max_tokens", "rows", "steps")
@@ -56,8 +59,16 @@ def train_dparallel(spec: DParallelSpec) -> dict[str, Any]:
     Source: Chen et al., dParallel (2025). There LoRA is trained and half of one block masked; here all weights, and any share
     of the answer."""
     began, lm = time.perf_counter(), load(spec.target, draft=None)
+    of_one_canvas(lm.checkpoint.lm, spec.target)
     asking = FilterSpec(
-        "", spec.target, spec.tasks, spec.each, spec.max_tokens, spec.max_tokens, seed=spec.seed
+        "",
+        spec.target,
+        spec.tasks,
+        spec.each,
+        spec.max_tokens,
+        spec.max_tokens,
+        seed=spec.seed,
+        varied=spec.varied,
     )
     prompts = asked(lm, asking)
     own = [

@@ -29,6 +29,7 @@ from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.own_text import write_text
 from polydec.train.progress import shown
 from polydec.train.selfplay import Mode, Sample
+from polydec.train.target import family_of_config, require
 from polydec.train.teacher import Laws, Teacher
 
 POLICIES: Mapping[str, float] = {
@@ -43,7 +44,7 @@ class DraftSpec:
     """What `train_draft` makes.
 
     out: the directory to write; target: a checkpoint of the Llama skeleton, by any name that `polydec.load` takes; data:
-    where the prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of samples (None: out/text.jsonl, written by
+    where the prompts are (as `data.training_data` finds it); text: JSONL of samples (None: out/text.jsonl, written by
     the target first, `each` prompts a kind, answers of at most `max_tokens`); divergence: fkl | rkl | jsd | tvd (beta: of
     jsd); tasks: (kind of prompt, divergence) where a kind has one of its own; policy: whose text, target | mixed | on-policy;
     own: share of the steps on the draft's own text, 0 to 1 (None: what the policy says); temperature: of both laws (above 0);
@@ -105,6 +106,7 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     missing data, or a target outside the Llama skeleton."""
     out, began = Path(spec.out), time.perf_counter()
     source = checkpoint.open_source(spec.target)
+    require("ar", family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
     fast = arithmetic(out / "state.pt", spec.bf16)
     path = Path(spec.text) if spec.text else out / "text.jsonl"

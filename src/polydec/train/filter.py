@@ -20,7 +20,8 @@ from polydec.models.learned import filter as filters
 from polydec.options import at_least_one
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
-from polydec.train.tasks import SHIPPED, TASKS, learnable, make
+from polydec.train.target import require
+from polydec.train.tasks import SHIPPED, TASKS, make, variety
 
 R = TypeVar("R")
 
@@ -31,7 +32,7 @@ class FilterSpec:
 
     out: the directory to write; target: a masked-diffusion model; tasks: names of TASKS that it answers; each: answers of each
     task; max_tokens: of a canvas; block: positions of a block, which the filter is for; hidden: units of the filter's hidden
-    layer (0: as many as positions, as published); steps: optimiser steps; seed.
+    layer (0: as many as positions, as published); steps: optimiser steps; seed; varied: lengths and values vary (tasks.VARIED).
     """
 
     out: str
@@ -44,6 +45,7 @@ class FilterSpec:
     steps: int = 6000
     rate: float = 3e-3
     seed: int = 0
+    varied: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(self, "each", "max_tokens", "block", "steps")
@@ -60,10 +62,7 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
     likeliest, and learn from what the confidences were when which were right; what was measured. Every tenth run is set
     aside."""
     began, lm = time.perf_counter(), load(spec.target, draft=None)
-    if family_of(lm.checkpoint.lm) != "diffusion":
-        raise ValueError(
-            f"target is {spec.target!r}: it must be a masked-diffusion model, such as zoo:diffusion"
-        )
+    require("diffusion", family_of(lm.checkpoint.lm), spec.target)
     prompts = asked(lm, spec)
     finals = answers(lm.checkpoint.lm, prompts, spec)
     pairs = together(
@@ -109,8 +108,12 @@ class _Net(torch.nn.Module):
 
 def asked(lm: LM, spec: FilterSpec) -> list[tuple[int, ...]]:
     """Prompts of the tasks, in turn; none of a question that is held out."""
-    some = [learnable(name, spec.seed, spec.each) for name in spec.tasks]
-    return [lm.ids(task.question) for turn in zip(*some, strict=True) for task in turn]
+    of = variety(spec.varied)
+    return [
+        lm.ids(make(name, spec.seed, i, of=of).question)
+        for i in range(spec.each)
+        for name in spec.tasks
+    ]
 
 
 def answers(model: Denoiser, prompts: Sequence[Sequence[int]], spec: FilterSpec) -> list[Canvas]:

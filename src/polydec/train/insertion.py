@@ -21,7 +21,7 @@ from polydec.train.diffusion import DiffusionSpec, Student, begun, save
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama
 from polydec.train.progress import shown
-from polydec.train.tasks import LONG, SHIPPED, make
+from polydec.train.tasks import LONG, SHIPPED, make, variety
 from polydec.train.tokens import mark_id
 
 
@@ -32,7 +32,7 @@ class InsertionSpec:
     out: the directory to write; tasks: names of TASKS whose answers end, which take turns; steps: optimiser steps; rows: tasks
     a step; context: positions of the longest text, 32 to 4096; width, layers: of the network; seed; rate, muon: the highest
     learning rates, of AdamW and of Muon, which has the layers' matrices; start: a directory (or zoo:NAME) to begin with, whose
-    tokenizer and sizes are taken (None: random weights).
+    tokenizer and sizes are taken (None: random weights); varied: lengths and values vary (tasks.VARIED).
     """
 
     out: str
@@ -46,6 +46,7 @@ class InsertionSpec:
     rate: float = 2e-3
     muon: float = 0.02
     start: str | None = None
+    varied: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(self, "steps", "rows", "layers")
@@ -67,6 +68,7 @@ class InsertionSpec:
             layers=self.layers,
             seed=self.seed,
             start=self.start,
+            varied=self.varied,
         )
 
 
@@ -153,7 +155,8 @@ def examples(spec: InsertionSpec, student: Student, step: int) -> list[Example]:
     any of them."""
     r, out = random.Random(f"{spec.seed} {step}"), list[Example]()
     for i in range(step * spec.rows, (step + 1) * spec.rows):
-        task = make(spec.tasks[i % len(spec.tasks)], spec.seed, i)
+        name = spec.tasks[i % len(spec.tasks)]
+        task = make(name, spec.seed, i, of=variety(spec.varied))
         prompt, answer = (
             tuple(student.tokenizer.encode(text, add_special_tokens=False).ids)
             for text in (BEGIN + USER + task.question + END + ASSISTANT, task.answer)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydec.kit import family_of
 from polydec.loaded import load
 from polydec.models.learned import joint
 from polydec.models.learned.joint import Joint
@@ -18,19 +17,23 @@ from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown
 from polydec.train.reasoner import states
+from polydec.train.target import of_one_canvas
 from polydec.train.tasks import SHIPPED
 
 KNOWN = 1e-4
 """Nats that are added to the entropy of every step: so often a token that was known is learned from."""
+
+VARIED_ROWS = (72, 88)
+"""Positions of the shortest and the longest rows where lengths and values vary."""
 
 
 @dataclass(frozen=True)
 class JointSpec:
     """What `train_joint` makes.
 
-    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours; tasks: names of TASKS
-    that it answers; texts: answers that it writes, one token a pass; count: gaps that a pass will fill; rows: states a step;
-    steps: optimiser steps; rate; seed.
+    out: the directory to write; target: the directory (or zoo:NAME) of a masked-diffusion model of ours that sees its whole
+    canvas; tasks: names of TASKS that it answers; texts: answers that it writes, one token a pass; count: gaps that a pass will
+    fill; rows: states a step; steps: optimiser steps; rate; seed; varied: lengths and values vary (tasks.VARIED).
     """
 
     out: str
@@ -42,6 +45,7 @@ class JointSpec:
     steps: int = 600
     rate: float = 2e-3
     seed: int = 0
+    varied: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(self, "texts", "rows", "steps")
@@ -69,19 +73,20 @@ def train_joint(spec: JointSpec) -> dict[str, Any]:
     """Train, and save the layer at spec.out; what was measured: on answers that were set aside, by the number of tokens since
     the pass, the divergence (nats a gap) of the model's own laws from what the layer gives, and from those of the pass."""
     began, lm = time.perf_counter(), load(spec.target, draft=None, threads=torch.get_num_threads())
-    if family_of(lm.checkpoint.lm) != "diffusion":
-        raise ValueError(
-            f"target is {spec.target!r}: it must be a masked-diffusion model, such as zoo:diffusion"
-        )
-    longest = min(DiffusionSpec.length, lm.network.context)
+    of_one_canvas(lm.checkpoint.lm, spec.target)
+    shortest, longest = (
+        VARIED_ROWS if spec.varied else (DiffusionSpec.shortest, DiffusionSpec.length)
+    )
+    longest = min(longest, lm.network.context)
     about = DiffusionSpec(
         "",
         spec.tasks,
         rows=spec.rows,
         start=spec.target,
-        shortest=min(DiffusionSpec.shortest, longest),
+        shortest=min(shortest, longest),
         length=longest,
         seed=spec.seed,
+        varied=spec.varied,
     )
     student = begun(about)
     student.network.requires_grad_(False).eval()

@@ -20,7 +20,7 @@ from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
 from polydec.files import replace
-from polydec.models import checkpoint, zoo
+from polydec.models import zoo
 from polydec.models.learned import judge as trained
 from polydec.models.learned.judge import Judge
 from polydec.models.lm import LM
@@ -35,6 +35,7 @@ from polydec.train.own_text import gather
 from polydec.train.progress import shown
 from polydec.train.selfplay import Sample
 from polydec.train.stop_head import laws, states
+from polydec.train.target import autoregressive
 from polydec.verifiers.match import Match
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -45,7 +46,7 @@ class JudgeSpec:
     """What `train_judge` makes.
 
     out: the directory to write; target, draft: by any names that `polydec.load` takes (draft None: the target's embedded one);
-    data: where prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of the target's samples (None:
+    data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
     out/text.jsonl, written first: `each` prompts a kind, greedy answers of at most `max_tokens`); tries: drafted tokens that
     are tried in each answer; weight: of wrong tokens in the loss, above 0; steps; rate; seed.
     """
@@ -98,7 +99,7 @@ def train_judge(spec: JudgeSpec) -> dict[str, Any]:
         raise ValueError(
             f"draft is none and {spec.target} has no embedded one: name the draft model"
         )
-    point, small = checkpoint.load(spec.target), checkpoint.load(name)
+    point, small = autoregressive(spec.target), autoregressive(name, "draft")
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen

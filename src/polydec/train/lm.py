@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,13 +21,14 @@ from torch.nn import functional as F
 from polydec import edge, files
 from polydec.models import checkpoint, rows8
 from polydec.train import network as net
-from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, data_root, pack, split
+from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, Split, pack, split, training_data
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
 from polydec.train.exits import Depths, resized
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, save_directory
 from polydec.train.ngram import NGram
 from polydec.train.progress import shown
+from polydec.train.target import family_of_config, require
 from polydec.train.tokens import mark_id, tokenizer_files, train_tokenizer
 
 
@@ -51,7 +53,7 @@ PRESETS: Mapping[str, Preset] = {
 class LMSpec:
     """What `train_lm` makes.
 
-    out: the directory to write; data: where the texts are (None: POLYDEC_DATA, else ../shared/data); preset: sizes and
+    out: the directory to write; data: where the texts are (as `data.training_data` finds it); preset: sizes and
     schedule (`PRESETS`); steps: optimiser steps (None: the preset's); tokenizer: a directory or zoo:NAME whose
     tokenizer.json to use (None: one is trained on the training text); teacher: a directory as `train_lm` writes it, or
     zoo:NAME, whose laws to learn instead of the text's tokens (forward KL; it brings its tokenizer); shares: of prose, code,
@@ -119,13 +121,12 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
     first = None if spec.start is None else load_directory(spec.start)
     shape = spec.shape or (preset.shape if first is None else first.s)
     shape = shape if spec.layers is None else replace(shape, layers=spec.layers)
-    root = data_root(spec.data)
-    parts = {
-        k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
-        for k, mb in zip(spec.kinds, spec.train_mb)
-    }
+    parts = read_texts(spec)
     tokenizer = find_tokenizer(
-        spec, out, [t for p in parts.values() for t in p.train[: len(p.train) // 2]], shape.vocab
+        spec,
+        out,
+        [t for p in parts.values() for t in p.train[: -(-len(p.train) // 2)]],
+        shape.vocab,
     )
     if tokenizer.get_vocab_size() > shape.vocab:
         raise ValueError(
@@ -133,6 +134,7 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         )
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
     corpus = encode(tokenizer, parts)
+    spec = enough(spec, corpus, shape.context)
     student = (
         Llama(shape, seed=spec.seed) if first is None else resized(first, shape.layers, spec.seed)
     )
@@ -215,6 +217,42 @@ def train_lm(spec: LMSpec) -> dict[str, Any]:
         out / "training.json", lambda at: Path(at).write_text(json.dumps(result, indent=1) + "\n")
     )
     return result
+
+
+def read_texts(spec: LMSpec) -> dict[str, Split]:
+    """The texts of each kind of which there is one to train on. Raises ValueError where there is none."""
+    root = training_data(spec.data)
+    parts = {
+        k: split(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
+        for k, mb in zip(spec.kinds, spec.train_mb)
+    }
+    some = {k: part for k, part in parts.items() if part.train}
+    if not some:
+        raise ValueError(
+            edge.sentence(
+                f"data is {str(root)!r}: it has no text to train on (of ten texts seven are learned from and three held out, "
+                "by their SHA-1): give more"
+            )
+        )
+    return some
+
+
+def enough(spec: LMSpec, corpus: Corpus, context: int) -> LMSpec:
+    """The spec without kinds that have less text than a row holds, which are said. Raises ValueError where none has more."""
+    sizes = {k: len(corpus.train[k]) for k in spec.kinds if k in corpus.train}
+    there = [i for i, k in enumerate(spec.kinds) if sizes.get(k, 0) >= context]
+    if not there:
+        raise ValueError(
+            f"data has {', '.join(f'{n:,} tokens of {k}' for k, n in sizes.items())} to train on: "
+            f"rows of {context:,} need at least as many"
+        )
+    for k, n in sizes.items():
+        if n < context:
+            print(f"{k} is left out: its {n:,} tokens do not fill a row", file=sys.stderr)
+    kinds, shares, train_mb = (
+        tuple(given[i] for i in there) for given in (spec.kinds, spec.shares, spec.train_mb)
+    )
+    return replace(spec, kinds=kinds, shares=shares, train_mb=train_mb)
 
 
 def set_aside(tokens: int, length: int) -> int:
@@ -307,17 +345,17 @@ def plain(text: str) -> str:
 
 def measure(student: Llama, corpus: Corpus, spec: LMSpec, shape: Shape) -> dict[str, Any]:
     """Bits per byte of held-out text of each kind; of the n-gram (on the same tokens of all kinds) and of the model."""
+    held = {k: corpus.held[k] for k in spec.kinds if corpus.held_bytes[k]}
     baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
     return {
-        "held_out_bytes": dict(corpus.held_bytes),
-        "train_tokens": {k: len(v) for k, v in corpus.train.items()},
+        "held_out_bytes": {k: corpus.held_bytes[k] for k in held},
+        "train_tokens": {k: len(corpus.train[k]) for k in spec.kinds},
         "bits_per_byte": {
             k: bits_per_byte(student, v, corpus.held_bytes[k], context=shape.context)
-            for k, v in corpus.held.items()
+            for k, v in held.items()
         },
         f"bits_per_byte_{spec.order}_gram": {
-            k: ngram_bits_per_byte(baseline, v, corpus.held_bytes[k])
-            for k, v in corpus.held.items()
+            k: ngram_bits_per_byte(baseline, v, corpus.held_bytes[k]) for k, v in held.items()
         },
     }
 
@@ -344,11 +382,15 @@ def load_directory(name: str) -> Llama:
     """A network as `train_lm` saved it, by its directory or as zoo:NAME, in fp32, without gradients."""
     path = directory(name)
     try:
-        return net.from_weights(
-            edge.read_json(path / "config.json"),
+        config = edge.read_json(path / "config.json")
+        found = family_of_config(config)
+        network = net.from_weights(
+            config,
             rows8.unpacked(load_file(str(path / "model.safetensors"))),
         )
     except WRONG as e:
         raise ValueError(
             edge.sentence(f"model {name!r} is not a directory that `polydec train lm` wrote: {e}")
         ) from None
+    require("ar", found, name, "model")
+    return network

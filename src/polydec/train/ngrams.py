@@ -13,11 +13,11 @@ import numpy as np
 
 from polydec.core.types import Vocab
 from polydec.files import replace
-from polydec.models import checkpoint
 from polydec.models.learned.ngrams import LAST, MIX, NGrams, save
 from polydec.train import selfplay
 from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample
+from polydec.train.target import autoregressive
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class NGramSpec:
     """What `train_ngrams` makes.
 
     out: the directory to write; target: a checkpoint by any name that `polydec.load` takes; data: where the prompts are
-    (None: POLYDEC_DATA, else ../shared/data); text: JSONL of samples (None: out/text.jsonl, written by the target first,
+    (as `data.training_data` finds it); text: JSONL of samples (None: out/text.jsonl, written by the target first,
     `each` prompts a kind, answers of at most `max_tokens`); order: tokens of the longest context, 1 to 8; top: followers
     kept of each, 1 to 16; least: in how many answers a context must stand, 1 or more; discount: of every count, 0 to 1.
     """
@@ -61,7 +61,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     65,535 tokens."""
     out, began = Path(spec.out), time.perf_counter()
     path, held = Path(spec.text) if spec.text else out / "text.jsonl", out / "held.jsonl"
-    point = checkpoint.load(spec.target)
+    point = autoregressive(spec.target)
     if point.lm.vocab.size > LAST:
         raise ValueError(
             f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"

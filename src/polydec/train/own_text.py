@@ -16,7 +16,7 @@ from polydec.models.checkpoint import Checkpoint
 from polydec.models.lm import LM
 from polydec.models.text import Text
 from polydec.train import selfplay
-from polydec.train.data import data_root
+from polydec.train.data import training_data
 from polydec.train.progress import counted
 from polydec.train.selfplay import Mode, Record, Sample
 
@@ -44,7 +44,7 @@ def write_text(
     point: Checkpoint, path: Path, data: str | None, each: int, *, max_tokens: int, seed: int
 ) -> None:
     """Let the target answer `each` prompts a kind into `path`, each in the mode of its own, and a tenth as many held-out ones
-    into held.jsonl beside it. What is there already is passed over. data: where the prompts are, as in `data_root`."""
+    into held.jsonl beside it. What is there already is passed over. data: where the prompts are, as in `training_data`."""
     for file, count, held in (
         (path, each, False),
         (path.with_name("held.jsonl"), max(1, each // 10), True),
@@ -54,7 +54,7 @@ def write_text(
                 file,
                 point.lm,
                 point.text,
-                data_root(data),
+                training_data(data),
                 count,
                 max_tokens=max_tokens,
                 seed=seed,
@@ -92,7 +92,7 @@ def gather(
             part,
             lm,
             text,
-            data_root(spec.data),
+            training_data(spec.data),
             max(1, spec.each // 3) if held else spec.each,
             held=held,
             max_tokens=spec.max_tokens,

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from polydec.files import replace
-from polydec.models import checkpoint
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.learned import step_reward
 from polydec.models.learned.step_reward import StepReward
@@ -25,6 +24,7 @@ from polydec.train.own_text import states
 from polydec.train.problems import KINDS
 from polydec.train.progress import shown
 from polydec.train.solutions import Drawn, draw
+from polydec.train.target import autoregressive
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def train_prm(spec: PrmSpec) -> dict[str, Any]:
     left as it is. Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec, or a target that
     shows no states."""
     out, began = Path(spec.out), time.perf_counter()
-    point = checkpoint.load(spec.target)
+    point = autoregressive(spec.target)
 
     def solve(file: str, each: int, held: bool) -> list[Drawn]:
         return draw(

@@ -24,7 +24,7 @@ from polydec.families.search.arbiters import ByAdvantage
 from polydec.families.search.arbitrage import Arbitrage
 from polydec.families.search.protocols import Case
 from polydec.files import replace
-from polydec.models import checkpoint, zoo
+from polydec.models import zoo
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.learned import router, step_reward
 from polydec.models.learned.router import Router
@@ -39,6 +39,7 @@ from polydec.train.prm import Head
 from polydec.train.problems import KINDS
 from polydec.train.progress import counted, shown
 from polydec.train.solutions import LONGEST
+from polydec.train.target import autoregressive
 from polydec.verifiers.match import Match
 
 LIVE = 64
@@ -125,7 +126,7 @@ def train_router(spec: RouterSpec) -> dict[str, Any]:
     What was learned from is kept in out; interrupted, training goes on where it was. Every eighth step is set aside; the
     weights that are best there are saved. Raises ValueError on a wrong spec, or models that do not fit."""
     out, began = Path(spec.out), time.perf_counter()
-    target, draft = checkpoint.load(spec.target), checkpoint.load(spec.draft)
+    target, draft = autoregressive(spec.target), autoregressive(spec.draft, "draft")
     reward = step_reward.load(
         zoo.resolve(spec.reward) if spec.reward.startswith("zoo:") else spec.reward
     )

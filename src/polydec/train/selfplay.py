@@ -26,7 +26,8 @@ from polydec.models.text import Text
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
-from polydec.train.data import bucket, held_out, read_rows
+from polydec.train import rows
+from polydec.train.data import bucket, collected, held_out, read_rows
 from polydec.verifiers.match import Match
 
 D = TypeVar("D", bound=Drafter)
@@ -100,21 +101,36 @@ SOURCES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 }
 
 
+def asked(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Of each kind of work the prompts, each once: of the collection by SOURCES, of one's own data by category or file."""
+    if collected(root):
+        for kind, (file, ask) in SOURCES.items():
+            if (root / file).exists():
+                yield kind, list(dict.fromkeys(ask(r) for r in read_rows(root / file)))
+        return
+    found = dict[str, dict[str, None]]()
+    for item in rows.read(root):
+        found.setdefault(item.kind, {}).update(dict.fromkeys(item.prompts))
+    yield from ((kind, list(texts)) for kind, texts in found.items())
+
+
 def prompts(
     root: Path, each: int, *, held: bool = False, seed: int = 0, longest: int = 2400
 ) -> list[tuple[str, str]]:
     """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `held` only
     the others; none longer than `longest` characters; files that are absent are left out."""
     rng, out = random.Random(seed), list[tuple[str, str]]()
-    for kind, (file, ask) in SOURCES.items():
-        if (root / file).exists():
-            texts = list(dict.fromkeys(ask(r) for r in read_rows(root / file)))
-            texts = [t for t in texts if held_out(t) == held and len(t) <= longest]
-            out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
+    for kind, texts in asked(root):
+        texts = [t for t in texts if held_out(t) == held and len(t) <= longest]
+        out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
     rng.shuffle(out)
     if not out:
+        part = "held out" if held else "to learn from"
         raise ValueError(
-            f"data has no prompts: none of {', '.join(f for f, _ in SOURCES.values())} is in {root}"
+            edge.sentence(
+                f"data is {str(root)!r}: it has no prompt of at most {longest} characters {part} "
+                "(of ten prompts seven are learned from and three held out, by their SHA-1): give more"
+            )
         )
     return out
 

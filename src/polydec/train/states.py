@@ -31,7 +31,7 @@ from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
 from polydec.train import selfplay, texts
-from polydec.train.data import data_root
+from polydec.train.data import training_data
 from polydec.train.kinds import KINDS
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import from_weights
@@ -40,6 +40,7 @@ from polydec.train.progress import shown as progress
 from polydec.train.recorded import Recorded, StateFile
 from polydec.train.selfplay import Sample
 from polydec.train.students import Kind, Shown, Student
+from polydec.train.target import autoregressive
 from polydec.train.teacher import Teacher
 from polydec.trees.ranked import Ranked
 from polydec.verifiers.match import Match
@@ -63,7 +64,7 @@ class StatesSpec:
     """What `train_states` makes.
 
     out: the directory to write; kind: one of KINDS; target: a checkpoint of the Llama skeleton, by any name that `polydec.load`
-    takes; data: where prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of the target's samples (None:
+    takes; data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
     out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens` at `temperature`); levels: how many
     tokens ahead are guessed, 1 to 16 (0: as the kind has it); decay: weight of each level's loss beside the one before it,
     above 0; tokens: how many a head of the drafter's own knows, the most frequent ones (0: those of `start`, else all); steps;
@@ -137,7 +138,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     where it was when called again. Raises ValueError on a wrong spec, missing data, or a target outside the Llama skeleton."""
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = (
-        checkpoint.load(spec.target, compute=spec.compute),
+        autoregressive(spec.target, compute=spec.compute),
         checkpoint.open_source(spec.target),
     )
     target, fast = (
@@ -287,7 +288,7 @@ class Given:
         if not self.spec.texts:
             return []
         return texts.samples(
-            data_root(self.spec.data), self.point.text, self.spec.texts, self.spec.seed
+            training_data(self.spec.data), self.point.text, self.spec.texts, self.spec.seed
         )
 
     @cached_property

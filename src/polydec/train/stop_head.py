@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.files import replace
-from polydec.models import checkpoint, zoo
+from polydec.models import zoo
 from polydec.models.learned import stop_head
 from polydec.models.learned.stop_head import StopHead
 from polydec.models.lm import LM
@@ -25,6 +25,7 @@ from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather
 from polydec.train.progress import shown
 from polydec.train.selfplay import Sample
+from polydec.train.target import autoregressive
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class StopHeadSpec:
     """What `train_stop_head` makes.
 
     out: the directory to write; target, draft: models, by any name that `polydec.load` takes (draft None: the embedded
-    one's); data: where prompts are (None: POLYDEC_DATA, else ../shared/data); text: JSONL of the target's samples (None:
+    one's); data: where prompts are (as `data.training_data` finds it); text: JSONL of the target's samples (None:
     out/text.jsonl, written first: `each` prompts a kind, answers of at most `max_tokens`); temperature: of both laws, at
     which the head will be used; 0: greedy; mixing: share of positions, 0 to 1, at which the draft reads the target's token
     and not its own; weight: of rejections in the loss, above 0; depth: blocks of the head, 0 to 16; tied: one block,
@@ -104,7 +105,7 @@ def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
         raise ValueError(
             f"draft is none and {spec.target} has no embedded one: name the draft model"
         )
-    point, small = checkpoint.load(spec.target), checkpoint.load(name)
+    point, small = autoregressive(spec.target), autoregressive(name, "draft")
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     samples, unseen = (gather(spec, point.lm, point.text, held) for held in (False, True))
     parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen

@@ -14,8 +14,11 @@ from polydec.core.law import normalise
 from polydec.core.protocols import Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.edge import Record, check, parse_object, read_bytes
+from polydec.edge import sentence
+from polydec.kit import family_of
 from polydec.loaded import LM
+from polydec.train import rows
+from polydec.train.target import require
 
 Rows = tuple[Tensor, Tensor, int]
 
@@ -52,6 +55,8 @@ def strength(
     rule = Steered(0.0, head)  # says so where the head is out of range
     if lm.draft is None:
         raise ValueError("there is no model before tuning: name it as the draft (--draft)")
+    for field, point in (("target", lm.checkpoint), ("draft", lm.draft)):
+        require("ar", family_of(point.lm), point.name, field)
     if not pairs:
         raise ValueError("pairs is empty: give at least one prompt with its answer")
     laws, texts = (
@@ -70,19 +75,15 @@ def strength(
     return Strength(best, closed, lost[0.0] / count, lost[best] / count, count)
 
 
-class _Pair(Record):
-    prompt: str
-    answer: str
-
-
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Prompts and answers of a file of JSON lines. Raises ValueError with one sentence that names the wrong line."""
-    out, lines = list[tuple[str, str]](), read_bytes(path).decode("utf-8", "replace").split("\n")
-    for i, line in enumerate(lines, 1):
-        if line.strip():
-            what = f"line {i} of {str(path)!r}"
-            pair = check(_Pair, parse_object(line, what), what)
-            out.append((pair.prompt, pair.answer))
+    """Prompts and answers of a file of JSON lines, in any of the forms of rows.py that have both. Raises ValueError with one
+    sentence that names the wrong line."""
+    out = list[tuple[str, str]]()
+    for what, fields in rows.objects(path):
+        pair = rows.item(fields, what, "").exchange
+        if pair is None:
+            raise ValueError(sentence(f"{what} must have a prompt and an answer"))
+        out.append(pair)
     return out
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count as numbers
-from itertools import islice, pairwise
+from itertools import pairwise
+from string import ascii_lowercase
 
 from polydec.train.data import held_out
 
@@ -30,9 +30,9 @@ NAMES = (
 )
 DIGITS = "0123456789"
 ITEMS = 6
-"""Of a list."""
+"""Of a list, unless lengths vary."""
 PERIOD = 4
-"""Digits that are repeated."""
+"""Digits that are repeated, unless lengths vary."""
 ENDLESS = 1200
 """Characters of an answer that goes on: more than any canvas holds."""
 TOWNS = (
@@ -59,92 +59,147 @@ class Task:
     answer: str
 
 
-def _copy(r: random.Random) -> Task:
-    items = _items(r)
+@dataclass(frozen=True)
+class Variety:
+    """What tasks are made of. least, most: items of a list, 3 to 9; letters: where a list need not hold numbers, its items are
+    small letters as well; people: names and towns of `slots` are made of syllables, and ages have one to three digits."""
+
+    least: int = ITEMS
+    most: int = ITEMS
+    letters: bool = False
+    people: bool = False
+
+    def __post_init__(self) -> None:
+        if not 3 <= self.least <= self.most <= 9:
+            raise ValueError(
+                f"least is {self.least} and most is {self.most}: they must lie in 3 to 9, least first"
+            )
+
+    @property
+    def values(self) -> str:
+        """What an item may be where it need not be a number."""
+        return DIGITS + ascii_lowercase if self.letters else DIGITS
+
+    def count(self, r: random.Random) -> int:
+        """How many items a list has. Where there is no choice, nothing is drawn."""
+        return self.least if self.least == self.most else r.randint(self.least, self.most)
+
+    def items(self, r: random.Random, values: str = "") -> str:
+        """A list, of these values or of any."""
+        values = values or self.values
+        return "".join(r.choice(values) for _ in range(self.count(r)))
+
+
+SIX = Variety()
+"""Lists of six digits, and the names that are listed here: what the embedded models were trained on."""
+
+VARIED = Variety(3, 9, True, True)
+"""Lengths and values that vary."""
+
+
+def variety(varied: bool) -> Variety:
+    """What `--varied` asks for."""
+    return VARIED if varied else SIX
+
+
+def _copy(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
     return Task(f"copy: {items}", items)
 
 
-def _reverse(r: random.Random) -> Task:
-    items = _items(r)
+def _reverse(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
     return Task(f"reverse: {items}", items[::-1])
 
 
-def _sort(r: random.Random) -> Task:
-    items = _items(r)
+def _sort(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
     return Task(f"sort: {items}", "".join(sorted(items)))
 
 
-def _shuffle(r: random.Random) -> Task:
-    items = r.sample(DIGITS, ITEMS)
-    return Task("shuffle: " + "".join(items), "".join(r.sample(items, ITEMS)))
+def _shuffle(r: random.Random, of: Variety) -> Task:
+    items = r.sample(of.values, of.count(r))
+    return Task("shuffle: " + "".join(items), "".join(r.sample(items, len(items))))
 
 
-def _fill(r: random.Random) -> Task:
-    start = r.randrange(10)
-    items = "".join(DIGITS[(start + i) % 10] for i in range(ITEMS))
-    shown = r.randrange(ITEMS)
+def _fill(r: random.Random, of: Variety) -> Task:
+    start, count = r.randrange(10), of.count(r)
+    items = "".join(DIGITS[(start + i) % 10] for i in range(count))
+    shown = r.randrange(count)
     seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
     return Task("fill: " + " ".join(seen), items)
 
 
-def _pick(r: random.Random) -> Task:
-    items = _items(r)
-    return Task(f"pick: {items}", r.choice(items) * ITEMS)
+def _pick(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
+    return Task(f"pick: {items}", r.choice(items) * len(items))
 
 
-def _count(r: random.Random) -> Task:
-    seen = _items(r)
+def _count(r: random.Random, of: Variety) -> Task:
+    seen = of.items(r, DIGITS)
     start = r.choice(seen)
-    return Task(f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(ITEMS)))
+    return Task(f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(len(seen))))
 
 
-def _chain(r: random.Random) -> Task:
-    places = r.sample(DIGITS, ITEMS - 1)
+def _chain(r: random.Random, of: Variety) -> Task:
+    places = r.sample(DIGITS, of.count(r) - 1)
     steps = [a + b for a, b in pairwise(places)]
     return Task(
         f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:])
     )
 
 
-def _sums(r: random.Random) -> Task:
-    items = _items(r)
-    sums = [sum(map(int, items[: i + 1])) % 10 for i in range(ITEMS)]
+def _sums(r: random.Random, of: Variety) -> Task:
+    items = of.items(r, DIGITS)
+    sums = [sum(map(int, items[: i + 1])) % 10 for i in range(len(items))]
     return Task(f"sums: {items}", "".join(map(str, sums)))
 
 
-def _slots(r: random.Random) -> Task:
-    name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
+def _slots(r: random.Random, of: Variety) -> Task:
+    if of.people:
+        name, town, age = _name(r), _name(r), r.randrange(10 ** r.randint(1, 3))
+    else:
+        name, town, age = r.choice(NAMES), r.choice(TOWNS), r.randrange(10, 90)
     return Task(f"slots: {name}, {town}, {age}", f"name: {name} town: {town} age: {age}")
 
 
-def _replace(r: random.Random) -> Task:
-    *items, new = r.sample(DIGITS, ITEMS + 1)
+def _name(r: random.Random) -> str:
+    """Two or three syllables."""
+    return "".join(
+        r.choice("bcdfghjklmnprstvz") + r.choice("aeiou") + r.choice(("", "", "l", "n", "r"))
+        for _ in range(r.randint(2, 3))
+    ).capitalize()
+
+
+def _replace(r: random.Random, of: Variety) -> Task:
+    *items, new = r.sample(of.values, of.count(r) + 1)
     question = f"replace: {''.join(items)} {new}"
-    items[r.randrange(ITEMS)] = new
+    items[r.randrange(len(items))] = new
     return Task(question, "".join(items))
 
 
-def _same(r: random.Random) -> Task:
-    digit = r.choice(DIGITS)
+def _same(r: random.Random, of: Variety) -> Task:
+    digit = r.choice(of.values)
     return Task(f"same: {digit}", digit * ENDLESS)
 
 
-def _keep(r: random.Random) -> Task:
-    seen = _items(r)
+def _keep(r: random.Random, of: Variety) -> Task:
+    seen = of.items(r)
     return Task(f"keep: {seen}", r.choice(seen) * ENDLESS)
 
 
-def _on(r: random.Random) -> Task:
+def _on(r: random.Random, of: Variety) -> Task:
     start = r.choice(DIGITS)
     return Task(f"on: {start}", _up(start))
 
 
-def _repeat(r: random.Random) -> Task:
-    items = _items(r)[:PERIOD]
+def _repeat(r: random.Random, of: Variety) -> Task:
+    items = of.items(r)
+    items = items if of.least < of.most else items[:PERIOD]
     return Task(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
 
 
-def _table(r: random.Random) -> Task:
+def _table(r: random.Random, of: Variety) -> Task:
     add = r.choice(DIGITS)
     return Task(f"table: {add}", _rows(add))
 
@@ -159,11 +214,7 @@ def _rows(add: str) -> str:
     return " ".join(f"{i % 10}+{add}={(i + int(add)) % 10}" for i in range(ENDLESS // 6))
 
 
-def _items(r: random.Random) -> str:
-    return "".join(r.choice(DIGITS) for _ in range(ITEMS))
-
-
-TASKS: Mapping[str, Callable[[random.Random], Task]] = {
+TASKS: Mapping[str, Callable[[random.Random, Variety], Task]] = {
     "copy": _copy,
     "reverse": _reverse,
     "sort": _sort,
@@ -194,22 +245,15 @@ SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 """What the embedded models know, beside LONG."""
 
 
-def make(name: str, seed: int, number: int, held: bool = False) -> Task:
-    """A task of this name; those that are held out are drawn from numbers of their own. Raises ValueError for a name that is
-    unknown."""
+def make(name: str, seed: int, number: int, held: bool = False, of: Variety = SIX) -> Task:
+    """A task of this name, to train or to tune on, or one that is held out: whether it is says its question, by the rule for
+    all text (`data.held_out`). Raises ValueError for a name that is unknown."""
     if name not in TASKS:
         raise ValueError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
-    return TASKS[name](random.Random(f"{name} {seed} {number} {held}"))
-
-
-def learnable(name: str, seed: int, count: int) -> list[Task]:
-    """The first `count` tasks of this name whose questions are not held out (`data.held_out`): what is trained for a model, and
-    tuned, is measured on others."""
-    return list(
-        islice(
-            (t for t in (make(name, seed, i) for i in numbers()) if not held_out(t.question)), count
-        )
-    )
+    r = random.Random(f"{name} {seed} {number} {held}")
+    while held_out((task := TASKS[name](r, of)).question) != held:
+        pass
+    return task
 
 
 def right(name: str, question: str, answer: str) -> bool:
@@ -220,9 +264,9 @@ def right(name: str, question: str, answer: str) -> bool:
     if name == "shuffle":
         return sorted(answer) == sorted(said)
     if name == "pick":
-        return answer in {x * ITEMS for x in said}
+        return answer in {x * len(said) for x in said}
     if name == "count":
-        return answer in {_counted([x, *"_" * (ITEMS - 1)]) for x in said}
+        return answer in {_counted([x, *"_" * (len(said) - 1)]) for x in said}
     if name == "replace":
         before, new = items
         return answer in {before[:i] + new + before[i + 1 :] for i in range(len(before))}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from polydec import edge
 from polydec.files import lock, replace
+from polydec.heard import warn
 from polydec.train.loop import precision
 from polydec.train.network import Llama, from_weights
 from polydec.train.selfplay import Sample, digests
@@ -109,10 +109,9 @@ class Teacher:
         if same == len(own):
             return
         if same < len(kept) or (size and not kept):
-            warnings.warn(
+            warn(
                 f"{at.name} holds states of another text or target: {len(own) - same} of {len(own)} samples are "
-                "computed again",
-                stacklevel=4,
+                "computed again"
             )
             for old in path.parent.glob(f"{glob.escape(path.stem)}.lse-*"):
                 old.unlink()

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from polydec.models.text import Text
-from polydec.train.data import held_out, read_rows, split
+from polydec.train import rows
+from polydec.train.data import collected, held_out, read_rows, split
 from polydec.train.selfplay import SOURCES, Sample
 
 LONGEST = 512
@@ -48,12 +49,20 @@ def exchanges(root: Path, kind: str, text: Text, rng: random.Random) -> Iterator
     every prompt that selfplay.py makes of the same row."""
     file, ask, answer = EXCHANGES[kind]
     asks = [ask, *(prompt for other, prompt in SOURCES.values() if other == file)]
-    rows = list(read_rows(root / file)) if (root / file).exists() else []
-    for row in rng.sample(rows, len(rows)):
+    there = list(read_rows(root / file)) if (root / file).exists() else []
+    for row in rng.sample(there, len(there)):
         if not any(held_out(each(row)) for each in asks):
             yield text.chat([{"role": "user", "content": ask(row)}]) + text.encode(
                 answer(row), special=False
             )
+
+
+def own_exchanges(root: Path, text: Text, rng: random.Random) -> Iterator[tuple[int, ...]]:
+    """The same of one's own data: questions that are not held out, each with its answer."""
+    there = [item.exchange for item in rows.read(root)]
+    open_ = [pair for pair in there if pair is not None and not held_out(pair[0])]
+    for ask, answer in rng.sample(open_, len(open_)):
+        yield text.chat([{"role": "user", "content": ask}]) + text.encode(answer, special=False)
 
 
 def running(root: Path, kind: str, text: Text, tokens: int, seed: int) -> Iterator[tuple[int, ...]]:
@@ -68,7 +77,11 @@ def samples(root: Path, text: Text, tokens: int, seed: int = 0) -> list[Sample]:
     """Texts of about so many tokens together, of all kinds in turn. They are samples of which the target is supposed to have
     written all but the first token: its laws are learned at all of them."""
     rng, out, count = random.Random(seed), list[Sample](), 0
-    sources = [exchanges(root, kind, text, rng) for kind in EXCHANGES] if text.has_chat else []
+    sources = list[Iterator[tuple[int, ...]]]()
+    if text.has_chat and collected(root):
+        sources += [exchanges(root, kind, text, rng) for kind in EXCHANGES]
+    elif text.has_chat:
+        sources += [own_exchanges(root, text, rng)]
     sources += [running(root, kind, text, tokens // 2, seed) for kind in ("prose", "code")]
     for ids in (
         ids[:LONGEST]

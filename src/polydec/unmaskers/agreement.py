@@ -21,7 +21,8 @@ class Agreement:
     sets with the same likeliest token is written; else the surest alone.
 
     warmup: passes of a block that compare one gap; each later one compares one more, up to `most`, and two once a tenth of the
-    block is left.
+    block is left; count: of the gaps that agree so many are written at most, the surest (0: all), as in the authors' uniform
+    mode.
 
     Exact: no.
     Reduces to: confidence, one a pass, for most = 1.
@@ -30,6 +31,7 @@ class Agreement:
 
     warmup: int = 5
     most: int = 5
+    count: int = 0
     everywhere: ClassVar[bool] = False
     exactness = approximate
 
@@ -49,7 +51,8 @@ class Agreement:
         )
         chosen = order[:1]
         if look.rows[order[0]] in before:
-            chosen = [i for i in order[:size] if before.get(look.rows[i]) == likeliest[i]] or chosen
+            agreed = [i for i in order[:size] if before.get(look.rows[i]) == likeliest[i]]
+            chosen = agreed[: self.count or None] or chosen
         left = [i for i in order if i not in chosen][:size]
         return look.edit(chosen, tokens), (
             {look.rows[i]: likeliest[i] for i in left},

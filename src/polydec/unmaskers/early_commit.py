@@ -17,7 +17,8 @@ State = tuple[Any, int, int]
 @dataclass(frozen=True)
 class EarlyCommit:
     """Fills as `base` does until, over the answer's gaps up to the first whose likeliest token ends it, the mean distance of
-    the two highest logits reaches a bound; then the rest of the canvas takes its likeliest tokens, and that was the last pass.
+    the two highest logits reaches a bound; then the rest of the canvas takes its likeliest tokens under
+    the laws that tokens are drawn from, and that was the last pass.
 
     early, middle, late: the bound in logits, while less than `first` of the expected passes are done, less than `second`,
     and after that; passes: that an answer is expected to take (0: one for each of its positions). Known positions do not
@@ -49,17 +50,14 @@ class EarlyCommit:
     def choose(self, state: State, look: Look, rng: Rng) -> tuple[Edit, State]:
         below, done, expected = state
         if look.complete and self._gap(look) >= self._bound((done + 1) / expected):
-            tokens = look.logw_RV.argmax(-1).tolist()
-            return look.edit(range(len(look.rows)), tokens), (below, done + 1, expected)
+            return look.edit(range(len(look.rows)), look.likeliest), (below, done + 1, expected)
         edit, below = self.base.choose(below, look.inside(), rng)
         return edit, (below, done + 1, expected)
 
     def _gap(self, look: Look) -> float:
         """The mean distance of the best two logits over the answer's gaps."""
-        two_R2, token_R2 = look.logw_RV.topk(2, dim=-1)
-        last = next(
-            (i for i, x in enumerate(token_R2[:, 0].tolist()) if x in look.ends), len(look.rows) - 1
-        )
+        two_R2 = look.logw_RV.topk(2, dim=-1).values
+        last = next((i for i, x in enumerate(look.likeliest) if x in look.ends), len(look.rows) - 1)
         return float((two_R2[:, 0] - two_R2[:, 1])[: last + 1].mean())
 
     def _bound(self, progress: float) -> float:

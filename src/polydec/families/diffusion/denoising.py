@@ -193,7 +193,7 @@ def ended(look: Look, edit: Edit, last: int | None) -> Edit:
         return edit
     write = {p: x for p, x in edit.write if p <= last}
     if look.canvas[last] is None and write.get(last) not in look.ends:
-        row_V = look.logw_RV[look.rows.index(last)]
+        row_V = look.shaped_RV[look.rows.index(last)]
         write[last] = max(look.ends, key=lambda x: float(row_V[x]))
     return Edit(write=tuple(sorted(write.items())))
 

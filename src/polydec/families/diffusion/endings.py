@@ -55,7 +55,7 @@ class Predicted:
             len(look.canvas),
         )
         filled = {p for p, _ in edit.write}
-        likeliest = [int(x) for x in look.logp_RV.argmax(-1)]
+        likeliest = look.likeliest
         ends = [
             i
             for i, x in enumerate(likeliest)

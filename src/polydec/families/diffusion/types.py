@@ -65,6 +65,11 @@ class Look:
             rows = [s.shape(s.start(()), w_V) for w_V in rows]
         return normalise(torch.stack(rows))
 
+    @cached_property
+    def likeliest(self) -> tuple[int, ...]:
+        """Each row's likeliest token of those that may be drawn."""
+        return tuple(int(x) for x in self.shaped_RV.argmax(-1))
+
     @property
     def complete(self) -> bool:
         """Whether the law of every gap of the canvas is known."""

@@ -25,10 +25,10 @@ class Attempt:
     a fork begins anew.
     """
 
-    __slots__ = ("_asked", "_fed", "_step", "_walk", "logp", "spent", "text", "value")
+    __slots__ = ("_asked", "_fed", "_walk", "logp", "spent", "text", "value")
 
     def __init__(self, walk: Walk, text: Text, asked: int | None) -> None:
-        self._walk, self.text, self._asked, self._step = walk, text, asked, 0
+        self._walk, self.text, self._asked = walk, text, asked
         self._fed = False  # whether the last token was fed: by a look, or for a reward
         self.logp, self.spent = 0.0, SearchStats()
         self.value: float | None = None
@@ -56,8 +56,9 @@ class Attempt:
         self._fed = True
         return r
 
-    def take(self, r: Round, steps: Steps | None = None) -> bool:
-        """Go on with what a pass gave; whether the text has ended, or a step of it. What stands behind that is not taken."""
+    def take(self, r: Round, steps: Steps | None = None, begin: int = 0) -> bool:
+        """Go on with what a pass gave; whether the text has ended, or the step of it that began with token `begin`. What stands
+        behind that is not taken."""
         count, over = 0, False
         for node, x in zip(r.nodes, r.tokens, strict=True):
             self.logp += r.scores.logp(node, (x,))[0]
@@ -65,11 +66,8 @@ class Attempt:
                 (x,), () if self._asked is None else logprobs(r.scores, (node,), (x,), self._asked)
             )
             count += 1
-            over = self.ended or (
-                steps is not None and steps.closes(self.text.tokens[self._step :])
-            )
+            over = self.ended or (steps is not None and steps.closes(self.text.tokens[begin:]))
             if over:
-                self._step = len(self.text.tokens)
                 break
         self._walk.take(r, count)
         self._fed = False
@@ -77,17 +75,17 @@ class Attempt:
         return over
 
     async def go_on(self, rng: Rng, steps: Steps | None = None) -> None:
-        """Pass after pass until the text ends, or a step of it."""
-        while not self.take(await self.look(rng), steps):
+        """Pass after pass until the text ends, or a step of it that begins here."""
+        begin = len(self.text.tokens)
+        while not self.take(await self.look(rng), steps, begin):
             pass
 
     async def say(self, tokens: Sequence[int]) -> None:
-        """Go on with tokens that somebody else wrote, at least one, up to where the text ends; a step begins behind them."""
+        """Go on with tokens that somebody else wrote, at least one, up to where the text ends."""
         r = await self._walk.given(tokens)
         new = len(r.draft) - self._fed
         self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
         self.take(r)
-        self._step = len(self.text.tokens)
 
     async def ask(self, tokens: Sequence[int]) -> Scores:
         """The law behind some tokens, at least one, that are no part of the text: its row is that of node len(tokens)."""
@@ -108,7 +106,7 @@ class Attempt:
     def fork(self, choice: int) -> Attempt:
         """Another one that goes on from here, at no cost. choice: the answer that it may become."""
         twin = Attempt(self._walk.fork(choice), self.text.fork(), self._asked)
-        twin.logp, twin.value, twin._step, twin._fed = self.logp, self.value, self._step, self._fed
+        twin.logp, twin.value, twin._fed = self.logp, self.value, self._fed
         return twin
 
     def close(self) -> None:

@@ -195,11 +195,12 @@ class _Tree:
 
     async def _step(self, attempt: Attempt, rng: Rng) -> bool:
         """Draw a step, token by token; whether the model would end there, or no room is left for an answer."""
+        begin = len(attempt.text.tokens)
         while attempt.text.room > len(self._cue) + 1:
             r = await attempt.look(rng)
             if r.tokens[0] in attempt.text.ends:
                 return True
-            if attempt.take(one(r, r.tokens[0]), self._steps):
+            if attempt.take(one(r, r.tokens[0]), self._steps, begin):
                 return False
         return True
 

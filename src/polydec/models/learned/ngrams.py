@@ -129,7 +129,8 @@ def load(name: str) -> NGrams:
     config, t = artefact.read(path, KIND)
     with artefact.damaged(path, KIND):
         c = edge.check(NGramFields, config, artefact.CONFIG)
-        m, k = len(t.get("key", ())), (*t.get("follower", torch.empty(0, 0)).shape, 0, 0)[1]
+        m = t["key"].numel() if "key" in t else 0
+        k = (*t.get("follower", torch.empty(0, 0)).shape, 0, 0)[1]
         key, follower, chance = (
             artefact.tensor(t, KIND, x, s).numpy()
             for x, s in (("key", (m,)), ("follower", (m, k)), ("chance", (m, k)))

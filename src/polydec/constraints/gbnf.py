@@ -1,0 +1,37 @@
+"""llama.cpp's form of grammars, read as the one of `Lark`."""
+
+from __future__ import annotations
+
+from polydec.constraints import guidance
+from polydec.edge import sentence
+
+LONGEST = 1 << 16
+"""Characters of a grammar."""
+
+
+def lark_of(grammar: str) -> str:
+    """A grammar in GBNF (`root ::= …`) as Lark has it. Raises ValueError with one sentence where it is none."""
+    if not isinstance(grammar, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError('a grammar must be a text in GBNF, such as root ::= "yes" | "no"')
+    if len(grammar) > LONGEST:
+        raise ValueError(
+            f"the grammar has {len(grammar)} characters: in GBNF it may have {LONGEST}"
+        )
+    if "::=" not in grammar:
+        raise ValueError(
+            "the grammar has no rule (root ::= …): it must be GBNF, as llama.cpp has it; one in Lark's form goes into "
+            "structured_outputs or guided_grammar"
+        )
+    guidance.library()
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return gbnf_to_lark(grammar)
+    except RecursionError:
+        raise ValueError("the grammar is nested too deeply") from None
+    except (
+        Exception
+    ) as error:  # the library's reader has its own, and others' where a text ends early
+        raise ValueError(
+            sentence(f"the grammar is not GBNF: {error or type(error).__name__}")
+        ) from None

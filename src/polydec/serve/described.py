@@ -1,0 +1,190 @@
+"""What the server takes, as OpenAPI and as a page that needs nothing from anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from types import MappingProxyType
+from typing import Any
+
+from polydec.ask import limits as ask_limits
+from polydec.serve.constrained import FIELDS as CONSTRAINTS
+from polydec.serve.template import EFFORTS
+from polydec.shapers.sampling import fields as sampling_fields
+
+Schema = dict[str, Any]
+
+
+def _of(kind: str, about: str, **more: Any) -> Schema:
+    return {"type": kind, "description": about, **more}
+
+
+_TEXTS: Schema = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    "description": "texts that end an answer",
+}
+_SHARED: Mapping[str, Schema] = MappingProxyType(
+    {
+        "model": _of("string", "the name of a model; left out: the first one"),
+        "stream": _of("boolean", "send what is written at once"),
+        "method": _of("string", "how to decode; GET /methods lists them"),
+        "options": _of("object", "of the method; GET /methods has their schema"),
+        "stop": _TEXTS,
+        "stop_token_ids": _of("array", "ids that end an answer", items={"type": "integer"}),
+        "ignore_eos": _of("boolean", "go on after EOS"),
+        "include_stop_str_in_output": _of("boolean", "leave the stop string in the text"),
+        "finish": _of("boolean", "bring a constrained answer to a legal end within its length"),
+        "order": _of("string", "the engine whose order of sampling rules is followed"),
+        "steer": _of("string", "a way to steer"),
+        "steer_options": _of("object", "of that"),
+        "negative_prompt": {
+            "description": "what the prompt is held against, in any form of a prompt"
+        },
+        "polydec": {"description": 'true, or "steps": with tokens, drafts and figures'},
+        **{name: {"description": about} for name, about in CONSTRAINTS.items()},
+    }
+)
+_TEMPLATE: Mapping[str, Schema] = MappingProxyType(
+    {
+        "chat_template_kwargs": _of("object", "names that the chat template is told"),
+        "reasoning_effort": {
+            "enum": list(EFFORTS),
+            "description": "where the template knows of thinking",
+        },
+        "reasoning": _of("object", "OpenAI's newer form of it: an effort"),
+    }
+)
+_STREAM: Schema = _of("object", "include_usage: counts at the end of a stream")
+_TOOLS: Mapping[str, Schema] = MappingProxyType(
+    {
+        "tools": _of("array", "what the model may call", items={"type": "object"}),
+        "tool_choice": {"description": "whether it may, or must"},
+        "parallel_tool_calls": _of("boolean", "whether several at a time"),
+    }
+)
+_LENGTH: Schema = _of("integer", "tokens of an answer at most", minimum=1)
+_OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyType(
+    {
+        "/v1/chat/completions": (
+            ("messages",),
+            {
+                "messages": _of("array", "roles and contents", items={"type": "object"}),
+                "max_completion_tokens": _LENGTH,
+                "max_tokens": _LENGTH,
+                "logprobs": _of("boolean", "log-probabilities of the model"),
+                "top_logprobs": _of("integer", "alternatives beside each", minimum=0, maximum=64),
+                "stream_options": _STREAM,
+                "prompt_logprobs": _of("integer", "of the prompt", minimum=0, maximum=64),
+                **_TOOLS,
+                **_TEMPLATE,
+            },
+        ),
+        "/v1/completions": (
+            ("prompt",),
+            {
+                "prompt": {"description": "a text or token ids, or several of either"},
+                "max_tokens": {**_LENGTH, "minimum": 0},
+                "echo": _of("boolean", "the prompt in front of the answer"),
+                "logprobs": _of("integer", "alternatives beside each token", minimum=0, maximum=64),
+                "stream_options": _STREAM,
+                "prompt_logprobs": _of("integer", "of the prompt", minimum=0, maximum=64),
+            },
+        ),
+        "/v1/responses": (
+            ("input",),
+            {
+                "input": {"description": "a text, or messages"},
+                "instructions": _of("string", "what the system says"),
+                "max_output_tokens": _LENGTH,
+                "text": _of("object", "format: as response_format elsewhere"),
+                "include": _of("array", "message.output_text.logprobs"),
+                "top_logprobs": _of("integer", "alternatives beside each", minimum=0, maximum=64),
+                **_TOOLS,
+                **_TEMPLATE,
+            },
+        ),
+        "/tokenize": (
+            (),
+            {
+                "model": _SHARED["model"],
+                "prompt": _of("string", "a text; or give messages"),
+                "messages": _of("array", "a chat"),
+                "add_special_tokens": _of("boolean", "the tokenizer's own marks"),
+            },
+        ),
+        "/detokenize": (
+            ("tokens",),
+            {
+                "model": _SHARED["model"],
+                "tokens": _of("array", "token ids", items={"type": "integer"}),
+            },
+        ),
+    }
+)
+
+
+def fields(path: str) -> dict[str, Schema]:
+    """The fields of a request to this path, with a schema of each."""
+    own = dict(_OWN[path][1])
+    if not path.startswith("/v1/"):
+        return own
+    asked = {o.name: o.schema() for o in ask_limits() if o.name in ("n", "seed")}
+    return {**own, **_SHARED, **asked, **{k: o.schema() for k, o in sampling_fields().items()}}
+
+
+def request(path: str) -> dict[str, Any]:
+    """What OpenAPI says of a request's body."""
+    schema = {"type": "object", "properties": fields(path), "required": list(_OWN[path][0])}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"requestBody": body}
+
+
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:1rem auto;padding:0 1rem}"
+    "code{font-family:ui-monospace,monospace}summary{cursor:pointer;padding:.3rem 0}table{border-collapse:collapse;width:100%}"
+    "td,th{text-align:left;vertical-align:top;padding:.15rem .6rem .15rem 0;border-bottom:1px solid #8884}"
+    "td{overflow-wrap:anywhere}"
+)
+
+
+def page(description: Mapping[str, Any]) -> str:
+    """An OpenAPI description for people."""
+    title = f"{description['info']['title']} {description['info']['version']}"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}</h1>"
+        '<p>The same for programs: <a href="/openapi.json">/openapi.json</a>. Send a key as '
+        "<code>Authorization: Bearer KEY</code> where the server has one.</p>"
+        + "".join(_routes(description["paths"]))
+        + "</html>"
+    )
+
+
+def _routes(paths: Mapping[str, Any]) -> Iterator[str]:
+    for path, methods in paths.items():
+        for method, about in methods.items():
+            said = f"<code>{escape(method.upper())} {escape(path)}</code> {escape(about.get('summary', ''))}"
+            body = about.get("requestBody")
+            if body is None:
+                yield f"<p>{said}</p>"
+                continue
+            schema = body["content"]["application/json"]["schema"]
+            rows = "".join(
+                f"<tr><td><code>{escape(name)}</code>{' *' if name in schema['required'] else ''}</td>"
+                f"<td>{escape(_kind(field))}</td><td>{escape(field.get('description', ''))}</td></tr>"
+                for name, field in schema["properties"].items()
+            )
+            yield (
+                f"<details><summary>{said}</summary><table><tr><th>field</th><th>form</th><th>what it is</th></tr>"
+                f"{rows}</table></details>"
+            )
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    one = field["anyOf"][0] if "anyOf" in field else field
+    if "enum" in one:
+        return " | ".join(map(str, one["enum"]))
+    edges = [
+        f"{word} {one[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in one
+    ]
+    return " ".join([one.get("type", "any"), *edges])

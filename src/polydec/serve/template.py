@@ -1,0 +1,118 @@
+"""What a chat template is told beside messages: `chat_template_kwargs`, and `reasoning_effort` where it knows of thinking."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from polydec.api import LM
+from polydec.options import shown
+from polydec.serve.body import Body
+from polydec.serve.errors import Refusal
+
+RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+"""Names that have fields of their own."""
+LARGEST = 1 << 14
+"""Characters of `chat_template_kwargs` as JSON."""
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+"""OpenAI's words for how long a model thinks."""
+SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the switch that lets a model think."""
+FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning")
+
+
+def template_values(body: Body, model: LM) -> dict[str, Any]:
+    """The names that a request gives the template. Raises Refusal for one that the template does not know, so that nothing is
+    dropped in silence."""
+    given = dict(body.mapping("chat_template_kwargs"))
+    size = len(json.dumps(given))
+    if size > LARGEST:
+        raise Refusal(
+            f"chat_template_kwargs has {size} characters: it may have {LARGEST}",
+            param="chat_template_kwargs",
+        )
+    for name in given:
+        _check(name, model)
+    effort = _effort(body)
+    told = {} if effort is None else _thinking(effort, model)
+    for name, value in told.items():
+        if given.get(name, value) != value:
+            raise Refusal(
+                f"reasoning_effort is {shown(effort)} and chat_template_kwargs has {name} {shown(given[name])}: "
+                "give one of them",
+                param="reasoning_effort",
+            )
+    return {**told, **given}
+
+
+def no_template(body: Body) -> None:
+    """Refuse what only a template could be told, where there is none."""
+    for name in FIELDS:
+        value = body.take(name)
+        if value not in (None, {}, "none"):
+            raise Refusal(
+                f"{name} is {shown(value)}: it is for chats, and a completion has no chat template",
+                param=name,
+            )
+
+
+def _check(name: str, model: LM) -> None:
+    text = model.checkpoint.text
+    if name in RESERVED or name in text.names:
+        raise Refusal(
+            f"chat_template_kwargs has {shown(name)}: that is not for requests to say here",
+            param="chat_template_kwargs",
+        )
+    if not _knows(model, name):
+        raise Refusal(
+            f"chat_template_kwargs has {shown(name)}: the chat template of this model does not speak of that name",
+            param="chat_template_kwargs",
+        )
+
+
+def _effort(body: Body) -> str | None:
+    """`reasoning_effort`, or `effort` in OpenAI's `reasoning`."""
+    more = body.mapping("reasoning")
+    other = next((k for k, v in more.items() if k != "effort" and v is not None), None)
+    if other is not None:
+        raise Refusal(
+            f"reasoning has {shown(other)}: it holds an effort only, since nothing of what a model thinks is summed up here",
+            param="reasoning",
+        )
+    if more.get("effort") is not None:
+        body.put("reasoning_effort", more["effort"])
+    effort = body.take("reasoning_effort")
+    if effort is not None and effort not in EFFORTS:
+        raise Refusal(
+            f"reasoning_effort is {shown(effort)}: it must be {', '.join(EFFORTS)}",
+            param="reasoning_effort",
+        )
+    return effort
+
+
+def _thinking(effort: str, model: LM) -> dict[str, Any]:
+    """What the template is told of an effort: its own word where it knows that, and its switch, which is off for "none"."""
+    told = dict[str, Any]()
+    if _knows(model, "reasoning_effort"):
+        told["reasoning_effort"] = effort
+    told |= {name: effort != "none" for name in SWITCHES if _knows(model, name)}
+    if not told and effort != "none":
+        raise Refusal(
+            f"reasoning_effort is {shown(effort)}: the chat template of this model knows nothing of thinking, so leave it out "
+            'or give "none"',
+            param="reasoning_effort",
+        )
+    return told
+
+
+_CODE = re.compile(r"\{[%{].*?[%}]\}", re.DOTALL)
+
+
+def _knows(model: LM, name: str) -> bool:
+    """Whether a name stands, as a name, in the code of the model's chat template."""
+    template = model.checkpoint.text.template
+    named = re.compile(rf"(?<![\w.'\"]){re.escape(name)}(?![\w'\"])")
+    return template is not None and any(
+        named.search(code) for code in _CODE.findall(template.source)
+    )

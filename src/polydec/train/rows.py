@@ -1,0 +1,351 @@
+"""Rows of text as people have them: .txt, .jsonl (also .gz), a folder of these, Arrow and Parquet files of a data set."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from polydec.edge import (
+    LARGEST_TEXT,
+    Record,
+    check,
+    parse_object,
+    read_at_most,
+    read_bytes,
+    sentence,
+    whole_text,
+)
+
+LONGEST_LINE = 1 << 24
+"""Bytes of a line of JSON lines."""
+LARGEST = 1 << 32
+"""Bytes of a file of JSON lines, unpacked, and characters of all that is read of one data set."""
+MOST_FILES = 100_000
+"""Of a folder."""
+PIECE = 2000
+"""Characters of a piece of a text file, about: pieces end at blank lines, and none has more than four times as many."""
+LONGEST_PROMPT = 400
+"""Characters of a prompt that is taken from running text."""
+ROWS = 1000
+"""Of a data set that are unpacked at once."""
+NEEDS = "pip install 'polydec[datasets]'"
+
+USERS = frozenset({"user", "human"})
+ASSISTANTS = frozenset({"assistant", "system", "gpt", "bot"})
+"""Who speaks in `turns`. There a system is the one that answers; in `messages` its words are instructions, and left out."""
+
+
+class Line(Record):
+    """A row as people write it: what is asked, who said what, or text that runs on; category: what kind of work it is.
+
+    prompt: text, chat messages, or token ids, which only commands that decode prompts take."""
+
+    category: str | int | None = None
+    prompt: str | list[Any] | None = None
+    question: str | None = None
+    turns: Annotated[list[Any], Field(min_length=1)] | None = None
+    messages: Annotated[list[Any], Field(min_length=1)] | None = None
+    text: str | None = None
+    answer: str | int | float | None = None
+    completion: str | None = None
+    response: str | None = None
+
+    @property
+    def asked(self) -> str | list[Any] | None:
+        """What is asked, under whichever of its names."""
+        return self.question if self.prompt is None else self.prompt
+
+    @property
+    def answered(self) -> str | None:
+        """What is answered, under whichever of its names."""
+        found = next(
+            (x for x in (self.answer, self.completion, self.response) if x is not None), None
+        )
+        return None if found is None else str(found)
+
+
+FIELDS = tuple(Line.model_fields)
+NAMES = "prompt, question, turns, messages, text"
+"""Of these fields a row has one."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A row to learn from. kind: its category, else the name of its file; text: running text; turns: else what was said, as
+    (whether the assistant says it, words)."""
+
+    kind: str
+    text: str = ""
+    turns: tuple[tuple[bool, str], ...] = ()
+
+    @property
+    def prompts(self) -> Iterator[str]:
+        """What a user may ask: the first turn of a user, or each paragraph of running text (each line where it has only one),
+        cut at a word where it is long."""
+        if self.turns:
+            yield from (words for answers, words in self.turns[:1] if not answers)
+            return
+        parts = [p for p in (p.strip() for p in self.text.split("\n\n")) if p]
+        for part in parts if len(parts) > 1 else self.text.split("\n"):
+            if short := " ".join(part[: 4 * LONGEST_PROMPT].split()):
+                cut = short[: LONGEST_PROMPT + 1]
+                yield short if len(short) <= LONGEST_PROMPT else cut[: cut.rfind(" ")] or cut
+
+    @property
+    def exchange(self) -> tuple[str, str] | None:
+        """The first question with its answer."""
+        if len(self.turns) > 1 and not self.turns[0][0] and self.turns[1][0]:
+            return self.turns[0][1], self.turns[1][1]
+        return None
+
+
+def read(path: Path) -> Iterator[Item]:
+    """All rows of a file, or of all files of a folder that are of a known kind, in the order of their names. Raises ValueError
+    with one sentence that names the file and the line where one is wrong, where there is no row, or too much."""
+    size, found = 0, False
+    for file in files(path):
+        for item in KINDS[_kind(file)](file):
+            size += len(item.text) + sum(len(words) for _, words in item.turns)
+            if size > LARGEST:
+                raise ValueError(
+                    sentence(f"data is {str(path)!r}: it has more than {LARGEST:,} characters")
+                )
+            found = True
+            yield item
+    if not found:
+        raise ValueError(sentence(f"data is {str(path)!r}: there is no text in it"))
+
+
+def files(path: Path) -> list[Path]:
+    """The file itself, or those of a folder and of the folders in it that are of a known kind; hidden ones, links to folders
+    and what `datasets` keeps for itself (cache-….arrow) are left out. Raises ValueError where there is none."""
+    if path.is_file():
+        if not _kind(path):
+            raise ValueError(
+                sentence(f"data is {str(path)!r}: its name must end in one of {', '.join(KINDS)}")
+            )
+        return [path]
+    if not path.is_dir():
+        raise ValueError(sentence(f"data is {str(path)!r}: no such directory or file"))
+    found = list[Path]()
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for name in sorted(names):
+            if _kind(Path(name)) and not name.startswith((".", "cache-")):
+                found.append(Path(folder, name))
+        if len(found) > MOST_FILES:
+            raise ValueError(
+                sentence(f"data is {str(path)!r}: a folder can hold at most {MOST_FILES:,} files")
+            )
+    if not found:
+        raise ValueError(
+            sentence(f"data is {str(path)!r}: there is no file in it with {', '.join(KINDS)}")
+        )
+    return found
+
+
+def _kind(path: Path) -> str:
+    """How the name of a file ends, if that is known, else nothing."""
+    name = path.name.removesuffix(".gz") if path.suffix == ".gz" else path.name
+    return next((kind for kind in KINDS if name.endswith(kind)), "")
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0]
+
+
+def whole_file(path: Path) -> str:
+    """The text of a file, plain or .gz. Raises ValueError with one sentence where it cannot be read."""
+    content = read_bytes(path, LARGEST_TEXT)
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(BytesIO(content)) as file:
+                content = read_at_most(file, LARGEST_TEXT)
+        return content.decode("utf-8")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file, plain or .gz, that are not blank, with their numbers. Raises ValueError with one sentence."""
+    number, size = 0, 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            while raw := file.readline(LONGEST_LINE + 1):
+                number, size = number + 1, size + len(raw)
+                if len(raw) > LONGEST_LINE:
+                    raise ValueError(f"it has more than {LONGEST_LINE:,} bytes")
+                if size > LARGEST:
+                    raise ValueError(f"it is behind the first {LARGEST:,} bytes")
+                if raw.strip():
+                    yield number, raw.decode("utf-8").rstrip("\r\n")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        what = f"line {number} of {str(path)!r}" if number else f"file {str(path)!r}"
+        raise ValueError(sentence(f"{what} cannot be read: {error}")) from None
+
+
+def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON lines, with where each stands. Raises ValueError with one sentence."""
+    for number, line in lines(path):
+        what = f"line {number} of {str(path)!r}"
+        yield what, parse_object(line, what)
+
+
+def _of_text(path: Path) -> Iterator[Item]:
+    for piece in pieces(whole_file(path)):
+        yield Item(_stem(path), piece)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text in pieces of about PIECE characters, of which some can be held out: they end at blank lines if they can."""
+    piece, size = list[str](), 0
+    for line in text.split("\n"):
+        for at in range(0, len(line) + 1, 2 * PIECE):
+            end = "\n" if at + 2 * PIECE > len(line) else ""
+            piece.append(line[at : at + 2 * PIECE] + end)
+            size += len(piece[-1])
+            if size >= 2 * PIECE or (size >= PIECE and not line.strip()):
+                yield from _whole(piece)
+                piece, size = [], 0
+    yield from _whole(piece)
+
+
+def _whole(piece: Sequence[str]) -> Iterator[str]:
+    if joined := "".join(piece).strip("\n"):
+        yield joined
+
+
+def _of_lines(path: Path) -> Iterator[Item]:
+    for what, fields in objects(path):
+        yield item(fields, what, _stem(path))
+
+
+def _of_parquet(path: Path) -> Iterator[Item]:
+    file = _pyarrow("parquet", path).ParquetFile(path)
+    columns = [name for name in FIELDS if name in file.schema_arrow.names]
+    return _of_batches(path, columns, file.iter_batches(ROWS, columns=columns))
+
+
+def _of_arrow(path: Path) -> Iterator[Item]:
+    ipc, source = _pyarrow("ipc", path), _pyarrow("", path).memory_map(str(path))
+    try:
+        batches = ipc.open_stream(source)  # as `datasets` saves
+        columns, parts = batches.schema.names, batches
+    except ValueError:
+        batches = ipc.open_file(source)
+        columns = batches.schema.names
+        parts = (batches.get_batch(i) for i in range(batches.num_record_batches))
+    columns = [name for name in FIELDS if name in columns]
+    some = (
+        part.select(columns).slice(at, ROWS)
+        for part in parts
+        for at in range(0, part.num_rows, ROWS)
+    )
+    return _of_batches(path, columns, some)
+
+
+def _of_batches(path: Path, columns: Sequence[str], batches: Iterator[Any]) -> Iterator[Item]:
+    if not columns:
+        raise ValueError(sentence(f"file {str(path)!r} has none of the columns {NAMES}"))
+    number = 0
+    for batch in batches:
+        for fields in batch.to_pylist():
+            number += 1
+            yield item(fields, f"row {number} of {str(path)!r}", _stem(path))
+
+
+def _pyarrow(module: str, path: Path) -> Any:
+    try:
+        return importlib.import_module(f"pyarrow.{module}".rstrip("."))
+    except ImportError:
+        raise ValueError(sentence(f"file {str(path)!r} needs pyarrow: {NEEDS}")) from None
+
+
+def _guarded(reader: Any) -> Any:
+    """The same reader; what a library says of a damaged file becomes one sentence."""
+
+    def read_file(path: Path) -> Iterator[Item]:
+        try:
+            yield from reader(path)
+        except Exception as error:  # whatever the library meets; kinds of its own among them
+            if type(error) is ValueError:  # a sentence of ours
+                raise
+            raise ValueError(sentence(f"file {str(path)!r} cannot be read: {error}")) from None
+
+    return read_file
+
+
+KINDS: Mapping[str, Any] = {
+    ".txt": _of_text,
+    ".jsonl": _of_lines,
+    ".parquet": _guarded(_of_parquet),
+    ".arrow": _guarded(_of_arrow),
+}
+"""How the name of a file ends, and who reads it."""
+
+
+def item(fields: Mapping[str, Any], what: str, kind: str) -> Item:
+    """A row's fields, checked. Raises ValueError with one sentence that begins with `what`."""
+    line = check(Line, {k: v for k, v in fields.items() if k in Line.model_fields}, what)
+    if line.category is not None:
+        kind = whole_text(str(line.category), f"{what}: category")
+    if line.messages is not None:
+        return Item(kind, turns=_turns(line.messages, f"{what}: messages", frozenset({"system"})))
+    if line.turns is not None:
+        return Item(kind, turns=_turns(line.turns, f"{what}: turns"))
+    if isinstance(line.asked, list):
+        return Item(kind, turns=_turns(line.asked, f"{what}: prompt", frozenset({"system"})))
+    if line.asked is not None:
+        answer = () if line.answered is None else ((True, line.answered),)
+        return Item(kind, turns=_said([(False, line.asked), *answer], what))
+    if line.text is not None:
+        return Item(kind, whole_text(line.text, f"{what}: text"))
+    raise ValueError(sentence(f"{what} has none of the fields {NAMES}"))
+
+
+class _Turn(Record):
+    role: str | None = None
+    speaker: str | None = None
+    content: str | list[Any] | None = None
+    utterance: str | None = None
+
+
+class _Part(Record):
+    text: str
+
+
+def _turns(
+    turns: Sequence[Any], what: str, silent: frozenset[str] = frozenset()
+) -> tuple[tuple[bool, str], ...]:
+    """Who said what. Mere texts are a user's; whoever is neither user nor assistant (a tool, say) is left out."""
+    said = list[tuple[bool, str]]()
+    for i, turn in enumerate(turns):
+        if isinstance(turn, str):
+            said.append((False, turn))
+            continue
+        one = check(_Turn, turn, f"{what}[{i}]")
+        who = one.role if one.role is not None else one.speaker
+        words = one.content if one.content is not None else one.utterance
+        if who is None or (words is None and one.role is None):
+            raise ValueError(
+                sentence(f"{what}[{i}] must have role and content, or speaker and utterance")
+            )
+        who = who.lower()
+        if isinstance(words, list):
+            words = "".join(check(_Part, part, f"{what}[{i}].content").text for part in words)
+        if words and who not in silent and (who in USERS or who in ASSISTANTS):
+            said.append((who in ASSISTANTS, words))
+    return _said(said, what)
+
+
+def _said(turns: Sequence[tuple[bool, str]], what: str) -> tuple[tuple[bool, str], ...]:
+    return tuple((answers, whole_text(words, what)) for answers, words in turns)

@@ -1,0 +1,275 @@
+"""What is refused is refused before it costs anything, and /health answers while requests are read."""
+
+import json
+import logging
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+import house
+
+import polydec
+from polydec.bench import profile
+from polydec.models.text import Text
+from polydec.options import Option
+from polydec.serve import arrival
+from polydec.serve.errors import Refusal
+from polydec.serve.limits import Limits
+from polydec.serve.metrics import Metrics
+from polydec.serve.models import Models
+from polydec.serve.shapes import Completions
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(profile, "QUICK", 0.05)
+        yield polydec.load("zoo:tiny")
+
+
+@pytest.fixture(scope="module")
+def server(lm):
+    with house.served({"tiny": lambda: lm}) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def http(server):
+    with server.client() as client:
+        yield client
+
+
+def refused(http, body, path="/v1/completions", status=400):
+    text = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
+    answer = http.post(path, content=text, headers={"content-type": "application/json"})
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert len(error["message"]) <= 300
+    return error
+
+
+LONG = 4_000_000
+TEXTS = ("a", "ab c ", "é ", " ")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(
+    "path, body, param",
+    [
+        ("/v1/completions", lambda t: {"prompt": t}, "prompt"),
+        (
+            "/v1/completions",
+            lambda t: {"prompt": t, "echo": True, "max_tokens": 0},
+            "prompt",
+        ),
+        (
+            "/v1/completions",
+            lambda t: {"prompt": "x", "negative_prompt": t, "steer": "cfg"},
+            "negative_prompt",
+        ),
+        (
+            "/v1/chat/completions",
+            lambda t: {"messages": [{"role": "user", "content": t + "."}]},
+            "messages",
+        ),
+        ("/tokenize", lambda t: {"prompt": t}, "prompt"),
+    ],
+    ids=["prompt", "echo", "negative", "chat", "tokenize"],
+)
+def test_a_long_text_is_not_encoded(http, monkeypatch, path, body, param, text):
+    encoded, whole = [], Text._encoded
+    monkeypatch.setattr(
+        Text, "_encoded", lambda self, t, special: encoded.append(len(t)) or whole(self, t, special)
+    )
+    size = LONG // len(text.encode())
+    if text == " " and (param == "negative_prompt" or path == "/tokenize"):
+        pytest.skip("white space is no second prompt, and is few enough tokens for /tokenize")
+    error = refused(http, body(text * (size // len(text))), path)
+    if not (text == " " and "empty" in error["message"]):
+        assert error["param"] == param and "tokens" in error["message"]
+    assert sum(encoded) <= 1_200_000, "most of the text was encoded"
+
+
+def test_how_much_is_beyond(lm):
+    text = lm.checkpoint.text
+    for sample in ("Once upon a time there was a fox. ", "a", "\n"):
+        long = sample * (400_000 // len(sample))
+        count = len(text.encode(long))
+        assert text.beyond(long, count // 5) and not text.beyond(long, count)
+        assert not text.beyond(long, count // 2 + 50)
+    assert tuple(text.encode("fox é " * 2000)) == tuple(
+        text.tokenizer.encode("fox é " * 2000).ids
+    ), "a long text is encoded differently"
+
+
+def test_too_many_entries_are_not_looked_at(http, lm, monkeypatch):
+    looked, convert = [], Option.convert
+    monkeypatch.setattr(
+        Option,
+        "convert",
+        lambda self, value: looked.append((self.name, value)) or convert(self, value),
+    )
+    size = lm.checkpoint.lm.vocab.size
+    for name, value in (
+        ("logit_bias", {str(i): 1 for i in range(size + 1)}),
+        ("bad_token_ids", list(range(size + 1))),
+    ):
+        error = refused(http, {"prompt": "x", name: value})
+        assert error["param"] == name and f"{size + 1} entries" in error["message"]
+        assert name not in dict(looked)
+
+
+def test_too_many_prompts_are_not_decoded(http, monkeypatch):
+    monkeypatch.setattr(Text, "decode", lambda *given: pytest.fail("a prompt was decoded"))
+    error = refused(http, {"prompt": [[5] * 400] * 1024, "echo": True})
+    assert "1024 over all prompts" in error["message"]
+
+
+VALUES = {
+    "lists": b'{"prompt": "x", "stop": [' + b"[]," * 200_000 + b"[]]}",
+    "objects": b'{"prompt": "x", "stop": [' + b"{}," * 200_000 + b"[]]}",
+    "fields": b'{"prompt": "x", "options": {'
+    + b",".join(b'"%d":1' % i for i in range(200_000))
+    + b"}}",
+    "numbers": b'{"prompt": [' + b"1," * 1_000_000 + b"1]}",
+    "texts": b'{"prompt": [' + b'"",' * 1_000_000 + b'""]}',
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_body_of_too_many_values_is_not_read(http, monkeypatch, kind):
+    monkeypatch.setattr(json, "loads", lambda *a, **k: pytest.fail("the body was read"))
+    answer = http.post(
+        "/v1/completions", content=VALUES[kind], headers={"content-type": "application/json"}
+    )
+    monkeypatch.undo()
+    assert (
+        answer.status_code == 413
+        and "the body holds more than" in answer.json()["error"]["message"]
+    )
+
+
+def test_what_stands_in_a_text_counts_for_nothing(http):
+    text = '{"a": [1, 2, "b\\\\"], }' * 40_000  # brackets, colons, quotes and commas
+    error = refused(http, {"prompt": text})
+    assert error["param"] == "prompt" and "tokens" in error["message"]
+
+
+@contextmanager
+def waiting(monkeypatch, kind, name):
+    """Every call of this method waits until the block ends."""
+    entered, go, method = threading.Event(), threading.Event(), getattr(kind, name)
+
+    def wait(*given, **more):
+        entered.set()
+        assert go.wait(60)
+        return method(*given, **more)
+
+    monkeypatch.setattr(kind, name, wait)
+    try:
+        yield entered
+    finally:
+        go.set()
+
+
+@pytest.mark.parametrize("kind, name", [(Completions, "read"), (Text, "encode")])
+def test_health_answers_while_a_request_is_read(server, http, monkeypatch, kind, name):
+    answers = []
+
+    def ask():
+        with server.client() as client:
+            answers.append(
+                client.post("/v1/completions", json={"prompt": "The fox", "max_tokens": 2})
+            )
+
+    with waiting(monkeypatch, kind, name) as entered:
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert entered.wait(60)
+        assert http.get("/health", timeout=20).status_code == 200
+        assert not answers
+    asking.join(60)
+    assert answers[0].status_code == 200
+
+
+# ---- bodies that are too large, unfinished or left ----
+
+
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n"
+)
+
+
+def raw(server, data, *, seconds=20.0):
+    """What comes back on a connection of its own."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), seconds) as s:
+        s.sendall(data)
+        out = b""
+        while part := s.recv(65536):
+            out += part
+            if b"\r\n\r\n" in out and out.rstrip().endswith(b"}"):
+                break
+        return out
+
+
+@pytest.mark.parametrize("size", [(4 << 20) + 1, 9_000_000, 30_000_000])
+def test_a_body_that_is_too_large_is_answered(http, server, size):
+    error = refused(http, b"x" * size, status=413)
+    assert "4194304 bytes" in error["message"]
+    out = raw(server, HEAD % size + b"\r\n" + b"x" * size)
+    assert out.startswith(b"HTTP/1.1 413") and b"4194304 bytes" in out
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(server):
+    out = raw(server, HEAD % 9_000_000 + b"Expect: 100-continue\r\n\r\n")
+    assert out.startswith(b"HTTP/1.1 413")
+    out = raw(server, HEAD % 10**12 + b"\r\n")
+    assert out.startswith(b"HTTP/1.1 413")
+
+
+def test_who_may_not_come_in_gets_the_answer_too(server):
+    head = HEAD.replace(b"localhost", b"example.org")
+    out = raw(server, head % 8_000_000 + b"\r\n" + b"x" * 8_000_000)
+    assert out.startswith(b"HTTP/1.1 403") and b"wrong_host" in out
+
+
+@pytest.mark.parametrize("begun", [b"", b'{"prompt": "The'])
+def test_an_unfinished_body_ends_cleanly(server, monkeypatch, begun):
+    monkeypatch.setattr(arrival, "PATIENCE", 0.2)
+    out = raw(server, HEAD % 500 + b"\r\n" + begun)
+    assert out.startswith(b"HTTP/1.1 408") and b'"code":"timeout"' in out
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_fault(server, http, caplog):
+    host, port = server.url.removeprefix("http://").split(":")
+    before = http.get("/metrics").text
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            with socket.create_connection((host, int(port)), 10) as s:
+                s.sendall(HEAD % 500 + b'\r\n{"prompt": "The')
+                time.sleep(0.05)
+        end = time.monotonic() + 20
+        while http.get("/metrics").text.count('status="499"') == before.count('status="499"'):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_an_empty_name_in_text(http):
+    error = refused(http, {"input": "x", "text": {"": 1}}, "/v1/responses")
+    assert error["param"] == "text" and "text. is 1" in error["message"]
+
+
+def test_where_models_lie_is_not_told():
+    models = Models({"big": lambda: None}, Limits(), Metrics())
+    models.failed["big"] = "/home/somebody/model has no config.json"
+    with pytest.raises(Refusal, match="own messages say why") as told:
+        models.find("big")
+    assert "somebody" not in str(told.value)

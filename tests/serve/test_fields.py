@@ -1,0 +1,288 @@
+"""Fields that clients send: template names, efforts, names, grammars; what is not known; other sites; the description."""
+
+import json
+import re
+import sys
+
+import pytest
+
+pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+import house
+
+import polydec
+from polydec.bench import profile
+from polydec.cli import serve
+from polydec.cli.main import main
+from polydec.models.template import Template
+from polydec.serve.application import IGNORED
+from polydec.serve.body import IDLE, ONLY, Body
+from polydec.serve.described import fields
+from polydec.serve.endpoints import ENDPOINTS
+from polydec.serve.limits import Limits
+
+TEMPLATE = """{%- if enable_thinking is not defined or enable_thinking %}think {% endif -%}
+{%- for m in messages %}{{ m.name or m.role }}: {{ m.content }} {{ m.thinking }}
+{% endfor %}{{ tone }}"""
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(profile, "QUICK", 0.05)
+        yield polydec.load("zoo:tiny")
+
+
+@pytest.fixture(scope="module")
+def http(lm):
+    with house.served({"tiny": lambda: lm}) as served, served.client() as client:
+        yield client
+
+
+@pytest.fixture
+def template(lm, monkeypatch):
+    monkeypatch.setattr(lm.checkpoint.text, "template", Template(TEMPLATE))
+
+
+def read(lm, body, path="/v1/chat/completions"):
+    given = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {}
+    return ENDPOINTS[path].reads().read(Body({**given, **body}, Limits()), lm, "plain", 0).asks[0]
+
+
+def shown(lm, ask):
+    return lm.checkpoint.text.decode(lm.ids(ask.prompt, template=ask.template))
+
+
+def test_names_for_the_template(lm, template):
+    ask = read(lm, {"chat_template_kwargs": {"tone": "kindly", "enable_thinking": False}})
+    assert shown(lm, ask).split() == ["user:", "x", "kindly"]
+    for values, says in (
+        ({"tome": 1}, "does not speak of that name"),
+        ({"thinking": True}, "does not speak of that name"),  # of a message, not a name
+        ({"content": 1}, "does not speak of that name"),
+        ({"messages": []}, "not for requests"),
+        ({"tone": "x" * 20_000}, "it may have 16384"),
+        ([], "by name"),
+    ):
+        with pytest.raises(Exception, match=says):
+            read(lm, {"chat_template_kwargs": values})
+    assert read(lm, {"chat_template_kwargs": {}}).template == {}
+
+
+def test_efforts(lm, template):
+    for effort, thinks in (("none", False), ("minimal", True), ("high", True)):
+        for body in ({"reasoning_effort": effort}, {"reasoning": {"effort": effort}}):
+            ask = read(lm, body)
+            assert ask.template == {"enable_thinking": thinks}
+            assert shown(lm, ask).startswith("think") == thinks
+    ask = read(
+        lm, {"input": "x", "reasoning": {"effort": "none", "summary": None}}, "/v1/responses"
+    )
+    assert ask.template == {"enable_thinking": False}
+    for body, says in (
+        ({"reasoning_effort": "huge"}, "must be none, minimal"),
+        ({"reasoning": {"summary": "auto"}}, "an effort only"),
+        ({"reasoning": {"effort": "low"}, "reasoning_effort": "high"}, "two names"),
+        (
+            {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
+            "give one of them",
+        ),
+    ):
+        with pytest.raises(Exception, match=says):
+            read(lm, body)
+
+
+def test_efforts_where_nobody_thinks(lm):
+    assert read(lm, {"reasoning_effort": "none"}).template == {}
+    with pytest.raises(Exception, match="knows nothing of thinking"):
+        read(lm, {"reasoning_effort": "low"})
+    for name, value in (("reasoning_effort", "low"), ("chat_template_kwargs", {"a": 1})):
+        with pytest.raises(Exception, match="for chats"):
+            read(lm, {"prompt": "x", name: value}, "/v1/completions")
+
+
+def test_an_effort_that_the_template_writes_itself(lm, monkeypatch):
+    monkeypatch.setattr(
+        lm.checkpoint.text, "template", Template("{{ messages[0].content }} {{ reasoning_effort }}")
+    )
+    assert shown(lm, read(lm, {"reasoning_effort": "low"})) == "x low"
+
+
+def test_names_of_who_speaks(lm, http, template):
+    ask = read(lm, {"messages": [{"role": "user", "content": "x", "name": "ann"}]})
+    assert "ann: x" in shown(lm, ask)
+    for name in ("", 5, "x" * 65):
+        body = {"messages": [{"role": "user", "content": "x", "name": name}], "max_tokens": 1}
+        answer = http.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 400 and "messages[0].name" in answer.text
+
+
+GRAMMARS = [
+    'root ::= "yes" | "no"',
+    'root ::= item (", " item)*\nitem ::= [a-c]+  # letters',
+    'root ::= "a"{2,3} "\\n"? [^a-z]',
+]
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_grammars_of_llama_cpp(http, grammar):
+    pytest.importorskip("llguidance")
+    right = {
+        GRAMMARS[0]: r"yes|no",
+        GRAMMARS[1]: r"[a-c]+(, [a-c]+)*",
+        GRAMMARS[2]: r"a{2,3}\n?[^a-z]",
+    }[grammar]
+    body = {"prompt": "x", "grammar": grammar, "max_tokens": 40, "n": 4, "temperature": 1.5}
+    answer = http.post("/v1/completions", json={**body, "finish": True, "seed": 1})
+    assert answer.status_code == 200, answer.text
+    for c in answer.json()["choices"]:
+        assert re.fullmatch(right, c["text"]), c
+
+
+@pytest.mark.parametrize(
+    "grammar, says",
+    [
+        ('start: "yes"', "Lark's form goes into"),
+        ("root ::= (", "grammar"),
+        ('root ::= "a', "grammar"),
+        ("root ::= [a", "grammar"),
+        ("root ::= other", "grammar"),
+        ("root ::= " + "(" * 3000 + '"a"' + ")" * 3000, "grammar"),
+        ("root ::= " + "a" * 70_000, "65536"),
+        ("::=", "grammar"),
+        (5, "GBNF"),
+    ],
+)
+def test_what_is_no_grammar_of_llama_cpp(http, grammar, says):
+    pytest.importorskip("llguidance")
+    answer = http.post("/v1/completions", json={"prompt": "x", "grammar": grammar})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == "grammar" and says in error["message"]
+
+
+def test_any_object_is_compact_and_holds_something(http):
+    pytest.importorskip("llguidance")
+    for form in (
+        {"response_format": {"type": "json_object"}},
+        {"structured_outputs": {"json_object": True}},
+    ):
+        body = {
+            "prompt": "x",
+            "max_tokens": 60,
+            "n": 6,
+            "temperature": 1.0,
+            "finish": True,
+            "seed": 2,
+        }
+        answer = http.post("/v1/completions", json={**body, **form})
+        assert answer.status_code == 200, answer.text
+        for c in answer.json()["choices"]:
+            value = json.loads(c["text"])
+            assert value and isinstance(value, dict)
+            outside = re.sub(r'"(?:[^"\\]|\\.)*"', "", c["text"])
+            assert not re.search(r"\s", outside), "it is not compact"
+
+
+def test_unknown_fields_are_ignored_where_that_is_wished(lm, http):
+    body = {"prompt": "The fox", "max_tokens": 2, "made_up": 1, "wörd,": {}, "temprature": 1}
+    assert http.post("/v1/completions", json=body).status_code == 400
+    with house.served({"tiny": lambda: lm}, lenient=True) as served, served.client() as client:
+        for stream in (False, True):
+            answer = client.post("/v1/completions", json={**body, "stream": stream})
+            assert answer.status_code == 200
+            assert answer.headers[IGNORED] == "made_up, w%C3%B6rd%2C, temprature"
+        many = {f"f{i}": 1 for i in range(40)}
+        answer = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1, **many})
+        assert answer.headers[IGNORED].endswith("f31, and 8 more")
+        answer = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+        assert IGNORED not in answer.headers
+        # a value that cannot be honoured is refused as ever
+        assert client.post("/v1/completions", json={**body, "top_p": 7}).status_code == 400
+
+
+def test_pages_of_other_origins(lm, http):
+    ask = {"origin": "https://example.org", "access-control-request-method": "POST"}
+    asked = {**ask, "access-control-request-headers": "authorization, content-type"}
+    assert http.options("/v1/completions", headers=asked).status_code == 405
+    key = "0123456789abcdef"
+    with (
+        house.served({"tiny": lambda: lm}, keys=(key,), origins=("https://example.org",)) as served,
+        served.client() as client,
+    ):
+        answer = client.options("/v1/completions", headers=asked)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "https://example.org"
+        assert "authorization" in answer.headers["access-control-allow-headers"].lower()
+        told = {"origin": "https://example.org", "authorization": f"Bearer {key}"}
+        answer = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers=told)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "https://example.org"
+        other = client.get("/v1/models", headers={**told, "origin": "https://example.com"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+def test_the_description(http):
+    told = http.get("/openapi.json").json()
+    assert told["info"]["version"] == polydec.__version__
+    assert {*ENDPOINTS, "/tokenize", "/detokenize", "/methods", "/health"} <= told["paths"].keys()
+    page = http.get("/docs")
+    assert (
+        page.status_code == 200 and "default-src 'none'" in page.headers["content-security-policy"]
+    )
+    assert "repetition_penalty" in page.text and "<script" not in page.text
+    assert "http" not in page.text.replace("/openapi.json", ""), "it needs something from elsewhere"
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_every_field_is_described(lm, path):
+    prompt = {"/v1/completions": {"prompt": "x"}, "/v1/responses": {"input": "x"}}
+    body = Body(prompt.get(path, {"messages": [{"role": "user", "content": "x"}]}), Limits())
+    ENDPOINTS[path].reads().read(body, lm, "plain", 0)
+    known = body._known - set(IDLE) - set(ONLY) | {"model"}
+    if path == "/v1/completions":  # refused there
+        known -= {"chat_template_kwargs", "reasoning_effort", "reasoning"}
+    if path == "/v1/responses":
+        known -= {"stream_options"}
+    assert fields(path).keys() - {"response_format"} == known - {"response_format"}
+
+
+def run(monkeypatch, *args):
+    monkeypatch.setattr(sys, "argv", ["polydec", *args])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code
+
+
+def test_the_version(monkeypatch, capfd):
+    assert run(monkeypatch, "--version") == 0
+    assert capfd.readouterr().out == f"polydec {polydec.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (("--cors", "example.org"), "it must be an origin"),
+        (("--cors", "https://example.org/path"), "it must be an origin"),
+        (("--unknown-fields", "drop"), "refuse or ignore"),
+    ],
+)
+def test_flags_of_the_server(monkeypatch, capfd, args, says):
+    assert run(monkeypatch, "serve", *args) == 2
+    assert says in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--model", "--with", "--draft", "--ngrams"])
+@pytest.mark.parametrize("name", ["x" * 5000, "a=" + "x" * 5000, "./" + "x" * 5000])
+def test_a_name_that_is_too_long_for_a_file(monkeypatch, capfd, flag, name):
+    more = () if flag == "--model" else ("--model", "zoo:tiny")
+    run(monkeypatch, "generate", "hello", "--max-tokens", "1", *more, flag, name)
+    err = capfd.readouterr().err
+    assert "Errno" not in err and "Traceback" not in err and len(err) < 700
+
+
+def test_a_directory_is_served_by_its_last_name(tmp_path):
+    (tmp_path / "big").mkdir()
+    assert serve._named([str(tmp_path / "big")]) == {"big": str(tmp_path / "big")}
+    assert serve._named(["a=zoo:tiny", "zoo:tiny"]) == {"a": "zoo:tiny", "zoo:tiny": "zoo:tiny"}
+    assert serve._named(["x" * 5000]) == {"x" * 5000: "x" * 5000}

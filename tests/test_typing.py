@@ -1,0 +1,47 @@
+"""What an editor says of programs that use Polydec: pyright on the documents' code and on a typo."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TYPO = """
+import polydec
+
+lm = polydec.load("zoo:tiny")
+polydec.generate(lm, "Why?", max_tokens=3, method="plain")
+polydec.generate(lm, "Why?", max_token=3)
+polydec.generate(lm, "Why?", max_tokens="3")
+"""
+
+
+def errors(code: str, at: Path) -> list[str]:
+    """The lines of a program that pyright finds wrong, as it says it."""
+    at.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(at)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    return re.findall(r":(\d+):\d+ - error: (.*)", done.stdout)
+
+
+@pytest.mark.slow
+def test_keywords_of_a_request_are_known(tmp_path):
+    pytest.importorskip("pyright")
+    found = errors(TYPO, tmp_path / "typo.py")
+    assert [line for line, _ in found] == ["6", "7"], found
+    assert "max_token" in found[0][1] and '"str"' in found[1][1]
+
+
+@pytest.mark.slow
+def test_a_drafter_as_the_documents_write_it_has_no_error(tmp_path):
+    pytest.importorskip("pyright")
+    page = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")
+    drafter, _, loop = re.findall(r"```python\n(.*?)```", page, re.S)[:3]
+    assert not errors(drafter, tmp_path / "drafter.py")
+    assert not errors(loop, tmp_path / "loop.py")
