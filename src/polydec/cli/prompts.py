@@ -37,9 +37,11 @@ class Row:
 
 def read_text(path: Path) -> str:
     """The text of a file, of a .gz, or of standard input (`-`). Raises ValueError with one sentence where it cannot be read."""
+    if str(path) == "-":
+        return standard_input()
     from polydec.train.rows import whole_file
 
-    return standard_input() if str(path) == "-" else whole_file(path)
+    return whole_file(path)
 
 
 def standard_input() -> str:

@@ -39,7 +39,7 @@ def blocks(
     name = hashlib.sha256(f"1 {kind} {shape}".encode())
     for part in source:
         name.update(f"{part.dtype} {tuple(part.shape)}".encode())
-        name.update(_bytes(part))
+        name.update(_bytes(part).data)
     path = folder() / f"{name.hexdigest()}.bin"
     found = _read(path, shape)
     if found is not None:
@@ -67,7 +67,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
     except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
         return None
     check, body = whole[:HEAD].tobytes(), whole[HEAD:]
-    if body.size != int(np.prod(shape)) or zlib.crc32(body).to_bytes(4, "little") != check:
+    if body.size != int(np.prod(shape)) or zlib.crc32(body.data).to_bytes(4, "little") != check:
         return None
     with suppress(OSError):
         os.utime(path)
@@ -77,8 +77,8 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
 def _write(at: Path, made: np.ndarray) -> None:
     body = np.ascontiguousarray(made).reshape(-1)
     with at.open("wb") as file:
-        file.write(zlib.crc32(body).to_bytes(4, "little"))
-        file.write(body)
+        file.write(zlib.crc32(body.data).to_bytes(4, "little"))
+        file.write(body.data)
 
 
 def _drop_old(where: Path) -> None:
