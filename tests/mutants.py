@@ -67,14 +67,7 @@ MUTANTS = [
         "tests/families/test_denoising.py::test_the_first_of_several_ends_that_are_written_cuts_the_canvas",
     ),
     Mutant(
-        "valued: the end is not judged",
-        "families/diffusion/valued.py",
-        "next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
-        "next((i for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
-        "tests/families/test_valued.py::test_the_law_of_two_tries",
-    ),
-    Mutant(
-        "valued: the end is not judged, where more stands before it",
+        "valued: the end is not judged, where more is than the end",
         "families/diffusion/valued.py",
         "next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
         "next((max(i, 1) for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
