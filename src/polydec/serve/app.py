@@ -34,8 +34,9 @@ from polydec.serve.shapes import read_messages
 from polydec.serve.worker import LEFT, Answers, Worker
 from polydec.shapers.sampling import fields as sampling_fields
 
-READERS = 4
-"""Threads that read and check requests, so that the event loop has nothing to do for long."""
+READERS = 16
+"""Threads that read and check requests, so that the event loop has nothing to do for long. They are many because some wait for
+the one worker that compiles constraints."""
 
 T = TypeVar("T")
 
