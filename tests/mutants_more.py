@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "an answer with calls that was cut counts as ended",
         "serve/reply.py",
-        'return "tool_calls" if calls and finish_reason == "stop" else finish_reason',
-        'return "tool_calls" if calls else finish_reason',
+        'return "tool_calls" if calls and whole and finish_reason == "stop" else finish_reason',
+        'return "tool_calls" if calls and whole else finish_reason',
         "tests/serve/test_tools.py::test_an_answer_that_is_cut_behind_its_calls_says_so",
     ),
     Mutant(

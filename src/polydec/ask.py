@@ -137,6 +137,7 @@ class Fields(TypedDict, total=False):
     steer_options: Mapping[str, Any]
     negative_prompt: Prompt | None
     tools: Sequence[Mapping[str, Any]]
+    template: Mapping[str, Any]
 
 
 def asked(prompt: Prompt | Ask, given: Fields) -> Ask:

@@ -53,7 +53,7 @@ MUTANTS = {
         "once.setdefault(tuple(text.tokens), text)",
         "once[id(text)] = text",
     ),
-    "the length does not count": ("ranking", "total / length ** self.length_penalty", "total"),
+    "the length does not count": ("ranking", "total / length**self.length_penalty", "total"),
     "stop strings are not seen": (
         "diverse_beam",
         "(into.hypothesis(), 0.0, 0)",
