@@ -300,7 +300,7 @@ FAULTS = {
         "thought_tree", "(attempt.logp - begun) / max", "attempt.logp / max", "tree"
     ),
     "an answer has no end": Fault(
-        "thought_tree", "if answer and line.closes(answer) else []", "if False else []", "tree"
+        "thought_tree", "if answer and line.closes(answer)", "if False", "tree"
     ),
     "next steps are drawn alike": Fault(
         "thought_tree", 'at("step", begin, i)', 'at("step", begin)', "draws"
@@ -309,7 +309,10 @@ FAULTS = {
         "thought_tree", "self._spent = self._spent.plus(attempt.spent)", "pass", "ledger"
     ),
     "the clock starts with the vote": Fault(
-        "thought_tree", "self._answer.edit(Edit())", "pass", "clock"
+        "thought_tree",
+        "self._answer.edit(\n            Edit()\n        )  # the clock of decoding starts; nothing is certain before the vote",
+        "pass",
+        "clock",
     ),
     "beginnings are left open": Fault("thought_tree", "self._held += forks", "pass", "sessions"),
     # rounds
