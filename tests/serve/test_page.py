@@ -14,6 +14,13 @@ import polydec
 from polydec.bench import profile
 
 
+def bare():
+    """A model without a chat template."""
+    model = polydec.load("zoo:tiny")
+    model.checkpoint.text.template = None
+    return model
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     if browser.find() is None:
@@ -23,7 +30,12 @@ def page(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
         patch.setattr(profile, "QUICK", 0.05)
         model = os.environ.get("PICTURES_MODEL", "zoo:tiny")
-        with house.served({model: lambda: polydec.load(model)}) as served:
+        loaders = {
+            model: lambda: polydec.load(model),
+            "bare": bare,
+            "zoo:block-diffusion": lambda: polydec.load("zoo:block-diffusion"),
+        }
+        with house.served(loaders) as served:
             b = browser.Browser(directory / "profile")
             try:
                 b.size(1200, 860)
@@ -93,7 +105,7 @@ def test_side_by_side(page, picture):
     )
     page.ask(
         "(s => { s.value = 'draft-model'; s.dispatchEvent(new Event('change')); })"
-        "(document.querySelector('#right select'))"
+        "(document.querySelector('#right select.method'))"
     )
     assert page.ask("document.querySelectorAll('#right [data-name]').length") == len(
         polydec.registry.options("draft-model")
@@ -136,7 +148,7 @@ def send(page, text, method):
     page.ask("document.querySelector('#clear').click()")
     page.ask(
         f"(s => {{ s.value = {method!r}; s.dispatchEvent(new Event('change')); }})"
-        "(document.querySelector('#method-box select'))"
+        "(document.querySelector('#method-box select.method'))"
     )
     page.ask("document.querySelector('#said').focus()")
     page.type(text)
@@ -209,3 +221,69 @@ def test_a_method_without_drafts_has_steps(page):
     page.ask("document.querySelector('.reply .step').click()")
     assert "no draft" in page.ask("document.querySelector('.round').textContent")
     assert page.log == []
+
+
+def choose(page, model):
+    """Change to another model, with an empty chat."""
+    page.ask("document.querySelector('#tab-chat').click()")
+    page.ask("document.querySelector('#clear').click()")
+    page.ask("document.querySelector('#state').textContent = ''")
+    page.ask(
+        f"(s => {{ s.value = {model!r}; s.dispatchEvent(new Event('change')); }})"
+        "(document.querySelector('#model'))"
+    )
+    page.until("document.querySelector('#state').textContent === 'ready'")
+
+
+@pytest.fixture
+def first_again(page):
+    yield
+    choose(page, page.ask("document.querySelector('#model').options[0].value"))
+
+
+def say(page, text):
+    turns = page.ask("document.querySelectorAll('.reply').length")
+    page.ask("document.querySelector('#said').focus()")
+    page.type(text)
+    page.press("Enter", 13)
+    page.until(
+        f"document.querySelectorAll('.reply').length === {turns + 1}"
+        " && !document.querySelector('#send').disabled"
+    )
+
+
+def test_a_model_without_a_template_goes_on_from_a_text(page, first_again):
+    choose(page, "bare")
+    assert page.ask(
+        "document.querySelector('#raw').checked && document.querySelector('#raw').disabled"
+    )
+    assert "no chat template" in page.ask("document.querySelector('#raw-why').textContent")
+    field(page, "max_tokens", "8")
+    say(page, "Once upon a time there was a ")
+    assert page.ask("document.querySelectorAll('.bad').length") == 0
+    path, body = page.ask("request([...messages, {role: 'user', content: ' And'}], {}, true)")
+    assert path == "/v1/completions" and "messages" not in body and body["max_tokens"] == 8
+    answer = page.ask("document.querySelector('.reply .turn').textContent")
+    assert body["prompt"] == f"Once upon a time there was a {answer} And"
+    assert page.log == []
+
+
+def test_raw_completion_is_a_switch_where_there_is_a_template(page, first_again):
+    choose(page, page.ask("document.querySelector('#model').options[0].value"))
+    assert (
+        page.ask("request([{role: 'user', content: 'a'}], {}, true)[0]") == "/v1/chat/completions"
+    )
+    page.ask("document.querySelector('#raw').click()")
+    path, body = page.ask("request([{role: 'user', content: 'a'}], {}, true)")
+    assert path == "/v1/completions" and body["prompt"] == "a" and body["max_tokens"] == 128
+
+
+def test_a_model_starts_with_a_method_that_it_can_do(page, first_again):
+    choose(page, "zoo:block-diffusion")
+    for box in ("#method-box", "#left", "#right"):
+        assert page.ask(
+            f"!document.querySelector('{box} select.method').selectedOptions[0].disabled"
+        )
+    field(page, "max_tokens", "8")
+    say(page, "2+3=")
+    assert page.ask("document.querySelectorAll('.bad').length") == 0
