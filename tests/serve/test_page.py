@@ -13,6 +13,10 @@ import house
 import polydec
 from polydec.bench import profile
 
+READY = (
+    "document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'"
+)
+
 
 def bare():
     """A model without a chat template."""
@@ -40,9 +44,7 @@ def page(tmp_path_factory):
             try:
                 b.size(1200, 860)
                 b.open(served.url + "/")
-                b.until(
-                    "document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'"
-                )
+                b.until(READY)
                 yield b
             finally:
                 b.close()
@@ -287,3 +289,70 @@ def test_a_model_starts_with_a_method_that_it_can_do(page, first_again):
     field(page, "max_tokens", "8")
     say(page, "2+3=")
     assert page.ask("document.querySelectorAll('.bad').length") == 0
+
+
+def again(page):
+    """The page after a reload."""
+    page.ask("document.querySelector('#state').textContent = 'before'")
+    page.call("Page.reload")
+    page.until(READY)
+
+
+def test_a_system_prompt_comes_first(page, first_again):
+    choose(page, page.ask("document.querySelector('#model').options[0].value"))
+    page.ask("document.querySelector('#system').value = ' Be short. '")
+    asked = "request([{role: 'user', content: 'a', runs: []}], {}, true)[1]"
+    told, user = {"role": "system", "content": "Be short."}, {"role": "user", "content": "a"}
+    assert page.ask(asked)["messages"] == [told, user]
+    page.ask("document.querySelector('#raw').click()")
+    assert page.ask("document.querySelector('#system-row').hidden")
+    assert page.ask(asked)["prompt"] == "a"
+    page.ask("document.querySelector('#raw').click()")
+    page.ask("document.querySelector('#system').value = ''")
+    assert page.ask(asked)["messages"] == [user]
+
+
+def test_a_chat_survives_a_reload(page):
+    page.ask("document.querySelector('#clear').click()")
+    field(page, "max_tokens", "24")
+    field(page, "seed", "3")
+    say(page, "Once upon a time there was a fox. The fox")
+    page.ask("document.querySelector('#system').value = 'Be short.'")
+    page.ask("document.querySelector('#system').dispatchEvent(new Event('change'))")
+    turns = "[...document.querySelectorAll('#log .turn')].map(t => t.textContent)"
+    drafted = "[...document.querySelectorAll('#log .draft')].map(t => t.textContent).join('')"
+    figures = "document.querySelector('#log .figures').textContent"
+    before = page.ask(f"[{turns}, {drafted}, {figures}, messages]")
+    again(page)
+    assert page.ask(f"[{turns}, {drafted}, {figures}, messages]") == before
+    assert page.ask("document.querySelector('#system').value") == "Be short."
+    say(page, "And then the fox")
+    assert page.ask("messages.length") == 4
+    page.ask("document.querySelector('#clear').click()")
+    again(page)
+    assert page.ask("messages.length") == 0 and page.ask(f"{turns}.length") == 0
+    page.ask("document.querySelector('#system').value = ''")
+    assert page.log == []
+
+
+def test_what_is_kept_has_a_bound_and_is_checked(page):
+    page.ask(
+        "messages = Array.from({length: 500}, (_, i) => i % 2"
+        " ? {role: 'assistant', content: 'b', runs: [['b', true]], figures: ''}"
+        " : {role: 'user', content: 'a'.repeat(20000)})"
+    )
+    page.ask("keep()")
+    size, first, count = page.ask(
+        "[sessionStorage.getItem(KEPT).length, kept().turns[0].role, kept().turns.length]"
+    )
+    assert size <= 400_000 and first == "user" and 2 <= count <= 200
+    for wrong in (
+        "not JSON",
+        "null",
+        "{}",
+        '{"model": "m", "system": "", "turns": [{"role": "system", "content": "x"}]}',
+        '{"model": "m", "system": "", "turns": [{"role": "assistant", "content": "x", "figures": "", "runs": [[1, true]]}]}',
+    ):
+        page.ask(f"sessionStorage.setItem(KEPT, {wrong!r})")
+        assert page.ask("kept()") is None
+    page.ask("document.querySelector('#clear').click()")
