@@ -356,3 +356,79 @@ def test_what_is_kept_has_a_bound_and_is_checked(page):
         page.ask(f"sessionStorage.setItem(KEPT, {wrong!r})")
         assert page.ask("kept()") is None
     page.ask("document.querySelector('#clear').click()")
+
+
+def test_methods_are_found_by_words_and_family(page):
+    page.ask("document.querySelector('#tab-chat').click()")
+
+    def look(box, value, event):
+        page.ask(
+            f"(s => {{ s.value = {value!r}; s.dispatchEvent(new Event({event!r})); }})"
+            f"(document.querySelector('#method-box .{box}'))"
+        )
+
+    listed = "[...document.querySelectorAll('#method-box select.method option')].map(o => o.value)"
+    found = "document.querySelector('#method-box .found').textContent"
+    chosen = "chatHow().method"
+    everything = page.ask(listed)
+    assert len(everything) == len(polydec.registry.recipes())
+    usable = page.ask(
+        "[...document.querySelectorAll('#method-box select.method option')].map(o => !o.disabled)"
+    )
+    assert usable == sorted(usable, reverse=True), "what the model can do comes first"
+    before = page.ask(chosen)
+    look("words", "EAGLE tree", "input")
+    some = page.ask(listed)
+    assert "eagle-2-tree" in some and before in some and len(some) < 12
+    assert page.ask(chosen) == before, "looking chose something"
+    assert page.ask(found).startswith(f"{len(some) - 1} methods")
+    look("words", "", "input")
+    look("family", "diffusion", "change")
+    families = {
+        name: polydec.registry.describe(name)["family"] for name in polydec.registry.recipes()
+    }
+    assert set(page.ask(listed)) - {before} == {n for n, f in families.items() if f == "diffusion"}
+    look("words", "no such method", "input")
+    assert page.ask(listed) == [before] and page.ask(found) == "0 methods, 0 for this model"
+    look("words", "", "input")
+    look("family", "", "change")
+    assert page.ask(listed) == everything
+    page.ask("document.querySelector('#method-box .words').focus()")
+    page.press("Enter", 13)
+    assert page.log == []
+
+
+def test_the_time_axis_is_whole_on_a_phone(page, picture):
+    send(page, "Once upon a time there was a fox. The fox", "draft-model")
+    page.ask(  # an answer of 700 steps, in the place of this one
+        "(old => { const text = document.createElement('div'), story = new Story(text);"
+        " old.replaceChildren(text, story.line, story.round);"
+        " story.add(Array.from({length: 700}, (_, i) => ({seconds: (i + 1) / 60, wrote: 1})),"
+        " Array.from({length: 1400}, (_, i) => ({model: i % 2 ? 'zoo:a-long-name-of-a-drafter' : 'zoo:a-model',"
+        " target: i % 2 === 0, start: i / 120, seconds: 1 / 130, positions: 1, of: 1, queries: 1})));"
+        " story.end(); })(document.querySelector('.reply'))"
+    )
+    try:
+        for width in (390, 1200):
+            page.size(width, 860)
+            page.until("document.querySelector('.line svg').clientWidth <= innerWidth")
+            assert page.ask("document.querySelectorAll('.line rect.target').length") == 700
+            # labels, bars and the axis lie within the line, and no two labels of the axis touch
+            inside = (
+                "(line => [...line.querySelectorAll('text, rect, line.axis')].every(e => {"
+                " const r = e.getBoundingClientRect(), l = line.getBoundingClientRect();"
+                " return r.left >= l.left - 1 && r.right <= l.right + 1; }))(document.querySelector('.line'))"
+            )
+            page.until(inside, 5)
+            apart = (
+                "(texts => texts.every((t, i) => !i ||"
+                " texts[i - 1].getBoundingClientRect().right < t.getBoundingClientRect().left))"
+                "([...document.querySelectorAll('.line text')].filter(t => /^[0-9.]+ m?s$/.test(t.textContent)))"
+            )
+            assert page.ask(apart)
+        page.size(390, 800)
+        page.ask("document.querySelector('.line').scrollIntoView({block: 'end'})")
+        picture("axis-phone")
+    finally:
+        page.size(1200, 860)
+    assert page.log == []
