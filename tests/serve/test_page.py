@@ -1,7 +1,9 @@
 """The page in a browser: a chat of two turns, the draft tree of a step and the time line of passes, two methods side by side, a
 phone. Set PICTURES to keep the screenshots."""
 
+import json
 import os
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -281,7 +283,10 @@ def test_raw_completion_is_a_switch_where_there_is_a_template(page, first_again)
 
 
 def test_a_model_starts_with_a_method_that_it_can_do(page, first_again):
+    assert page.ask("document.querySelector('#canvas-legend').hidden")
     choose(page, "zoo:block-diffusion")
+    assert not page.ask("document.querySelector('#canvas-legend').hidden")
+    assert page.ask("document.querySelector('#draft-legend').hidden")
     for box in ("#method-box", "#left", "#right"):
         assert page.ask(
             f"!document.querySelector('{box} select.method').selectedOptions[0].disabled"
@@ -431,4 +436,114 @@ def test_the_time_axis_is_whole_on_a_phone(page, picture):
         picture("axis-phone")
     finally:
         page.size(1200, 860)
+    assert page.log == []
+
+
+def test_markdown_is_text_in_elements(page):
+    def html(text):
+        return page.ask(f"markdown({json.dumps(text)}).innerHTML")
+
+    assert html("One *two* **three _four_**\nand `a*b*`.\n\nNext") == (
+        "<p>One <em>two</em> <strong>three <em>four</em></strong>\nand <code>a*b*</code>.</p><p>Next</p>"
+    )
+    assert html("# Title #\ntext\n---") == "<h1>Title</h1><p>text</p><hr>"
+    assert html("```python\nif a < b:\n    **x**\n```\nafter") == (
+        '<pre tabindex="0"><code>if a &lt; b:\n    **x**</code></pre><p>after</p>'
+    )
+    assert html("~~~\nopen") == '<pre tabindex="0"><code>open</code></pre>'
+    assert html("- a\n  more\n  1. b\n  2. c\n- d\n\n3. e") == (
+        '<ul><li>a\nmore<ol start="1"><li>b</li><li>c</li></ol></li><li>d</li></ul>'
+        '<ol start="3"><li>e</li></ol>'
+    )
+    assert html("> said\n> - x") == "<blockquote><p>said</p><ul><li>x</li></ul></blockquote>"
+    assert html("[a](https://example.org/b?c=1)") == (
+        '<p><a href="https://example.org/b?c=1" title="https://example.org/b?c=1" target="_blank"'
+        ' rel="noopener noreferrer">a</a></p>'
+    )
+    assert html("snake_case_name, 2 * 3 * 4 and \\*so\\*") == (
+        "<p>snake_case_name, 2 * 3 * 4 and *so*</p>"
+    )
+
+
+def test_markdown_runs_nothing(page):
+    wrong = (
+        "<img src=x onerror=alert(1)> <script>alert(1)</script>",
+        "[a](javascript:alert(1)) [b](data:text/html,x) [c](/metrics) [d](JaVaScRiPt:x) [e](file:///x)",
+        "`<b>` **<i>x</i>**",
+        "# <img src=x>\n- <a href=x>\n> <svg>\n```<u>\n<s>\n```",
+    )
+    for text in wrong:
+        found = page.ask(
+            f"[...markdown({json.dumps(text)}).querySelectorAll('img, script, a, b, i, svg, u, s')].length"
+        )
+        assert found == 0, text
+    source = files("polydec.serve").joinpath("page.html").read_text("utf-8")
+    for name in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "DOMParser",
+        "eval(",
+    ):
+        assert name not in source
+
+
+def test_markdown_comes_to_an_end_with_any_text(page):
+    for part in (
+        "*",
+        "**a",
+        "_a ",
+        "[",
+        "[a](",
+        "`",
+        "> ",
+        "- ",
+        "  - ",
+        "#",
+        "\\",
+        "```\n",
+        "1. \n",
+        "((",
+    ):
+        for text in (
+            part * 3000,
+            "\n".join([part * 20] * 300),
+            "".join(" " * i + part + "\n" for i in range(200)),
+        ):
+            assert page.ask(f"markdown({json.dumps(text)}).querySelectorAll('*').length < 20000")
+    assert page.log == []
+
+
+def test_markdown_is_behind_a_switch(page, picture):
+    page.ask("document.querySelector('#tab-chat').click()")
+    page.ask("document.querySelector('#clear').click()")
+    runs = [
+        ["# Rivers\n\n", False],
+        ["- the **Elbe**\n- the `Rhine`\n", True],
+        ["\n```\na = 1\n```", False],
+    ]
+    text = "".join(part for part, _ in runs)
+    page.ask(
+        f"again([{{role: 'user', content: 'Two rivers?'}}, {{role: 'assistant', content: {json.dumps(text)},"
+        f" runs: {json.dumps(runs)}, figures: 'plain'}}])"
+    )
+
+    def seen(what):
+        return page.ask(f"document.querySelector('.reply {what}').getClientRects().length > 0")
+
+    assert seen(".draft") and not seen(".markdown")
+    page.ask("document.querySelector('#marked').click()")
+    assert seen(".markdown h1") and seen(".markdown pre") and not seen(".draft")
+    picture("markdown")
+    page.ask("keep()")
+    again(page)
+    assert seen(".markdown h1")
+    say(page, "Once upon a time")
+    assert page.ask(
+        "[...document.querySelectorAll('.reply')].at(-1).querySelector('.markdown').textContent.length > 0"
+    )
+    page.ask("document.querySelector('#marked').click()")
+    assert seen(".draft") and not seen(".markdown")
+    page.ask("document.querySelector('#clear').click()")
     assert page.log == []
