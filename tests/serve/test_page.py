@@ -1,7 +1,9 @@
 """The page in a browser: a chat of two turns, the draft tree of a step and the time line of passes, two methods side by side, a
 phone. Set PICTURES to keep the screenshots."""
 
+import json
 import os
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,17 @@ import house
 import polydec
 from polydec.bench import profile
 
+READY = (
+    "document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'"
+)
+
+
+def bare():
+    """A model without a chat template."""
+    model = polydec.load("zoo:tiny")
+    model.checkpoint.text.template = None
+    return model
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
@@ -23,14 +36,17 @@ def page(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
         patch.setattr(profile, "QUICK", 0.05)
         model = os.environ.get("PICTURES_MODEL", "zoo:tiny")
-        with house.served({model: lambda: polydec.load(model)}) as served:
+        loaders = {
+            model: lambda: polydec.load(model),
+            "bare": bare,
+            "zoo:block-diffusion": lambda: polydec.load("zoo:block-diffusion"),
+        }
+        with house.served(loaders) as served:
             b = browser.Browser(directory / "profile")
             try:
                 b.size(1200, 860)
                 b.open(served.url + "/")
-                b.until(
-                    "document.querySelector('#state') && document.querySelector('#state').textContent === 'ready'"
-                )
+                b.until(READY)
                 yield b
             finally:
                 b.close()
@@ -93,7 +109,7 @@ def test_side_by_side(page, picture):
     )
     page.ask(
         "(s => { s.value = 'draft-model'; s.dispatchEvent(new Event('change')); })"
-        "(document.querySelector('#right select'))"
+        "(document.querySelector('#right select.method'))"
     )
     assert page.ask("document.querySelectorAll('#right [data-name]').length") == len(
         polydec.registry.options("draft-model")
@@ -136,7 +152,7 @@ def send(page, text, method):
     page.ask("document.querySelector('#clear').click()")
     page.ask(
         f"(s => {{ s.value = {method!r}; s.dispatchEvent(new Event('change')); }})"
-        "(document.querySelector('#method-box select'))"
+        "(document.querySelector('#method-box select.method'))"
     )
     page.ask("document.querySelector('#said').focus()")
     page.type(text)
@@ -208,4 +224,326 @@ def test_a_method_without_drafts_has_steps(page):
     send(page, "Once upon a time", "beam")
     page.ask("document.querySelector('.reply .step').click()")
     assert "no draft" in page.ask("document.querySelector('.round').textContent")
+    assert page.log == []
+
+
+def choose(page, model):
+    """Change to another model, with an empty chat."""
+    page.ask("document.querySelector('#tab-chat').click()")
+    page.ask("document.querySelector('#clear').click()")
+    page.ask("document.querySelector('#state').textContent = ''")
+    page.ask(
+        f"(s => {{ s.value = {model!r}; s.dispatchEvent(new Event('change')); }})"
+        "(document.querySelector('#model'))"
+    )
+    page.until("document.querySelector('#state').textContent === 'ready'")
+
+
+@pytest.fixture
+def first_again(page):
+    yield
+    choose(page, page.ask("document.querySelector('#model').options[0].value"))
+
+
+def say(page, text):
+    turns = page.ask("document.querySelectorAll('.reply').length")
+    page.ask("document.querySelector('#said').focus()")
+    page.type(text)
+    page.press("Enter", 13)
+    page.until(
+        f"document.querySelectorAll('.reply').length === {turns + 1}"
+        " && !document.querySelector('#send').disabled"
+    )
+
+
+def test_a_model_without_a_template_goes_on_from_a_text(page, first_again):
+    choose(page, "bare")
+    assert page.ask(
+        "document.querySelector('#raw').checked && document.querySelector('#raw').disabled"
+    )
+    assert "no chat template" in page.ask("document.querySelector('#raw-why').textContent")
+    field(page, "max_tokens", "8")
+    say(page, "Once upon a time there was a ")
+    assert page.ask("document.querySelectorAll('.bad').length") == 0
+    path, body = page.ask("request([...messages, {role: 'user', content: ' And'}], {}, true)")
+    assert path == "/v1/completions" and "messages" not in body and body["max_tokens"] == 8
+    answer = page.ask("document.querySelector('.reply .turn').textContent")
+    assert body["prompt"] == f"Once upon a time there was a {answer} And"
+    assert page.log == []
+
+
+def test_raw_completion_is_a_switch_where_there_is_a_template(page, first_again):
+    choose(page, page.ask("document.querySelector('#model').options[0].value"))
+    assert (
+        page.ask("request([{role: 'user', content: 'a'}], {}, true)[0]") == "/v1/chat/completions"
+    )
+    page.ask("document.querySelector('#raw').click()")
+    path, body = page.ask("request([{role: 'user', content: 'a'}], {}, true)")
+    assert path == "/v1/completions" and body["prompt"] == "a" and body["max_tokens"] == 128
+
+
+def test_a_model_starts_with_a_method_that_it_can_do(page, first_again):
+    assert page.ask("document.querySelector('#canvas-legend').hidden")
+    choose(page, "zoo:block-diffusion")
+    assert not page.ask("document.querySelector('#canvas-legend').hidden")
+    assert page.ask("document.querySelector('#draft-legend').hidden")
+    for box in ("#method-box", "#left", "#right"):
+        assert page.ask(
+            f"!document.querySelector('{box} select.method').selectedOptions[0].disabled"
+        )
+    field(page, "max_tokens", "8")
+    say(page, "2+3=")
+    assert page.ask("document.querySelectorAll('.bad').length") == 0
+
+
+def again(page):
+    """The page after a reload."""
+    page.ask("document.querySelector('#state').textContent = 'before'")
+    page.call("Page.reload")
+    page.until(READY)
+
+
+def test_a_system_prompt_comes_first(page, first_again):
+    choose(page, page.ask("document.querySelector('#model').options[0].value"))
+    page.ask("document.querySelector('#system').value = ' Be short. '")
+    asked = "request([{role: 'user', content: 'a', runs: []}], {}, true)[1]"
+    told, user = {"role": "system", "content": "Be short."}, {"role": "user", "content": "a"}
+    assert page.ask(asked)["messages"] == [told, user]
+    page.ask("document.querySelector('#raw').click()")
+    assert page.ask("document.querySelector('#system-row').hidden")
+    assert page.ask(asked)["prompt"] == "a"
+    page.ask("document.querySelector('#raw').click()")
+    page.ask("document.querySelector('#system').value = ''")
+    assert page.ask(asked)["messages"] == [user]
+
+
+def test_a_chat_survives_a_reload(page):
+    page.ask("document.querySelector('#clear').click()")
+    field(page, "max_tokens", "24")
+    field(page, "seed", "3")
+    say(page, "Once upon a time there was a fox. The fox")
+    page.ask("document.querySelector('#system').value = 'Be short.'")
+    page.ask("document.querySelector('#system').dispatchEvent(new Event('change'))")
+    turns = "[...document.querySelectorAll('#log .turn')].map(t => t.textContent)"
+    drafted = "[...document.querySelectorAll('#log .draft')].map(t => t.textContent).join('')"
+    figures = "document.querySelector('#log .figures').textContent"
+    before = page.ask(f"[{turns}, {drafted}, {figures}, messages]")
+    again(page)
+    assert page.ask(f"[{turns}, {drafted}, {figures}, messages]") == before
+    assert page.ask("document.querySelector('#system').value") == "Be short."
+    say(page, "And then the fox")
+    assert page.ask("messages.length") == 4
+    page.ask("document.querySelector('#clear').click()")
+    again(page)
+    assert page.ask("messages.length") == 0 and page.ask(f"{turns}.length") == 0
+    page.ask("document.querySelector('#system').value = ''")
+    assert page.log == []
+
+
+def test_what_is_kept_has_a_bound_and_is_checked(page):
+    page.ask(
+        "messages = Array.from({length: 500}, (_, i) => i % 2"
+        " ? {role: 'assistant', content: 'b', runs: [['b', true]], figures: ''}"
+        " : {role: 'user', content: 'a'.repeat(20000)})"
+    )
+    page.ask("keep()")
+    size, first, count = page.ask(
+        "[sessionStorage.getItem(KEPT).length, kept().turns[0].role, kept().turns.length]"
+    )
+    assert size <= 400_000 and first == "user" and 2 <= count <= 200
+    for wrong in (
+        "not JSON",
+        "null",
+        "{}",
+        '{"model": "m", "system": "", "turns": [{"role": "system", "content": "x"}]}',
+        '{"model": "m", "system": "", "turns": [{"role": "assistant", "content": "x", "figures": "", "runs": [[1, true]]}]}',
+    ):
+        page.ask(f"sessionStorage.setItem(KEPT, {wrong!r})")
+        assert page.ask("kept()") is None
+    page.ask("document.querySelector('#clear').click()")
+
+
+def test_methods_are_found_by_words_and_family(page):
+    page.ask("document.querySelector('#tab-chat').click()")
+
+    def look(box, value, event):
+        page.ask(
+            f"(s => {{ s.value = {value!r}; s.dispatchEvent(new Event({event!r})); }})"
+            f"(document.querySelector('#method-box .{box}'))"
+        )
+
+    listed = "[...document.querySelectorAll('#method-box select.method option')].map(o => o.value)"
+    found = "document.querySelector('#method-box .found').textContent"
+    chosen = "chatHow().method"
+    everything = page.ask(listed)
+    assert len(everything) == len(polydec.registry.recipes())
+    usable = page.ask(
+        "[...document.querySelectorAll('#method-box select.method option')].map(o => !o.disabled)"
+    )
+    assert usable == sorted(usable, reverse=True), "what the model can do comes first"
+    before = page.ask(chosen)
+    look("words", "EAGLE tree", "input")
+    some = page.ask(listed)
+    assert "eagle-2-tree" in some and before in some and len(some) < 12
+    assert page.ask(chosen) == before, "looking chose something"
+    assert page.ask(found).startswith(f"{len(some) - 1} methods")
+    look("words", "", "input")
+    look("family", "diffusion", "change")
+    families = {
+        name: polydec.registry.describe(name)["family"] for name in polydec.registry.recipes()
+    }
+    assert set(page.ask(listed)) - {before} == {n for n, f in families.items() if f == "diffusion"}
+    look("words", "no such method", "input")
+    assert page.ask(listed) == [before] and page.ask(found) == "0 methods, 0 for this model"
+    look("words", "", "input")
+    look("family", "", "change")
+    assert page.ask(listed) == everything
+    page.ask("document.querySelector('#method-box .words').focus()")
+    page.press("Enter", 13)
+    assert page.log == []
+
+
+def test_the_time_axis_is_whole_on_a_phone(page, picture):
+    send(page, "Once upon a time there was a fox. The fox", "draft-model")
+    page.ask(  # an answer of 700 steps, in the place of this one
+        "(old => { const text = document.createElement('div'), story = new Story(text);"
+        " old.replaceChildren(text, story.line, story.round);"
+        " story.add(Array.from({length: 700}, (_, i) => ({seconds: (i + 1) / 60, wrote: 1})),"
+        " Array.from({length: 1400}, (_, i) => ({model: i % 2 ? 'zoo:a-long-name-of-a-drafter' : 'zoo:a-model',"
+        " target: i % 2 === 0, start: i / 120, seconds: 1 / 130, positions: 1, of: 1, queries: 1})));"
+        " story.end(); })(document.querySelector('.reply'))"
+    )
+    try:
+        for width in (390, 1200):
+            page.size(width, 860)
+            page.until("document.querySelector('.line svg').clientWidth <= innerWidth")
+            assert page.ask("document.querySelectorAll('.line rect.target').length") == 700
+            # labels, bars and the axis lie within the line, and no two labels of the axis touch
+            inside = (
+                "(line => [...line.querySelectorAll('text, rect, line.axis')].every(e => {"
+                " const r = e.getBoundingClientRect(), l = line.getBoundingClientRect();"
+                " return r.left >= l.left - 1 && r.right <= l.right + 1; }))(document.querySelector('.line'))"
+            )
+            page.until(inside, 5)
+            apart = (
+                "(texts => texts.every((t, i) => !i ||"
+                " texts[i - 1].getBoundingClientRect().right < t.getBoundingClientRect().left))"
+                "([...document.querySelectorAll('.line text')].filter(t => /^[0-9.]+ m?s$/.test(t.textContent)))"
+            )
+            assert page.ask(apart)
+        page.size(390, 800)
+        page.ask("document.querySelector('.line').scrollIntoView({block: 'end'})")
+        picture("axis-phone")
+    finally:
+        page.size(1200, 860)
+    assert page.log == []
+
+
+def test_markdown_is_text_in_elements(page):
+    def html(text):
+        return page.ask(f"markdown({json.dumps(text)}).innerHTML")
+
+    assert html("One *two* **three _four_**\nand `a*b*`.\n\nNext") == (
+        "<p>One <em>two</em> <strong>three <em>four</em></strong>\nand <code>a*b*</code>.</p><p>Next</p>"
+    )
+    assert html("# Title #\ntext\n---") == "<h1>Title</h1><p>text</p><hr>"
+    assert html("```python\nif a < b:\n    **x**\n```\nafter") == (
+        '<pre tabindex="0"><code>if a &lt; b:\n    **x**</code></pre><p>after</p>'
+    )
+    assert html("~~~\nopen") == '<pre tabindex="0"><code>open</code></pre>'
+    assert html("- a\n  more\n  1. b\n  2. c\n- d\n\n3. e") == (
+        '<ul><li>a\nmore<ol start="1"><li>b</li><li>c</li></ol></li><li>d</li></ul>'
+        '<ol start="3"><li>e</li></ol>'
+    )
+    assert html("> said\n> - x") == "<blockquote><p>said</p><ul><li>x</li></ul></blockquote>"
+    assert html("[a](https://example.org/b?c=1)") == (
+        '<p><a href="https://example.org/b?c=1" title="https://example.org/b?c=1" target="_blank"'
+        ' rel="noopener noreferrer">a</a></p>'
+    )
+    assert html("snake_case_name, 2 * 3 * 4 and \\*so\\*") == (
+        "<p>snake_case_name, 2 * 3 * 4 and *so*</p>"
+    )
+
+
+def test_markdown_runs_nothing(page):
+    wrong = (
+        "<img src=x onerror=alert(1)> <script>alert(1)</script>",
+        "[a](javascript:alert(1)) [b](data:text/html,x) [c](/metrics) [d](JaVaScRiPt:x) [e](file:///x)",
+        "`<b>` **<i>x</i>**",
+        "# <img src=x>\n- <a href=x>\n> <svg>\n```<u>\n<s>\n```",
+    )
+    for text in wrong:
+        found = page.ask(
+            f"[...markdown({json.dumps(text)}).querySelectorAll('img, script, a, b, i, svg, u, s')].length"
+        )
+        assert found == 0, text
+    source = files("polydec.serve").joinpath("page.html").read_text("utf-8")
+    for name in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "DOMParser",
+        "eval(",
+    ):
+        assert name not in source
+
+
+def test_markdown_comes_to_an_end_with_any_text(page):
+    for part in (
+        "*",
+        "**a",
+        "_a ",
+        "[",
+        "[a](",
+        "`",
+        "> ",
+        "- ",
+        "  - ",
+        "#",
+        "\\",
+        "```\n",
+        "1. \n",
+        "((",
+    ):
+        for text in (
+            part * 3000,
+            "\n".join([part * 20] * 300),
+            "".join(" " * i + part + "\n" for i in range(200)),
+        ):
+            assert page.ask(f"markdown({json.dumps(text)}).querySelectorAll('*').length < 20000")
+    assert page.log == []
+
+
+def test_markdown_is_behind_a_switch(page, picture):
+    page.ask("document.querySelector('#tab-chat').click()")
+    page.ask("document.querySelector('#clear').click()")
+    runs = [
+        ["# Rivers\n\n", False],
+        ["- the **Elbe**\n- the `Rhine`\n", True],
+        ["\n```\na = 1\n```", False],
+    ]
+    text = "".join(part for part, _ in runs)
+    page.ask(
+        f"again([{{role: 'user', content: 'Two rivers?'}}, {{role: 'assistant', content: {json.dumps(text)},"
+        f" runs: {json.dumps(runs)}, figures: 'plain'}}])"
+    )
+
+    def seen(what):
+        return page.ask(f"document.querySelector('.reply {what}').getClientRects().length > 0")
+
+    assert seen(".draft") and not seen(".markdown")
+    page.ask("document.querySelector('#marked').click()")
+    assert seen(".markdown h1") and seen(".markdown pre") and not seen(".draft")
+    picture("markdown")
+    page.ask("keep()")
+    again(page)
+    assert seen(".markdown h1")
+    say(page, "Once upon a time")
+    assert page.ask(
+        "[...document.querySelectorAll('.reply')].at(-1).querySelector('.markdown').textContent.length > 0"
+    )
+    page.ask("document.querySelector('#marked').click()")
+    assert seen(".draft") and not seen(".markdown")
+    page.ask("document.querySelector('#clear').click()")
     assert page.log == []
