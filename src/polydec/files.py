@@ -22,13 +22,13 @@ class Locked(ValueError):
     """Another process holds the lock."""
 
 
-def replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Call write(temporary path), then move that file to `path`: what is there is always whole."""
+def replace(path: Path, write: Callable[[Path], Any], *, mode: int = 0o644) -> None:
+    """Call write(temporary path), then move that file to `path`: what is there is always whole. mode: who may read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(temporary)
-        temporary.chmod(0o644)  # some writers make files that only their owner can read
+        temporary.chmod(mode)  # some writers make files that only their owner can read
         with open(temporary, "rb") as f:
             os.fsync(f.fileno())
         os.replace(temporary, path)

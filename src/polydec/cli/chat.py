@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from polydec import api
+from polydec.cli import asking, history, orders
 from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import note, report, run
-from polydec.edge import sentence, whole_text
+from polydec.edge import printable, sentence, whole_text
+
+PROMPT = "> "
 
 
 @shared
 def chat(
     flags: Flags, system: Annotated[str | None, typer.Option(help="system message")] = None
 ) -> None:
-    """Talk to a model. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer."""
+    """Talk to a model; /help lists what else can be typed. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer."""
     if (
         flags.json_
         or flags.n != 1
@@ -35,34 +40,66 @@ def chat(
     if lm.draft is not None:
         lm.draft.lm.keep = 1
     lm.check(flags.method, flags.options())
-    request = flags.request(lm)
-    messages = [{"role": "system", "content": whole_text(system, "system")}] if system else []
-    console, engine = Console(highlight=False), api.Engine(lm)
-    while True:
+    own = {"method", "options", "raw"}
+    request = {name: value for name, value in flags.request(lm).items() if name not in own}
+    talk = orders.Chat(
+        flags.method, flags.options(), system=whole_text(system, "system") if system else None
+    )
+    terminal = sys.stdin is not None and sys.stdin.isatty()
+    engine, ask_line, noted = api.Engine(lm), asker(terminal and sys.stdout.isatty()), ""
+
+    def check(changed: orders.Chat) -> None:
+        first = replace(changed, turns=()).with_turn("user", "x").messages
+        asking.check(lm, [(first, False)], [(changed.method, changed.options)], **request)
+
+    while not talk.over:
         try:
-            said = console.input("[bold]> [/bold]")
+            said = ask_line()
         except (EOFError, KeyboardInterrupt):
             break
         except ValueError as error:  # bytes that are no UTF-8
-            print(f"polydec: {sentence(error)}", file=sys.stderr)
+            tell(sentence(error))
             continue
         if not said.strip():
             break
-        messages.append({"role": "user", "content": said})
+        after, told = orders.act(said, talk, check)
+        if told:
+            tell(told)
+        if len(after.turns) == len(talk.turns):
+            talk = after
+            continue
         try:
             whole_text(said, "message")
-            ask = api.Ask(messages, **request)
+            ask = api.Ask(after.messages, method=after.method, options=after.options, **request)
             ticket = engine.submit(ask)
         except ValueError as error:
-            if all(m["role"] != "assistant" for m in messages):
+            if not talk.turns and not terminal:
                 raise
-            print(f"polydec: {sentence(error)}", file=sys.stderr)
+            tell(sentence(error))
             # such as a full context: the chat goes on without this turn
-            messages.pop()
             continue
-        if len(messages) == 1 + bool(system):
+        if after.decoded_by != noted:
             note(lm, ask, ticket.plan)
+            noted = after.decoded_by
         run(engine, ticket, quiet=False)
         answer = ticket.completion()
         report(answer)
-        messages.append({"role": "assistant", "content": answer.text})
+        talk = after.with_turn("assistant", answer.text)
+
+
+def asker(editing: bool) -> Callable[[], str]:
+    """What asks for the next line; editing: with the arrow keys and the lines of earlier chats, where Python has readline."""
+    if editing:
+        try:
+            import readline
+        except ImportError:  # a system whose terminal edits lines by itself
+            pass
+        else:
+            return history.edited(readline, PROMPT, tell)
+    console = Console(highlight=False)
+    return lambda: console.input(f"[bold]{PROMPT}[/bold]")
+
+
+def tell(said: str) -> None:
+    """Say something that is no answer of the model: on standard error, with our name where it is one line."""
+    print(printable(said if "\n" in said else f"polydec: {said}"), file=sys.stderr, flush=True)

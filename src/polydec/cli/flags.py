@@ -381,11 +381,16 @@ def steering(
 
 def pairs(flag: str, items: list[str] | None) -> dict[str, str]:
     """k=v of a flag that may stand several times, split. Raises ValueError for one without "="."""
+    return named(f"--{flag}", items)
+
+
+def named(spelt: str, items: list[str] | None) -> dict[str, str]:
+    """The same behind anything that is spelt so."""
     out: dict[str, str] = {}
     for item in items or ():
         key, eq, value = item.partition("=")
         if not eq:
-            raise ValueError(f"--{flag} {item!r} has no '=': write --{flag} name=value")
+            raise ValueError(f"{spelt} {item!r} has no '=': write {spelt} name=value")
         out[key.strip()] = value.strip()
     return out
 

@@ -1,0 +1,94 @@
+"""What was typed in earlier chats, for the arrow keys: one bounded file, a line each, that only its owner can read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from polydec import files
+from polydec.edge import printable, read_bytes, sentence
+
+LINES, LONGEST = 1000, 4096
+"""Most lines that are kept, and most characters of one: a longer line is left out."""
+
+
+def path() -> Path:
+    """$XDG_STATE_HOME/polydec/chat_history. Raises ValueError where there is no home to put it in."""
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError:
+        raise ValueError("there is no home folder (XDG_STATE_HOME names another place)") from None
+    return Path(state) / "polydec" / "chat_history"
+
+
+def kept(lines: Iterable[str]) -> tuple[str, ...]:
+    """Of these lines those that a history holds: the last of them, none that is empty, too long, no whole text, or the same
+    as the one before."""
+    out = list[str]()
+    for line in lines:
+        if line.strip() and len(line) <= LONGEST and _plain(line) and out[-1:] != [line]:
+            out.append(line)
+    return tuple(out[-LINES:])
+
+
+def _plain(line: str) -> bool:
+    """Whether it is one line without control characters, which a terminal would obey."""
+    return "\n" not in line and printable(line) == line
+
+
+def read(at: Path) -> tuple[str, ...]:
+    """The lines of a history, oldest first; none where there is no such file or it is no text of ours."""
+    with suppress(ValueError):  # not there, or not to be read; a byte that is no UTF-8
+        text = read_bytes(at, most=4 * LINES * (LONGEST + 1)).decode("utf-8")
+        return kept(text.split("\n"))
+    return ()
+
+
+def remember(at: Path, line: str) -> None:
+    """Put a line behind the others, those of a chat that runs beside this one included. Raises OSError or ValueError where
+    the file cannot be written."""
+    if not kept([line]):
+        return
+    with files.lock(at, wait=1.0):
+        files.replace(at, lambda new: _write(new, kept([*read(at), line])), mode=0o600)
+
+
+def _write(at: Path, lines: Sequence[str]) -> None:
+    with open(os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+
+
+def edited(readline: Any, prompt: str, tell: Callable[[str], None]) -> Callable[[], str]:
+    """What asks for a line with the editing of Python's readline. What is typed is remembered until a file for it cannot be
+    written, which is told once; the arrow keys bring it back all the same."""
+    readline.set_auto_history(False)
+    at: Path | None = None
+    try:
+        at = path()
+    except ValueError as error:
+        tell(_off(error))
+    for line in read(at) if at else ():
+        readline.add_history(line)
+
+    def ask() -> str:
+        nonlocal at
+        line = input(prompt)
+        if not kept([line]):
+            return line
+        readline.add_history(line)
+        try:
+            if at:
+                remember(at, line)
+        except (OSError, ValueError) as error:
+            at = None
+            tell(_off(error))
+        return line
+
+    return ask
+
+
+def _off(error: Exception) -> str:
+    return sentence(f"what you type is not kept for later chats: {error}")

@@ -1,0 +1,213 @@
+"""A chat on the command line: what a line means, what it does, what is remembered, and a piped run."""
+
+import io
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from polydec import files
+from polydec.cli import history, orders, prompts
+from polydec.cli.main import main
+from polydec.train import rows
+
+TALK = orders.Chat(
+    "plain", turns=({"role": "user", "content": "é?"}, {"role": "assistant", "content": "e\n"})
+)
+
+
+def fine(chat):
+    """A model that can answer every chat."""
+
+
+def told(line, chat=TALK, check=fine):
+    return orders.act(line, chat, check)[1]
+
+
+def test_a_line_is_a_message_or_an_order():
+    assert orders.parse("say /help") == orders.Message("say /help")
+    assert orders.parse("//etc/hosts") == orders.Message("/etc/hosts")
+    assert orders.parse("/help ") == orders.Help()
+    assert orders.parse("/method") == orders.Method(None, {})
+    assert orders.parse("/method prompt-lookup  depth=2 ngram=3") == orders.Method(
+        "prompt-lookup", {"depth": "2", "ngram": "3"}
+    )
+    assert orders.parse("/system\tBe  short. ") == orders.System("Be  short.")
+    assert orders.parse("/save my chat.jsonl") == orders.Save(Path("my chat.jsonl"))
+    assert orders.parse("/save ~/a.jsonl") == orders.Save(Path.home() / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("/mehtod plain", "no command /mehtod: the nearest is /method"),
+        ("/", "no command /: the nearest is"),
+        ("/HELP", "the nearest is /"),
+        ("/usr/bin holds what?", "// begins a message with a slash"),
+        ("/\x1b[2J", r"no command /\x1b[2J"),
+        ("/" + "x" * 10_000, "no command /xxx"),
+        ("/help me", "/help stands alone"),
+        ("/save", "/save needs the name of a file"),
+        ("/save a\0b.jsonl", "no zero byte"),
+        ("/save \ud800.jsonl", "half a character"),
+        ("/save ~nobody-is-called-so/x.jsonl", "a user who is not there"),
+        ("/system \ud800", "half a character"),
+        ("/method plain depth", "'depth' has no '='"),
+    ],
+)
+def test_what_is_no_order_is_one_sentence_and_the_chat_stays(line, says):
+    chat, said = orders.act(line, TALK, fine)
+    assert chat is TALK and says in said and len(said) <= 300 and "\n" not in said
+
+
+def test_help_has_a_line_for_every_order():
+    lines = told("/help").split("\n")
+    assert len(lines) == len(orders.ORDERS) + 1
+    assert all(any(line.startswith(word) for line in lines) for word in orders.ORDERS)
+
+
+def test_a_method_is_shown_checked_and_taken():
+    def check(chat):
+        if chat.method == "bad":
+            raise ValueError("method 'bad' is unknown")
+
+    assert told("/method") == "method plain"
+    chat, said = orders.act("/method beam width=2", TALK, check)
+    assert (chat.method, chat.options, chat.turns) == ("beam", {"width": "2"}, TALK.turns)
+    assert said == "method beam width=2 from here on"
+    assert orders.act("/method bad", chat, check) == (chat, "method 'bad' is unknown")
+    assert orders.act("/method plain", chat, check)[0].options == {}
+
+
+def test_a_system_message_stands_first_and_takes_the_place_of_the_one_before():
+    chat, _ = orders.act("/system One.", TALK, fine)
+    chat, _ = orders.act("/system Two.", chat, fine)
+    assert chat.messages == [{"role": "system", "content": "Two."}, *TALK.turns]
+    assert told("/system") == "system message: none"
+    assert told("/system", chat) == "system message: Two."
+
+
+def test_a_saved_chat_is_read_back_as_a_prompt_and_as_rows_of_training(tmp_path):
+    at = tmp_path / "chat.jsonl"
+    assert told(f"/save {at}").startswith("2 messages are saved")
+    assert json.loads(at.read_text("utf-8")) == {"messages": list(TALK.turns)}
+    assert prompts.read(at)[0].prompt == [TALK.turns[0]]
+    assert next(rows.read(at)).exchange == ("é?", "e\n")
+    assert os.listdir(tmp_path) == ["chat.jsonl"]
+
+
+def test_a_chat_is_saved_over_nothing(tmp_path, monkeypatch):
+    there, link = tmp_path / "there.jsonl", tmp_path / "link.jsonl"
+    there.write_text("mine")
+    link.symlink_to(tmp_path / "nowhere")
+    for name, says in (
+        (there, "it is there already"),
+        (link, "it is there already"),
+        (tmp_path / "folder" / "x.jsonl", "there is no folder"),
+        (there / "x.jsonl", "there is no folder"),
+        (tmp_path / "chat.txt", "must end in .jsonl"),
+        (tmp_path, "must end in .jsonl"),
+        (tmp_path / ("x" * 300 + ".jsonl"), "cannot be saved"),
+    ):
+        assert says in told(f"/save {name}")
+    monkeypatch.setattr(files.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+    assert "full" in told(f"/save {tmp_path / 'new.jsonl'}")
+    assert sorted(os.listdir(tmp_path)) == ["link.jsonl", "there.jsonl"]
+    assert there.read_text() == "mine"
+    assert "nothing has been said" in told("/save x.jsonl", orders.Chat("plain"))
+
+
+def test_a_history_is_bounded_private_and_shared_by_chats(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(history, "LINES", 3)
+    at = history.path()
+    for line in ("a", "b", "b", " ", "x" * 5000, "es\x1bc", "\ud800", "two\nlines", "ç", "d"):
+        history.remember(at, line)
+    assert history.read(at) == ("b", "ç", "d")
+    assert stat.S_IMODE(at.stat().st_mode) == 0o600
+    at.write_bytes(b"\xff\n")
+    assert history.read(at) == ()
+    at.write_bytes(b"x\n" * 100_000)
+    assert history.read(at) == ()
+    history.remember(at, "e")
+    assert history.read(at) == ("e",)
+
+
+def test_a_line_is_edited_with_what_was_typed_before(tmp_path, monkeypatch):
+    added, lines, said = list[str](), iter(["one", "", "two"]), list[str]()
+    readline = SimpleNamespace(set_auto_history=lambda on: None, add_history=added.append)
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    history.remember(history.path(), "zero")
+    ask = history.edited(readline, "> ", said.append)
+    assert [ask(), ask(), ask()] == ["one", "", "two"]
+    assert added == ["zero", "one", "two"] and history.read(history.path()) == (
+        "zero",
+        "one",
+        "two",
+    )
+    assert said == []
+
+
+def test_a_history_that_cannot_be_written_is_told_once(tmp_path, monkeypatch):
+    added, said = list[str](), list[str]()
+    readline = SimpleNamespace(set_auto_history=lambda on: None, add_history=added.append)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("builtins.input", lambda prompt: f"line {len(added)}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    ask = history.edited(readline, "> ", said.append)
+    assert [ask(), ask()] == added == ["line 0", "line 1"]
+    assert len(said) == 1 and "not kept" in said[0]
+
+
+@pytest.fixture
+def chat(monkeypatch, capsys):
+    def call(*lines: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        argv = ["polydec", "chat", "--model", "zoo:tiny", "--max-tokens", "3", "--method", "plain"]
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out = capsys.readouterr()
+        return int(stop.value.code or 0), out.out, out.err
+
+    return call
+
+
+def test_a_piped_chat_takes_orders_and_the_model_never_sees_them(chat, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    at = tmp_path / "chat.jsonl"
+    code, out, err = chat(
+        "/hepl",
+        "/method prompt-lookup depth=99",
+        "/method llada",
+        "/method plian",
+        "The fox",
+        "/method prompt-lookup depth=2",
+        "/system Be short.",
+        f"/save {tmp_path / 'nowhere' / 'chat.jsonl'}",
+        "//slash",
+        f"/save {at}",
+        "/quit",
+        "never asked",
+    )
+    assert code == 0 and out.count("> ") == 11
+    assert "the nearest is /help" in err and "depth is 99" in err and "did you mean plain?" in err
+    assert "method llada decodes" in err and "there is no folder" in err
+    assert err.count("plain (") == 1 and err.count("prompt-lookup (") == 1
+    saved = json.loads(at.read_text("utf-8"))["messages"]
+    assert [(m["role"], m["content"]) for m in saved if m["role"] != "assistant"] == [
+        ("system", "Be short."),
+        ("user", "The fox"),
+        ("user", "/slash"),
+    ]
+    assert not (tmp_path / "state").exists()  # no terminal, no history
+
+
+def test_a_system_message_that_is_too_long_leaves_the_chat_as_it_was(chat):
+    code, _, err = chat("/system " + "The grey fox. " * 4000, "/system", "The fox")
+    assert code == 0 and "system message: none" in err and err.count("plain (") == 1
