@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec.cli import asking, history, orders
+from polydec.cli import history, orders
 from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import note, report, run
 from polydec.edge import printable, sentence, whole_text
@@ -35,6 +35,8 @@ def chat(
             "chat does not take --json, --n, --raw, --trace or --logprobs: use `polydec generate` for these"
         )
     flags.check_names()
+    from polydec.cli import asking  # behind the check: it takes seconds to import
+
     lm = flags.load()
     lm.checkpoint.lm.keep = 1
     if lm.draft is not None:
