@@ -35,7 +35,7 @@ def test_keywords_of_a_request_are_known(tmp_path):
     pytest.importorskip("pyright")
     found = errors(TYPO, tmp_path / "typo.py")
     assert [line for line, _ in found] == ["6", "7"], found
-    assert "max_token" in found[0][1] and '"str"' in found[1][1]
+    assert '"max_token"' in found[0][1] and '"int | None"' in found[1][1]
 
 
 @pytest.mark.slow
