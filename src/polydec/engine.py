@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from threading import RLock
 from typing import Any, Unpack
@@ -48,8 +49,7 @@ class Completion:
 
     tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
     and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
-    prompt_logprobs: of each token of the prompt where the request asks for them, else None. pieces: all texts as they became
-    certain, piece by piece, those that were drafted marked; a notebook shows these in colour.
+    prompt_logprobs: of each token of the prompt where the request asks for them, else None. edits: how the texts were written.
     """
 
     choices: tuple[Choice, ...]
@@ -57,7 +57,12 @@ class Completion:
     method: dict[str, Any]
     metrics: dict[str, Any]
     prompt_logprobs: tuple[PromptLogprob, ...] | None = None
-    pieces: tuple[Piece, ...] = field(default=(), compare=False)
+    edits: tuple[Edited, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All texts as they became certain, piece by piece; a notebook shows those that were drafted in colour."""
+        return tuple(_pieces(self.edits))
 
     def __repr__(self) -> str:
         begun = self.text if len(self.text) <= 60 else f"{self.text[:59]}…"
@@ -129,14 +134,14 @@ def _choice_json(c: Choice) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """The clock beside a request's events, the edits that nobody has taken yet, and all that were seen."""
+    """The clock beside a request's events, the edits that nobody has taken yet, and those that were taken before."""
 
     on: Observer
     opened: float = 0.0
     first: float | None = None
     last: float = 0.0
     edits: deque[Edited] = field(default_factory=deque[Edited])
-    seen: list[Edited] = field(default_factory=list[Edited])
+    taken: list[Edited] = field(default_factory=list[Edited])
 
     def __post_init__(self) -> None:
         self.kinds = (Opened, Edited) if self.on is ignore else getattr(self.on, "kinds", _EVERY)
@@ -146,23 +151,23 @@ class Watch:
             self.last = time.perf_counter()
             self.first = self.last if self.first is None else self.first
             self.edits.append(event)
-            self.seen.append(event)
         elif isinstance(event, Opened) and not self.opened:
             self.opened = self.last = time.perf_counter()
         self.on(event)
 
     def pieces(self) -> list[Piece]:
         """What became final since this was last asked."""
-        out: list[Piece] = []
-        while self.edits:
-            out += _pieces(self.edits.popleft())
-        return out
+        new = list(self.edits)
+        self.edits.clear()
+        self.taken += new
+        return _pieces(new)
 
 
-def _pieces(edit: Edited) -> list[Piece]:
-    """What became certain by one edit, token by token."""
+def _pieces(edits: Sequence[Edited]) -> list[Piece]:
+    """What became certain by some edits, token by token."""
     return [
         Piece(text, token, at < edit.accepted, edit.choice)
+        for edit in edits
         for at, (text, token) in enumerate(zip(edit.pieces, edit.tokens, strict=True))
     ]
 
@@ -224,7 +229,7 @@ class Ticket:
             self.method,
             self._metrics(usage["completion_tokens"]),
             noted,
-            tuple(piece for edit in self.watch.seen for piece in _pieces(edit)),
+            (*self.watch.taken, *self.watch.edits),
         )
 
     def _so_far(self, choice: int) -> Choice:
