@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from reprlib import Repr
 from typing import Annotated, Any, TypedDict, get_args, get_type_hints
@@ -22,7 +21,7 @@ from polydec.core.request import Request
 from polydec.kit import ANY_DRAFT, CALLED, DRAFT, Artefact, Kit, family_of
 from polydec.loaded import LM, Prompt
 from polydec.models.costs import Costs
-from polydec.options import AtLeast, Note, Option, Within, option, shown
+from polydec.options import AtLeast, Note, Option, Within, meant, option, shown
 from polydec.shapers.sampling import Sampling, build_guard, build_shapers, sequential
 from polydec.targets.no_early_end import NoEarlyEnd
 from polydec.targets.reprompted import Reprompted
@@ -152,9 +151,8 @@ def asked(prompt: Prompt | Ask, given: Fields) -> Ask:
     known = [f.name for f in fields(Ask)][1:]
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, 1, 0.5)
-            meant = f"did you mean {near[0]}?" if near else f"its fields are {', '.join(known)}"
-            raise TypeError(f"a request has no field {shown(name)}: {meant}")
+            nearest = meant(name, known, "its fields", most=1)
+            raise TypeError(f"a request has no field {shown(name)}: {nearest}")
     return Ask(prompt, **given)
 
 

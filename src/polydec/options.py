@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import ge, gt, le, lt
@@ -279,6 +279,13 @@ class Option:
             f"; did you mean {near[0]}?" if near else ""
         )
         return said if len(said) <= 300 else said[:299] + "…"
+
+
+def meant(name: str, known: Collection[str], called: str, most: int = 3) -> str:
+    """What a wrong name may mean: the nearest of those that are known, `most` of them at most, else all. called: what they
+    are, as "the options"."""
+    near = get_close_matches(name[:100], list(known), most, 0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"{called} are {', '.join(known)}"
 
 
 def read(build: Callable[..., Any]) -> tuple[Option, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -15,7 +15,7 @@ from polydec import plugins
 from polydec.card import Card
 from polydec.core.decoder import Decoder
 from polydec.kit import CALLED, Kit
-from polydec.options import Option, as_text, read, shown
+from polydec.options import Option, as_text, meant, read, shown
 
 ROLES = {
     "drafters": "open",
@@ -187,16 +187,8 @@ def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     }
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name[:100], list(known), 3, 0.5)
-    options = ", ".join(known)
-    return (
-        f"did you mean {' or '.join(near)}?"
-        if near
-        else f"the options are {options}"
-        if options
-        else "it has no options"
-    )
+def _nearest(name: str, known: Collection[str]) -> str:
+    return meant(name, known, "the options") if known else "it has no options"
 
 
 def can(name: str, kit: Kit) -> bool:

@@ -15,7 +15,7 @@ from polydec import plugins
 from polydec.card import Card
 from polydec.core.protocols import Target
 from polydec.kit import SECOND_PROMPT, Kit
-from polydec.options import Option, read, shown
+from polydec.options import Option, meant, read, shown
 
 
 @cache
@@ -73,14 +73,9 @@ def chosen(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     known, given = {o.name: o for o in options(name)}, given or {}
     for option in given:
         if option not in known:
-            near = get_close_matches(str(option)[:100], list(known), 3, 0.5)
             raise ValueError(
                 f"option {shown(option)} of steering {get(name).CARD.name} is unknown: "
-                + (
-                    f"did you mean {' or '.join(near)}?"
-                    if near
-                    else f"the options are {', '.join(known)}"
-                )
+                + meant(str(option), known, "the options")
             )
     return {
         o.name: o.convert(given[o.name]) if o.name in given else o.default for o in known.values()

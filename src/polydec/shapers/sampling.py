@@ -19,7 +19,7 @@ from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Reads, Words
 from polydec.models.geometry import Geometry
-from polydec.options import Option, shown
+from polydec.options import Option, meant, shown
 from polydec.shapers._guard import Guard, Mask
 from polydec.shapers._rule import ENGINES, Rule, Setting
 from polydec.shapers.temperature import GREEDY_BELOW
@@ -95,14 +95,8 @@ class Sampling(_Fields):
         known = fields()
         for name in given:
             if name not in known:
-                near = get_close_matches(name, known, 3, 0.5)
                 raise ValueError(
-                    f"sampling has no field {shown(name)}: "
-                    + (
-                        f"did you mean {' or '.join(near)}?"
-                        if near
-                        else f"its fields are {', '.join(known)}"
-                    )
+                    f"sampling has no field {shown(name)}: {meant(name, known, 'its fields')}"
                 )
         for name, option in known.items():
             object.__setattr__(
