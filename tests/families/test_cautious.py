@@ -34,7 +34,12 @@ def law(target, text):
     return run([row()])[0].exp().double()
 
 
-def reference(target, length, least, most, low, high, longest, rng):
+LETTERS = ("a", ",", "b", ".", "")
+"""How the five tokens of a toy read; the last one ends the text."""
+
+
+def reference(target, length, least, most, low, high, longest, rng, letters=("",) * 5):
+    """The loop of the card, over tokens that read as letters: a trial ends with its own first token of punctuation."""
     text, over = (), lambda t: len(t) == length or (t and t[-1] in target.vocab.eos)
     while not over(text):
         p_V, at = law(target, text), len(PROMPT) + len(text)
@@ -46,7 +51,9 @@ def reference(target, length, least, most, low, high, longest, rng):
         tried = []
         for i in range(count):
             more, logp, mine = (), 0.0, rng.at("trial", at, i)
-            while not over((*text, *more)) and len(more) < longest:
+            while not more or not (
+                over((*text, *more)) or len(more) == longest or letters[more[-1]] in (",", ".")
+            ):
                 q_V = law(target, (*text, *more))
                 x = mine.at("token", at + len(more)).categorical(q_V)
                 more, logp = (*more, x), logp + math.log(q_V[x])
@@ -109,34 +116,6 @@ def test_a_trial_ends_with_punctuation():
         assert (result.stats.scored, result.stats.passes, result.stats.written) == (fed, 12, 4 * 12)
 
 
-LETTERS = ("a", ",", "b", ".", "")
-"""How the five tokens of a toy read; the last one ends the text."""
-
-
-def card(target, length, least, most, low, high, longest, rng):
-    """The loop of the card, over tokens that read as LETTERS: a trial ends with its own first token of punctuation."""
-    text, over = (), lambda t: len(t) == length or (t and t[-1] in target.vocab.eos)
-    while not over(text):
-        p_V, at = law(target, text), len(PROMPT) + len(text)
-        entropy = -sum(p * math.log(p) for p in p_V.tolist() if p)
-        count = int(least + (most - least) * min(1, max(0, (entropy - low) / (high - low))))
-        if count == 1:
-            text = (*text, rng.at("token", at).categorical(p_V))
-            continue
-        tried = []
-        for i in range(count):
-            more, logp, mine = (), 0.0, rng.at("trial", at, i)
-            while not more or not (
-                over((*text, *more)) or len(more) == longest or LETTERS[more[-1]] in (",", ".")
-            ):
-                q_V = law(target, (*text, *more))
-                x = mine.at("token", at + len(more)).categorical(q_V)
-                more, logp = (*more, x), logp + math.log(q_V[x])
-            tried.append((logp / len(more), -i, more))
-        text = (*text, *max(tried)[2])
-    return text
-
-
 def test_punctuation_that_stood_before_a_trial_does_not_end_it():
     """20 texts: single tokens and trials in turn, and whatever was written before a trial counts for nothing in it."""
     options = {"least": 1, "most": 4, "low": 0.6, "high": 1.6, "longest": 6}
@@ -145,7 +124,9 @@ def test_punctuation_that_stood_before_a_trial_does_not_end_it():
         words = replace(target.vocab.words, of=LETTERS)
         cautious = Cautious(plain(With(target, replace(target.vocab, words=words))), **options)
         got = run([answers(cautious, Request(PROMPT, 16, seed=seed))])[0][0]
-        assert got.token_ids == card(target, 16, **options, rng=Rng.of(seed)), seed
+        assert got.token_ids == reference(
+            target, 16, **options, rng=Rng.of(seed), letters=LETTERS
+        ), seed
 
 
 class With:

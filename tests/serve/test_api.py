@@ -17,7 +17,6 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import polydec
 from polydec import registry
-from polydec.bench import profile
 from polydec.serve.body import IDLE, ONLY
 from polydec.serve.limits import Limits
 from polydec.shapers.sampling import fields
@@ -27,26 +26,6 @@ CHAT = [
     {"role": "user", "content": "Tell me of a fox."},
 ]
 LONG = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(profile, "QUICK", 0.05)
-        yield polydec.load("zoo:tiny")
-
-
-@pytest.fixture(scope="module")
-def server(lm):
-    with house.served({"tiny": lambda: lm}) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def http(server):
-    with server.client() as client:
-        yield client
 
 
 def post(http, body, path="/v1/completions"):

@@ -10,10 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
-import house
 
-import polydec
-from polydec.bench import profile
 from polydec.models.text import Text
 from polydec.options import Option
 from polydec.serve import arrival
@@ -22,26 +19,6 @@ from polydec.serve.limits import Limits
 from polydec.serve.metrics import Metrics
 from polydec.serve.models import Models
 from polydec.serve.shapes import Completions
-
-
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(profile, "QUICK", 0.05)
-        yield polydec.load("zoo:tiny")
-
-
-@pytest.fixture(scope="module")
-def server(lm):
-    with house.served({"tiny": lambda: lm}) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def http(server):
-    with server.client() as client:
-        yield client
 
 
 def refused(http, body, path="/v1/completions", status=400):

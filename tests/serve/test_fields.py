@@ -10,7 +10,6 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import house
 
 import polydec
-from polydec.bench import profile
 from polydec.cli import serve
 from polydec.cli.main import main
 from polydec.models.template import Template
@@ -23,20 +22,6 @@ from polydec.serve.limits import Limits
 TEMPLATE = """{%- if enable_thinking is not defined or enable_thinking %}think {% endif -%}
 {%- for m in messages %}{{ m.name or m.role }}: {{ m.content }} {{ m.thinking }}
 {% endfor %}{{ tone }}"""
-
-
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(profile, "QUICK", 0.05)
-        yield polydec.load("zoo:tiny")
-
-
-@pytest.fixture(scope="module")
-def http(lm):
-    with house.served({"tiny": lambda: lm}) as served, served.client() as client:
-        yield client
 
 
 @pytest.fixture

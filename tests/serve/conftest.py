@@ -1,0 +1,28 @@
+"""A small model, a server of it, and a client: what most files here begin with."""
+
+import pytest
+
+import polydec
+from polydec.bench import profile
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(profile, "QUICK", 0.05)
+        yield polydec.load("zoo:tiny")
+
+
+@pytest.fixture(scope="module")
+def server(lm):
+    import house  # it needs polydec[serve], without which the files here skip themselves
+
+    with house.served({"tiny": lambda: lm}) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def http(server):
+    with server.client() as client:
+        yield client
