@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from polydec import registry
 from polydec.api import LM, Prompt
 from polydec.core.decoder import answer_one
 from polydec.core.law import normalise
@@ -18,6 +17,7 @@ from polydec.core.scheduler import run
 from polydec.core.types import Vocab
 from polydec.families.diffusion.protocols import Board, Denoiser
 from polydec.families.diffusion.types import Canvas
+from polydec.methods import registry
 from polydec.shapers.sampling import Sampling, build_shapers
 
 

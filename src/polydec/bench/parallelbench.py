@@ -16,8 +16,8 @@ from math import log
 from polydec.api import LM, Engine
 from polydec.bench.intervals import wilson
 from polydec.bench.measure import Method
-from polydec.kit import family_of
-from polydec.registry import DEFAULTS
+from polydec.methods.kit import family_of
+from polydec.methods.registry import DEFAULTS
 from polydec.shapers.sampling import Sampling
 from polydec.train import tasks as digits
 from polydec.train.earlier import fresh, learned

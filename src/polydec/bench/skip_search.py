@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec import registry
 from polydec.bench.surrogate import Mask, minimise
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.kit import Kit
-from polydec.models.depth import left, named
+from polydec.drafting.depth import left, named
+from polydec.methods import registry
+from polydec.methods.kit import Kit
 
 _WANT, _SILENT = Want(law=Reads.ARGMAX), Want(law=Reads.NOTHING)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polydec import api
-from polydec.ask import plan
-from polydec.models.costs import Costs
+from polydec.drafting.costs import Costs
+from polydec.request.ask import plan
 
 
 def check(

@@ -15,11 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
-from polydec import api, files
+from polydec import api
+from polydec.base import files
+from polydec.base.edge import whole
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import note
-from polydec.edge import whole
 
 EVERY = 2.0
 """Seconds between two lines of progress."""
@@ -103,8 +104,8 @@ def batch(
 
 def _say_what_is_idle(lm: api.LM, flags: Flags, lines: Sequence[Any]) -> None:
     """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
-    from polydec.ask import plan
-    from polydec.models.costs import Costs
+    from polydec.drafting.costs import Costs
+    from polydec.request.ask import plan
     from polydec.serve import batch as rows
 
     ask = api.Ask("x", **flags.request(lm))

@@ -13,13 +13,15 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from polydec import api, registry
-from polydec.bench import machine, measure, parallelbench
+from polydec import api
+from polydec.base.edge import printable, whole
+from polydec.bench import measure, parallelbench
 from polydec.cli import asking, prompts
 from polydec.cli.flags import BENT, LOADED, MOST_CHOICES, Flags, shared
 from polydec.cli.shown import cell, emit, emit_drawn
-from polydec.edge import printable, whole
-from polydec.kit import family_of
+from polydec.methods import registry
+from polydec.methods.kit import family_of
+from polydec.request import machine
 
 NAN = float("nan")
 BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}

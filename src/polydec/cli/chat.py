@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from polydec import api
+from polydec.base.edge import printable, sentence, whole_text
 from polydec.cli import history, orders
 from polydec.cli.flags import Flags, shared
 from polydec.cli.generate import note, report, run
-from polydec.edge import printable, sentence, whole_text
 
 PROMPT = "> "
 

@@ -15,10 +15,12 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec.bench import diagnose, machine, profile
-from polydec.edge import check_threads
-from polydec.models import cpu, zoo
-from polydec.models.learned.ngrams import NGrams
+from polydec import native as cpu
+from polydec.base.edge import check_threads
+from polydec.bench import diagnose
+from polydec.formats import zoo
+from polydec.learned.kinds.ngrams import NGrams
+from polydec.request import machine, profile
 
 
 def doctor(

@@ -15,7 +15,7 @@ from polydec.cli.generate import asked
 from polydec.cli.shown import cell, emit, emit_drawn
 
 if TYPE_CHECKING:
-    from polydec.explain import Part
+    from polydec.request.explain import Part
 
 
 @shared
@@ -36,7 +36,7 @@ def explain(
         raise ValueError("trace is given: explain decodes nothing, so there is nothing to trace")
     flags.check_names()
     steered = steering(steer, steer_set, negative_prompt)
-    from polydec.explain import explain as parts_of
+    from polydec.request.explain import explain as parts_of
 
     lm = flags.load()
     ask = api.Ask(text, **flags.request(lm), **steered)
@@ -53,7 +53,7 @@ def explain(
 
 def refused(lm: api.LM, ask: api.Ask, why: str, as_json: bool) -> None:
     """What would run instead. The sentence itself goes to standard error, as that of every command does."""
-    from polydec.explain import instead
+    from polydec.request.explain import instead
 
     ways = instead(lm, ask)
     if as_json:

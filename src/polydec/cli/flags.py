@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from polydec import api, registry, steer
+from polydec import api
+from polydec.base.edge import check_threads, whole, whole_text
 from polydec.cli import prompts
-from polydec.edge import check_threads, whole, whole_text
+from polydec.methods import registry, steer
 
 if TYPE_CHECKING:
     from polydec.constraints.protocols import Constraint

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.text import Text as Styled
 
 from polydec import api
+from polydec.base.edge import printable, sentence, whole_text
 from polydec.cli import prompts
 from polydec.cli.flags import Flags, Second, Steer, SteerSet, shared, steering
 from polydec.cli.shown import fit
 from polydec.core.trace import Event, Opened, ignore, to_json
-from polydec.edge import printable, sentence, whole_text
 
 if TYPE_CHECKING:
-    from polydec.ask import Plan
+    from polydec.request.ask import Plan
 
 SHOTS = 8
 """Solved problems that are shown, where there are some."""
@@ -58,8 +58,8 @@ def generate(
     if exemplars is None:
         lm = flags.load()
     else:
-        from polydec.exemplars import prompt as behind
-        from polydec.exemplars import read
+        from polydec.request.exemplars import prompt as behind
+        from polydec.request.exemplars import read
 
         pool = read(exemplars)
         lm = flags.load()
@@ -164,7 +164,7 @@ def show(console: Console, piece: api.Piece) -> None:
 
 def note(lm: api.LM, ask: api.Ask, made: Plan) -> None:
     """Say what was given and does nothing, on standard error."""
-    from polydec.explain import idle
+    from polydec.request.explain import idle
 
     for said in idle(lm, ask, made):
         print(f"polydec: {said}", file=sys.stderr)

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from polydec import files
-from polydec.edge import printable, read_bytes, sentence
+from polydec.base import files
+from polydec.base.edge import printable, read_bytes, sentence
 
 LINES, LONGEST = 1000, 4096
 """Most lines that are kept, and most characters of one: a longer line is left out."""

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from polydec import registry
 from polydec.cli.shown import emit_drawn
+from polydec.methods import registry
 
 LONGEST = 200
 """Characters of a search that are looked at."""

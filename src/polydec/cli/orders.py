@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
-from polydec import files
+from polydec.base import files
+from polydec.base.edge import printable, sentence, whole_text
 from polydec.cli.flags import named
-from polydec.edge import printable, sentence, whole_text
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polydec.edge import (
+from polydec.base.edge import (
     LARGEST_TEXT,
     check,
     parse_object,

@@ -12,12 +12,13 @@ from typing import Annotated
 
 from typer import Option
 
-from polydec import api, registry
-from polydec.ask import plan
+from polydec import api
+from polydec.base.edge import check_threads, whole
+from polydec.base.options import shown
 from polydec.cli.generate import note
-from polydec.edge import check_threads, whole
-from polydec.models.costs import Costs
-from polydec.options import shown
+from polydec.drafting.costs import Costs
+from polydec.methods import registry
+from polydec.request.ask import plan
 
 MODEL, SERVER, LIMITS = "Model", "Server", "Limits"
 KEY = "POLYDEC_API_KEY"

@@ -9,7 +9,7 @@ from io import StringIO
 from rich.console import Console
 from rich.text import Text
 
-from polydec.edge import printable
+from polydec.base.edge import printable
 
 
 def fit(text: str) -> str:

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polydec import files
+from polydec.base import files
+from polydec.base.edge import parse_object, printable, read_bytes, sentence, whole
 from polydec.cli import canvas
 from polydec.cli.shown import emit, emit_drawn
 from polydec.core.trace import Edited, Event, Finished, Opened, from_json
-from polydec.edge import parse_object, printable, read_bytes, sentence, whole
 from polydec.families.ar.events import Proposed, Verified
 from polydec.families.diffusion.events import Unmasked
 

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from polydec import api
-from polydec.bench import machine, profile
-from polydec.edge import check_threads
+from polydec.base.edge import check_threads
+from polydec.request import machine, profile
 
 
 def tune(

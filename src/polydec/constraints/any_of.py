@@ -10,10 +10,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from polydec.base.edge import whole_text
+from polydec.base.options import shown
 from polydec.constraints import pieces
 from polydec.core.types import Vocab
-from polydec.edge import whole_text
-from polydec.options import shown
 
 MOST, LONGEST = 10_000, 1_000_000
 """Texts of a constraint, and characters of all of them together."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from polydec.base.options import shown
 from polydec.constraints.any_of import AnyOf
 from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.constraints.lark import Lark
 from polydec.constraints.protocols import Constraint
 from polydec.constraints.regex import Regex
 from polydec.constraints.span_of import SpanOf
-from polydec.options import shown
 
 
 def _schema(value: Any) -> Constraint:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from polydec.base.edge import sentence
 from polydec.constraints import guidance
-from polydec.edge import sentence
 
 LONGEST = 1 << 16
 """Characters of a grammar."""

@@ -29,11 +29,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.apart import Ended, Limits, Worker
+from polydec.base.apart import Ended, Limits, Worker
+from polydec.base.edge import sentence
 from polydec.constraints import compiler, pieces
 from polydec.constraints.compiler import library
 from polydec.core.types import Vocab
-from polydec.edge import sentence
 
 MEMORY, SECONDS, STACK = 768 << 20, 5.0, 2 << 20
 """Bytes of address space that the worker may use, a vocabulary and itself included; seconds of computing for one constraint;

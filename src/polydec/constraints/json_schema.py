@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from polydec.base.edge import parse_object, sentence, whole_text
 from polydec.constraints import guidance
 from polydec.constraints.json_lark import START
 from polydec.core.types import Vocab
-from polydec.edge import parse_object, sentence, whole_text
 
 LONGEST = 4_000_000
 """Characters of a schema."""

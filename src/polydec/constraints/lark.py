@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polydec.base.edge import whole_text
+from polydec.base.options import shown
 from polydec.constraints import guidance
 from polydec.core.types import Vocab
-from polydec.edge import whole_text
-from polydec.options import shown
 
 LONGEST = 1_000_000
 """Characters of a grammar."""

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from polydec.base.edge import sentence
+from polydec.base.options import shown
 from polydec.constraints import guidance
 from polydec.constraints.json_lark import values
 from polydec.constraints.json_schema import JsonSchema
 from polydec.core.types import Vocab
-from polydec.edge import sentence
-from polydec.options import shown
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A constraint compiled in a process of its own first: the script of a `polydec.apart.Worker` (see `guidance`).
+"""A constraint compiled in a process of its own first: the script of a `polydec.base.apart.Worker` (see `guidance`).
 
 It answers by the grammar that came through, which the server then compiles from the same text with the same library, or by
 what is wrong. What is worked out of a schema before (what may stay open, what can be said without a keyword) is worked out

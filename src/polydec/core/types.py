@@ -117,7 +117,7 @@ class Draft:
     reads it. None: it does not say.
     state: of probes, what is fed in place of the token's embedding (H). enter: the index of the layer that these states enter;
     layers below do not run there. Nodes with a state stand behind all others. adapter: what changes the target's matrices
-    at the rows of nodes with a state, and at no others (see models/gated.py); None: nothing does.
+    at the rows of nodes with a state, and at no others (see nets/gated.py); None: nothing does.
     """
 
     token: tuple[int, ...]

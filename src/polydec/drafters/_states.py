@@ -15,8 +15,8 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.families.ar.protocols import Tree
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.query import Answer, Query
-from polydec.models.scores import LogitScores
+from polydec.nets.query import Answer, Query
+from polydec.nets.scores import LogitScores
 
 LAYER = Want(law=Reads.ROW, hidden=True)
 """What is read of a layer: its states, and its laws where it has a head."""

@@ -11,7 +11,7 @@ from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.learned.ngrams import NGrams
+from polydec.learned.kinds.ngrams import NGrams
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from polydec.drafters._walk import likeliest_first
 from polydec.drafters.suffix import PRIOR, Suffix, SuffixGuess
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.cpu.copies import Copies
-from polydec.models.learned.ngrams import NGrams
+from polydec.learned.kinds.ngrams import NGrams
+from polydec.native.copies import Copies
 
 Place = tuple[int, int, list[int]]
 """Of a node: state and length of its match in the text, and the last tokens."""

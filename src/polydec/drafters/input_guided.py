@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.drafting.calibration import Calibration
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration
 
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""

@@ -9,9 +9,9 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters.jacobi import spread
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._windows import Windows
+from polydec.drafting.calibration import Calibration
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration
 
 PRIOR = (0.24, 0.5, 0.65, 0.72, 0.75, 0.8, 0.82, 0.86, 0.9)
 """How often what followed an n-gram of length 1, 2, … comes back, before anything is known of this text: measured on

@@ -9,10 +9,10 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Want
 from polydec.drafters._several import price, tell, wanted
+from polydec.drafting.calibration import Calibration
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Drafter, Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration
-from polydec.models.tree_builder import TreeBuilder
 
 BUCKETS = 16
 """Chances are told apart to 1 / BUCKETS."""

@@ -14,9 +14,9 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters._shape import Template, of_counts
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 
 Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 """How many rows were averaged, and of the likeliest tokens id and probability, best first."""

@@ -13,7 +13,7 @@ from polydec.core.types import Draft, Draw, Reads, Want
 from polydec.drafters._states import StateLaws
 from polydec.families.ar.protocols import Tree
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.learned.probes import Probes
+from polydec.learned.kinds.probes import Probes
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._shape import Template, of_counts, template
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 
 RATES = (0.44, 0.10, 0.05, 0.04, 0.025, 0.02, 0.015, 0.01)
 """How often the candidate of each rank is the next token, where a row is known: measured on greedy answers of

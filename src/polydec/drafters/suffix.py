@@ -10,9 +10,9 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._walk import likeliest_first
 from polydec.drafters.automaton import Automaton, Store
+from polydec.drafting.calibration import Calibration
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration
 
 PRIOR = (0.28, 0.49, 0.66, 0.73, 0.77, 0.8, 0.82, 0.86, 0.93)
 """How often the only token that followed a match of length 1, 2, … comes back, before anything is known of this text:

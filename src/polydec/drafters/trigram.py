@@ -10,9 +10,9 @@ from math import log, sqrt
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Reads, Want
+from polydec.drafting.tree_builder import TreeBuilder
 from polydec.families.ar.protocols import Guess
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.tree_builder import TreeBuilder
 
 Pair = tuple[int, int]
 Sentence = tuple[float, tuple[int, ...]]

@@ -15,10 +15,10 @@ from torch import Tensor
 from polydec.core.effects import Forward
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads, Vocab, Want
-from polydec.models import edge, fields
-from polydec.models.cache import nbytes
-from polydec.models.query import Answer, Network, Query
-from polydec.models.scores import finite
+from polydec.formats import edge, fields
+from polydec.nets.cache import nbytes
+from polydec.nets.query import Answer, Network, Query
+from polydec.nets.scores import finite
 
 _ROWS = Want()
 _STATES = Want(law=Reads.NOTHING, hidden=True)

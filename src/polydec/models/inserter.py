@@ -17,10 +17,10 @@ from polydec.core.effects import Forward
 from polydec.core.law import NEG_INF
 from polydec.core.types import Vocab, Want
 from polydec.families.insertion.types import Offer
-from polydec.models import edge, fields
-from polydec.models.cache import nbytes
-from polydec.models.query import Answer, Network, Query
-from polydec.models.scores import finite
+from polydec.formats import edge, fields
+from polydec.nets.cache import nbytes
+from polydec.nets.query import Answer, Network, Query
+from polydec.nets.scores import finite
 
 FRAME = 2
 """Positions that are neither prompt nor answer: the mark before them and the end behind them."""

@@ -15,11 +15,11 @@ from polydec.core.effects import Forward, Pause
 from polydec.core.protocols import Scores
 from polydec.core.scheduler import current_task
 from polydec.core.types import Draft, Reads, Vocab, Want
-from polydec.models.cache import nbytes
 from polydec.models.geometry import Geometry
 from polydec.models.parts import PartSession, SkipSession
-from polydec.models.query import Answer, Network, Query, Run
-from polydec.models.scores import LogitScores, exits_of, picked
+from polydec.nets.cache import nbytes
+from polydec.nets.query import Answer, Network, Query, Run
+from polydec.nets.scores import LogitScores, exits_of, picked
 
 __all__ = ["LM", "Answer", "LMSession", "LogitScores", "Network", "Query"]
 _SILENT = Want(law=Reads.NOTHING)
@@ -49,7 +49,7 @@ class LM:
 
     @property
     def adapts(self) -> bool:
-        """Whether rows of a pass can run with an adapter (models/gated.py) beside rows without."""
+        """Whether rows of a pass can run with an adapter (nets/gated.py) beside rows without."""
         return getattr(self.network, "adapts", False)
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polydec.core.types import Draft
+from polydec.drafting.calibration import Calibration, bin_of
+from polydec.drafting.costs import Costs
+from polydec.drafting.goodput import while_it_pays
 from polydec.families.ar.types import Budget, Verdict
-from polydec.models.calibration import Calibration, bin_of
-from polydec.models.costs import Costs
-from polydec.models.goodput import while_it_pays
 
 BINS = 10
 KEPT = 0.97

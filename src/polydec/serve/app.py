@@ -16,10 +16,10 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
-from polydec import registry
 from polydec.api import LM
-from polydec.edge import whole_text
-from polydec.options import shown
+from polydec.base.edge import whole_text
+from polydec.base.options import shown
+from polydec.methods import registry
 from polydec.serve.application import IGNORED, application
 from polydec.serve.arrival import read_bytes
 from polydec.serve.body import Body, Wanted, read_body

@@ -16,10 +16,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from polydec import files
 from polydec.api import LM, Ask, Completion, Engine, Ticket
-from polydec.edge import parse_object, read_bytes
-from polydec.options import shown
+from polydec.base import files
+from polydec.base.edge import parse_object, read_bytes
+from polydec.base.options import shown
 from polydec.serve.body import Body, read_body
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import Refusal, refused

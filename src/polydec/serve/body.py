@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from polydec.api import LM, Ask
-from polydec.ask import limits as ask_limits
+from polydec.base.edge import parse_object, whole_text
+from polydec.base.options import shown
 from polydec.constraints.tool_calls import Form
-from polydec.edge import parse_object, whole_text
-from polydec.options import shown
+from polydec.request.ask import limits as ask_limits
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits
 from polydec.shapers.sampling import fields as sampling_fields

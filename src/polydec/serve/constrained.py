@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from polydec.api import LM
+from polydec.base.options import shown
 from polydec.constraints.asked import one
 from polydec.constraints.gbnf import lark_of
 from polydec.constraints.protocols import Constraint
-from polydec.options import shown
 from polydec.serve.body import Body
 from polydec.serve.errors import Refusal
 

@@ -12,8 +12,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polydec.edge import read_bytes
-from polydec.options import shown
+from polydec.base.edge import read_bytes
+from polydec.base.options import shown
 from polydec.serve.arrival import swallow
 from polydec.serve.errors import Refusal
 from polydec.serve.metrics import Metrics

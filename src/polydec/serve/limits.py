@@ -7,8 +7,8 @@ from functools import cache
 from typing import Annotated
 
 from polydec.api import LM, Ask
-from polydec.ask import room, steering
-from polydec.options import Option, Within, read
+from polydec.base.options import Option, Within, read
+from polydec.request.ask import room, steering
 
 
 @dataclass(frozen=True)

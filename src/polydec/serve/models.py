@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from polydec.api import LM
-from polydec.options import shown
+from polydec.base.options import shown
 from polydec.serve.application import until_idle
 from polydec.serve.errors import Refusal
 from polydec.serve.limits import Limits

@@ -12,7 +12,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from polydec.edge import sentence
+from polydec.base.edge import sentence
 from polydec.serve.gate import loopback
 from polydec.serve.models import Models
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from polydec.api import LM
+from polydec.base.options import shown
 from polydec.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.constraints.protocols import Constraint
 from polydec.constraints.tool_calls import CLOSE, OPEN, Form, Function, ToolCalls
-from polydec.options import shown
 from polydec.serve.body import Body
 from polydec.serve.constrained import checked
 from polydec.serve.errors import Refusal

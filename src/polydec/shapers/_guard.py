@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from polydec.base.options import together
 from polydec.core.protocols import Shaper
-from polydec.options import together
 
 
 class Mask(Shaper[Any], Protocol):

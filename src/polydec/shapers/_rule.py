@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from polydec.base.options import Option, read
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Words
 from polydec.models.geometry import Geometry
-from polydec.options import Option, read
 
 ENGINES = ("transformers", "vllm", "llamacpp")
 """The engines whose orders are known."""

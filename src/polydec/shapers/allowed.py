@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Length, Note, check
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Length, Note, check
 from polydec.shapers._rows import ids, index, or_end
 from polydec.shapers._rule import Rule, Setting
 

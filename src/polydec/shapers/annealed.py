@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Above, AtLeast, Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Above, AtLeast, Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
 Start = Annotated[

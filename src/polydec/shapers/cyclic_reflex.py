@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Note, Within, check
 from polydec.core.types import Reads, Words
-from polydec.options import AtLeast, Note, Within, check
 from polydec.shapers._rows import ids, index
 from polydec.shapers._rule import Rule, Setting
 

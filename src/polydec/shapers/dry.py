@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Note, check
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Note, check
 from polydec.shapers._rows import Ids, ids, index
 from polydec.shapers._rule import Rule, Setting
 

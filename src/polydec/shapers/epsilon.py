@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Below, Note, check
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Below, Note, check
 from polydec.shapers._rows import at_least
 from polydec.shapers._rule import Rule, Setting
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rows import Ids, add, ids, index
 from polydec.shapers._rule import Rule, Setting
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Note, Within, check
 from polydec.core.law import NEG_INF, probs
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Note, Within, check
 from polydec.shapers._rows import Ids, add, ids
 from polydec.shapers._rule import Rule, Setting
 

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Note
 from polydec.core.law import NEG_INF
 from polydec.core.types import Reads
-from polydec.options import AtLeast, Note
 from polydec.shapers._rows import Ids, add, ids, index, or_end
 from polydec.shapers._rule import Rule, Setting
 

@@ -14,12 +14,12 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from polydec import plugins
+from polydec.base import plugins
+from polydec.base.options import Option, meant, shown
 from polydec.constraints.protocols import Language
 from polydec.core.protocols import Shaper
 from polydec.core.types import Reads, Words
 from polydec.models.geometry import Geometry
-from polydec.options import Option, meant, shown
 from polydec.shapers._guard import Guard, Mask
 from polydec.shapers._rule import ENGINES, Rule, Setting
 from polydec.shapers.temperature import GREEDY_BELOW

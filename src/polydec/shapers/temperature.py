@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 from polydec.shapers.greedy import Greedy
 

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Above, AtMost, Note, check
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Reads
-from polydec.options import Above, AtMost, Note, check
 from polydec.shapers._rows import at_least, by_mass
 from polydec.shapers._rule import Rule, Setting
 

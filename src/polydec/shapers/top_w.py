@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from polydec.base.options import AtLeast, Note, Within, check
 from polydec.core.law import NEG_INF, normalise
 from polydec.core.types import Reads
 from polydec.models.geometry import Geometry
-from polydec.options import AtLeast, Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
 FIRST, ROUNDS = (

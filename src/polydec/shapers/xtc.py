@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from polydec.base.options import Note, Within, check
 from polydec.core.law import NEG_INF
 from polydec.core.rng import Rng
 from polydec.core.types import Reads
-from polydec.options import Note, Within, check
 from polydec.shapers._rule import Rule, Setting
 
 Chance = Annotated[

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec import files
-from polydec.models import edge, rows8, zoo
-from polydec.options import at_least_one
+from polydec.base import files
+from polydec.base.options import at_least_one
+from polydec.formats import edge, rows8, zoo
 from polydec.train.data import ASSISTANT, BEGIN, END, USER
 from polydec.train.loop import Schedule, arithmetic, fit, precision
 from polydec.train.network import Llama, Shape, bidirectional, from_weights, save_directory

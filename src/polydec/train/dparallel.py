@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.loaded import load
-from polydec.options import at_least_one
+from polydec.base.options import at_least_one
+from polydec.request.loaded import load
 from polydec.train.diffusion import DiffusionSpec, begun, save
 from polydec.train.filter import FilterSpec, answers, asked
 from polydec.train.loop import Schedule, arithmetic, fit, precision

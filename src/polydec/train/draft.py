@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec import files
+from polydec.base import files
+from polydec.base.options import at_least_one
 from polydec.core.types import Vocab
-from polydec.models import checkpoint
+from polydec.models import checkpoint, sources
 from polydec.models.lm import LM
-from polydec.models.transformer import Transformer
-from polydec.options import at_least_one
+from polydec.nets.transformer import Transformer
 from polydec.train import selfplay
 from polydec.train.acceptance import Acceptance, measure
 from polydec.train.divergence import acceptance, divergence
@@ -105,7 +105,7 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
     (also in out/training.json). Interrupted, it goes on where it was when called again. Raises ValueError on a wrong spec,
     missing data, or a target outside the Llama skeleton."""
     out, began = Path(spec.out), time.perf_counter()
-    source = checkpoint.open_source(spec.target)
+    source = sources.open_source(spec.target)
     require("ar", family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
     fast = arithmetic(out / "state.pt", spec.bf16)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec import files
-from polydec.options import at_least_one
+from polydec.base import files
+from polydec.base.options import at_least_one
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.train.diffusion import DiffusionSpec, Student, begun, save
 from polydec.train.loop import Schedule, arithmetic, fit, precision

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydec.loaded import load
-from polydec.models.learned import joint
-from polydec.models.learned.joint import Joint
-from polydec.options import at_least_one
+from polydec.base.options import at_least_one
+from polydec.learned.kinds import joint
+from polydec.learned.kinds.joint import Joint
+from polydec.request.loaded import load
 from polydec.train.diffusion import DiffusionSpec, Rows, Student, begun
 from polydec.train.loop import Schedule, fit
 from polydec.train.progress import shown

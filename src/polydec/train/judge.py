@@ -14,21 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.speculative import Speculative
-from polydec.files import replace
-from polydec.models import zoo
-from polydec.models.learned import judge as trained
-from polydec.models.learned.judge import Judge
+from polydec.formats import zoo
+from polydec.learned.kinds import judge as trained
+from polydec.learned.kinds.judge import Judge
 from polydec.models.lm import LM
-from polydec.models.text import Text
-from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
+from polydec.text.tokenizer import Text
 from polydec.train import selfplay
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather

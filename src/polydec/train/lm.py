@@ -18,8 +18,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec import edge, files
-from polydec.models import checkpoint, rows8
+from polydec.base import edge, files
+from polydec.formats import rows8
+from polydec.models import sources
 from polydec.train import network as net
 from polydec.train.data import BEGIN, END, KINDS, SPECIAL, Packed, Split, pack, split, training_data
 from polydec.train.evaluate import bits_per_byte, ngram_bits_per_byte
@@ -375,7 +376,7 @@ WRONG = (
 
 
 def directory(name: str) -> Path:
-    return Path(name) if Path(name).is_dir() else checkpoint.find(name)
+    return Path(name) if Path(name).is_dir() else sources.find(name)
 
 
 def load_directory(name: str) -> Llama:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import Vocab
-from polydec.models.learned.longspec import LongSpec, Sizes
-from polydec.models.state_layer import EPS, StateLayer, even
+from polydec.learned.kinds.longspec import LongSpec, Sizes
+from polydec.learned.state_layer import EPS, StateLayer, even
 from polydec.train.network import Attention, Layer, rotate
 from polydec.train.state_layer import begun, mlp
 from polydec.train.students import Rates, Shown, Student

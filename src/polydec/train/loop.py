@@ -14,9 +14,9 @@ import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from polydec.edge import Record, check, sentence
-from polydec.files import replace
-from polydec.options import above_zero, at_least_one
+from polydec.base.edge import Record, check, sentence
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
 from polydec.train.muon import Muon
 
 

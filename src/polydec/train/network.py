@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.files import replace
-from polydec.models import rows8
+from polydec.base.files import replace
+from polydec.formats import rows8
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def save_directory(
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
     """Write config.json, model.safetensors and `files` (name: JSON value, or text). Each file appears whole or not at all.
-    dtype: of all weights; int8: of matrices, with a scale for each row (models/rows8.py), which only Polydec reads."""
+    dtype: of all weights; int8: of matrices, with a scale for each row (formats/rows8.py), which only Polydec reads."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     held = network.state_dict()

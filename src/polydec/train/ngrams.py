@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from polydec.base.files import replace
 from polydec.core.types import Vocab
-from polydec.files import replace
-from polydec.models.learned.ngrams import LAST, MIX, NGrams, save
+from polydec.learned.kinds.ngrams import LAST, MIX, NGrams, save
 from polydec.train import selfplay
 from polydec.train.own_text import write_text
 from polydec.train.selfplay import Sample

@@ -14,7 +14,7 @@ from polydec.core.scheduler import run
 from polydec.core.types import Reads, Want
 from polydec.models.checkpoint import Checkpoint
 from polydec.models.lm import LM
-from polydec.models.text import Text
+from polydec.text.tokenizer import Text
 from polydec.train import selfplay
 from polydec.train.data import training_data
 from polydec.train.progress import counted

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from polydec.files import replace
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
+from polydec.learned.kinds import step_reward
+from polydec.learned.kinds.step_reward import StepReward
 from polydec.models.checkpoint import Checkpoint
-from polydec.models.learned import step_reward
-from polydec.models.learned.step_reward import StepReward
-from polydec.options import above_zero, at_least_one
 from polydec.train import problems
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import states

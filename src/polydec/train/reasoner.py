@@ -16,12 +16,12 @@ from tokenizers import AddedToken, Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec import files
+from polydec.base import files
+from polydec.base.options import at_least_one
 from polydec.core.types import Vocab
+from polydec.learned.kinds import step_reward
+from polydec.learned.kinds.step_reward import StepReward
 from polydec.models import checkpoint
-from polydec.models.learned import step_reward
-from polydec.models.learned.step_reward import StepReward
-from polydec.options import at_least_one
 from polydec.train import problems
 from polydec.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.train.grow import grown

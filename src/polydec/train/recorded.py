@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from polydec.base.files import lock, replace
 from polydec.core.protocols import Scores, Session
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
 from polydec.drafters._states import states_after
 from polydec.families.ar.types import Budget, Verdict
-from polydec.files import lock, replace
 from polydec.models.lm import LM
 from polydec.train.progress import counted
 from polydec.train.selfplay import Sample, digests

@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -23,13 +25,11 @@ from polydec.families.ar.speculative import Speculative
 from polydec.families.search.arbiters import ByAdvantage
 from polydec.families.search.arbitrage import Arbitrage
 from polydec.families.search.protocols import Case
-from polydec.files import replace
-from polydec.models import zoo
+from polydec.formats import zoo
+from polydec.learned.kinds import router, step_reward
+from polydec.learned.kinds.router import Router
+from polydec.learned.kinds.step_reward import StepReward
 from polydec.models.checkpoint import Checkpoint
-from polydec.models.learned import router, step_reward
-from polydec.models.learned.router import Router
-from polydec.models.learned.step_reward import StepReward
-from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from polydec.edge import (
+from polydec.base.edge import (
     LARGEST_TEXT,
     check,
     parse_object,
@@ -23,7 +23,7 @@ from polydec.edge import (
     sentence,
     whole_text,
 )
-from polydec.record import Record
+from polydec.base.record import Record
 
 LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON lines."""

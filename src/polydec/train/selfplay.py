@@ -14,7 +14,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field
 
-from polydec import edge, files
+from polydec.base import edge, files
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, Task
@@ -22,10 +22,10 @@ from polydec.drafters.nothing import Nothing
 from polydec.families.ar.protocols import Drafter
 from polydec.families.ar.speculative import Speculative
 from polydec.models.lm import LM
-from polydec.models.text import Text
 from polydec.policies.fixed import Fixed
 from polydec.shapers.sampling import Sampling, build_shapers
 from polydec.targets.shaped import Shaped
+from polydec.text.tokenizer import Text
 from polydec.train import rows
 from polydec.train.data import bucket, collected, held_out, read_rows
 from polydec.verifiers.match import Match

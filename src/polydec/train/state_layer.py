@@ -1,4 +1,4 @@
-"""The trainable twin of models/state_layer.py: the same arithmetic over pieces of text, and drafted entries behind them."""
+"""The trainable twin of learned/state_layer.py: the same arithmetic over pieces of text, and drafted entries behind them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polydec.models.fields import PublishedFields
-from polydec.models.learned.narrow import NarrowLayer
-from polydec.models.published import PublishedLayer
-from polydec.models.state_layer import EPS, StateLayer, shapes
+from polydec.formats.fields import PublishedFields
+from polydec.learned.kinds.narrow import NarrowLayer
+from polydec.learned.published import PublishedLayer
+from polydec.learned.state_layer import EPS, StateLayer, shapes
 from polydec.train.network import Shape, rotate
 
 Past = list[tuple[Tensor, Tensor]]
@@ -77,7 +77,7 @@ class Block(nn.Module):
 
 
 class NarrowBlock(nn.Module):
-    """The same of models/learned/narrow.py. begin: tensors of a one-layer Llama of the target's width, which it then is: it
+    """The same of learned/kinds/narrow.py. begin: tensors of a one-layer Llama of the target's width, which it then is: it
     reads tokens alone at first (None: at random); scale: root mean square of that Llama's embeddings."""
 
     beside = 0
@@ -117,7 +117,7 @@ class NarrowBlock(nn.Module):
 
 
 class PublishedBlock(nn.Module):
-    """The same of models/published.py; layout: of each tensor, by which it is EAGLE-3's, with norms of their own for token and
+    """The same of learned/published.py; layout: of each tensor, by which it is EAGLE-3's, with norms of their own for token and
     state, or EAGLE-1's, with none before attention."""
 
     beside = 0

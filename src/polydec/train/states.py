@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec import files
+from polydec.base import files
+from polydec.base.options import above_zero, at_least_one
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run
 from polydec.drafters.nothing import Nothing
 from polydec.families.ar.protocols import Drafter
 from polydec.families.ar.speculative import Speculative
-from polydec.models import checkpoint
-from polydec.models.learned import narrow
+from polydec.learned.kinds import narrow
+from polydec.models import checkpoint, sources
 from polydec.models.lm import LM
-from polydec.options import above_zero, at_least_one
 from polydec.policies.fixed import Fixed
 from polydec.shapers.greedy import Greedy
 from polydec.targets.shaped import Shaped
@@ -139,7 +139,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     out, began, kind = Path(spec.out), time.process_time(), KINDS[spec.kind]
     point, source = (
         autoregressive(spec.target, compute=spec.compute),
-        checkpoint.open_source(spec.target),
+        sources.open_source(spec.target),
     )
     target, fast = (
         from_weights(source.config, source.weights),
@@ -150,7 +150,7 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     samples, lessons, held = given.samples, given.lessons, given.held
     counts, size = selfplay.token_counts(samples), point.lm.vocab.size
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
-    begin = None if spec.start is None else dict(checkpoint.open_source(spec.start).weights)
+    begin = None if spec.start is None else dict(sources.open_source(spec.start).weights)
     if begin is not None:
         frequent = narrow.tokens_of(begin)
     student = kind.start(

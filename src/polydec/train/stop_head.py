@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from polydec.base.files import replace
+from polydec.base.options import above_zero, at_least_one
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Reads, Want
-from polydec.files import replace
-from polydec.models import zoo
-from polydec.models.learned import stop_head
-from polydec.models.learned.stop_head import StopHead
+from polydec.formats import zoo
+from polydec.learned.kinds import stop_head
+from polydec.learned.kinds.stop_head import StopHead
 from polydec.models.lm import LM
-from polydec.options import above_zero, at_least_one
 from polydec.train import selfplay
 from polydec.train.loop import Schedule, fit
 from polydec.train.own_text import gather

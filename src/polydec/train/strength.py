@@ -8,15 +8,15 @@ from pathlib import Path
 
 from torch import Tensor
 
+from polydec.base.edge import sentence
 from polydec.contrasts.steered import Steered, calibrated
 from polydec.core.effects import gather
 from polydec.core.law import normalise
 from polydec.core.protocols import Target
 from polydec.core.scheduler import run
 from polydec.core.types import Draft, Want
-from polydec.edge import sentence
-from polydec.kit import family_of
-from polydec.loaded import LM
+from polydec.methods.kit import family_of
+from polydec.request.loaded import LM
 from polydec.train import rows
 from polydec.train.target import require
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from polydec.edge import sentence
-from polydec.kit import CALLED, family_of
+from polydec.base.edge import sentence
+from polydec.methods.kit import CALLED, family_of
 from polydec.models import checkpoint, denoiser, inserter
 from polydec.models.checkpoint import Checkpoint
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec import edge
-from polydec.files import lock, replace
-from polydec.heard import warn
+from polydec.base import edge
+from polydec.base.files import lock, replace
+from polydec.base.heard import warn
 from polydec.train.loop import precision
 from polydec.train.network import Llama, from_weights
 from polydec.train.selfplay import Sample, digests

@@ -9,7 +9,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.families.ar.draws import categorical, drawn
 from polydec.families.ar.types import Budget
-from polydec.models.learned.stop_head import StopHead
+from polydec.learned.kinds.stop_head import StopHead
 from polydec.trees._line import wanted
 
 

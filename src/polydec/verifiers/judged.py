@@ -10,7 +10,7 @@ from polydec.core.protocols import Scores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, Exactness
 from polydec.families.ar.types import Verdict, follow
-from polydec.models.learned.judge import Judge
+from polydec.learned.kinds.judge import Judge
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Target
@@ -18,7 +19,6 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.protocols import Reward
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps
-from polydec.options import at_least_one
 
 
 @dataclass(frozen=True, eq=False)

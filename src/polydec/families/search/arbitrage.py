@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
@@ -15,7 +16,6 @@ from polydec.families.ar.walk import Method, Walk
 from polydec.families.search.attempt import Attempt, for_each
 from polydec.families.search.protocols import Arbiter, Reward
 from polydec.families.search.types import Steps
-from polydec.options import at_least_one
 
 
 @dataclass(frozen=True)

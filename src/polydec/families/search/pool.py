@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, median
 
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.law import probs
@@ -20,7 +21,6 @@ from polydec.families.ar.walk import Method, Round
 from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.rollouts import streams_of
 from polydec.families.search.vote import elect, said_of
-from polydec.options import at_least_one
 
 GRAM = 4
 """Tokens of the pieces by which the ends of two texts are compared."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
 from polydec.core.protocols import Target
@@ -17,7 +18,6 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.protocols import Reward
 from polydec.families.search.rollouts import streams_of
 from polydec.families.search.stats import SearchStats
-from polydec.options import at_least_one
 
 SCORE = "{score}"
 """What a feedback's text has where the reward's value is to stand."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from polydec.base.options import at_least_one
 from polydec.constraints.protocols import Language
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather
@@ -26,7 +27,6 @@ from polydec.families.search.attempt import Attempt, for_each, side_by_side
 from polydec.families.search.stats import SearchStats
 from polydec.families.search.types import Steps, answer_of
 from polydec.families.search.word_bank import word_bank
-from polydec.options import at_least_one
 
 YES, NO = ("yes", "Yes", " yes", " Yes"), ("no", "No", " no", " No")
 
